@@ -16,7 +16,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class UnsavedColumns(dict[str, Column]):
-    """Columns that are not on a disk yet, with their `meta`: what `store.Columns` are once they were read before."""
+    """Columns by name, and their `meta`, that are not in the cache; used in place of `store.Columns`."""
 
     def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
         super().__init__(columns)

@@ -39,7 +39,7 @@ class InputError(WorkbenchError):
 
 
 class HostileInput(InputError):
-    """The input asks for more than data."""
+    """The input asks for more than data: it would run code, or has a structure that no recorder writes."""
 
 
 class LimitExceeded(InputError):
@@ -47,7 +47,7 @@ class LimitExceeded(InputError):
 
 
 class NothingRecorded(InputError):
-    """Every file was read, and none holds what was asked for."""
+    """Every file was read, and none has what the command asks for."""
 
 
 class MissingExtra(WorkbenchError):
@@ -57,4 +57,4 @@ class MissingExtra(WorkbenchError):
 
 
 class CacheWarning(UserWarning):
-    """The cache is not where it should be, which costs time but no part of an answer."""
+    """The cache folder cannot be used: files are read again next time, which costs time but changes no answer."""

@@ -42,7 +42,7 @@ def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a small JSON file holds.
+    """Return the content of a small JSON file.
 
     Raises:
         OSError: As for `read_whole`.
@@ -57,7 +57,9 @@ def read_json(path: Path) -> Any:
 
 
 def is_whole_object(path: Path) -> bool:
-    """Return whether a file begins and ends as a JSON object does; thousands of ranks have such files of megabytes.
+    """Return whether a file begins and ends as a JSON object does, without reading what is between.
+
+    Thousands of ranks may have such files of megabytes.
 
     Raises:
         OSError: As for `open_regular`.
@@ -74,7 +76,7 @@ MARGIN_BYTES = 64
 
 
 def rank_in(text: object) -> int | None:
-    """Return the rank that a text of digits names; None for anything else, and for a number that no rank has."""
+    """Return the rank in a text of digits; None for anything else, and for a number too large for a rank."""
     digits = str(text)
     # `isdigit` alone accepts "²", which `int` does not.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 
 class Origin(IntEnum):
-    """Where a source file comes from, the farthest from the user first.
+    """Where the code of a source file comes from, the farthest from the user first.
 
     `NATIVE`: C, C++ or no file at all. `RUNTIME`: PyTorch, the standard library, helper packages that only pass calls
     on, our recorders. `PACKAGE`: another installed package, such as a model of `transformers`, which the user chose but
@@ -32,7 +32,7 @@ PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")
 
 @lru_cache(maxsize=1 << 16)
 def origin_of(filename: str) -> Origin:
-    """Return whose code a file is, from its path alone; the path may be cut, and may be a Windows path."""
+    """Return the origin of a file's code, from its path alone; the path may be truncated, and may be a Windows path."""
     path = filename.replace("\\", "/")
     if NATIVE.search(path):
         return Origin.NATIVE

@@ -33,7 +33,7 @@ class Severity(StrEnum):
 
 
 class Status(StrEnum):
-    """The state of a run by a verdict; UNKNOWN where the evidence does not suffice, which is not healthy."""
+    """The state of a run in a verdict; UNKNOWN where the evidence does not suffice, which is not healthy."""
 
     OK = "ok"
     WARNING = "warning"
@@ -42,7 +42,7 @@ class Status(StrEnum):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A file that was read: its kind is a `run.Kind`."""
+    """A file that was read; `kind` is a `run.Kind`."""
 
     path: str
     kind: str
@@ -52,7 +52,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer in one sentence; `missing` names the evidence that would have made it firmer.
+    """The answer in one sentence; `missing` names the evidence that would have made it more certain.
 
     `sentence` begins with a capital letter, whatever it is made from.
     """
@@ -80,7 +80,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something worth knowing: what happened (`title`), the evidence (`why`) and what to do (`next`).
 
     `id` is stable between runs and versions; `confidence` is 0 to 1. A title begins with a capital letter and has no
-    full stop; `why` and `next` are full sentences. Texts that are not are made so here, for all rooms alike.
+    full stop; `why` and `next` are full sentences. Texts that lack these are completed here, for all analyzers alike.
     """
 
     id: str
@@ -100,7 +100,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
-    """What was read, what it means, and the numbers behind it. Encodes to the JSON document of the contract."""
+    """What was read, what it means, and the numbers behind it. Encodes to JSON as `json_schema` describes."""
 
     schema: str
     tool: str = "workbench"
@@ -117,12 +117,12 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return pd.DataFrame(msgspec.to_builtins(getattr(self.data, name)))
 
     def json(self) -> bytes:
-        """Return the document as UTF-8 JSON, in a stable order."""
+        """Return the report as UTF-8 JSON, indented and in a stable order."""
         # Indented: the documents are read by people and diffed by git.
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """Return the finding that the verdict rests on; None where there is no fault."""
+        """Return the finding that the verdict is based on; None where there is no fault."""
         first = self.findings[0] if self.findings else None
         return first if first and first.severity is not Severity.INFO else None
 
@@ -132,7 +132,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
 
 
 def tool_version() -> str:
-    """Return the installed version; `0` in a tree that was never installed."""
+    """Return the installed version of the tool; `0` in a source tree that was never installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -142,12 +142,12 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings in the order to look at them: the most severe and most certain first."""
+    """Return the findings in the order to look at them: the most severe and most certain first."""
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding per id; of several with the same id the latest of the most severe stands for all ranks."""
+    """Return one finding per id; several with the same id are merged (see `merge`)."""
     by_id: dict[str, list[Finding]] = {}
     for finding in findings:
         by_id.setdefault(finding.id, []).append(finding)
@@ -168,7 +168,7 @@ def merge(same: Sequence[Finding]) -> Finding:
 
 
 def status_of(findings: Sequence[Finding]) -> Status:
-    """Return the status of a verdict that rests on these findings."""
+    """Return the status of a verdict that is based on these findings."""
     worst = max((f.severity.weight for f in findings), default=0)
     return (Status.OK, Status.WARNING, Status.ERROR)[worst]
 

@@ -42,7 +42,7 @@ def is_console(text: bytes) -> bool:
 
 
 def is_metrics_json(text: bytes, name: str) -> bool:
-    """Return whether a JSON text has rows with steps and losses, by the keys near its beginning."""
+    """Return whether a JSON text has rows with steps and losses, by the keys in its first bytes."""
     if b'"log_history"' in text:
         return True
     if SUMMARY.fullmatch(name) or b'"workbench.' in text[:200]:
@@ -51,10 +51,7 @@ def is_metrics_json(text: bytes, name: str) -> bool:
 
 
 def is_metrics_table(text: bytes, *, alone: bool) -> bool:
-    """Return whether a text is a table with a step or a loss.
-
-    With `alone`, any table of numbers, as the user named the file.
-    """
+    """Return whether a text is a table with a column of steps or losses; with `alone`, of any numbers."""
     lines = [line for line in text[: 1 << 15].splitlines() if line.strip() and not line.startswith((b"#", b"sep="))]
     if len(lines) < 2:
         return False
@@ -70,5 +67,5 @@ def is_metrics_table(text: bytes, *, alone: bool) -> bool:
 
 
 def split_cells(line: bytes, separator: bytes) -> list[bytes]:
-    """Return the cells of a line without quotes and blanks; a separator in quotes is not looked for here."""
+    """Return the cells of a line without quotes and blanks; separators inside quotes also split."""
     return [cell.strip().strip(b'"').strip() for cell in line.split(separator)]

@@ -11,9 +11,10 @@ from typing import IO
 
 @contextmanager
 def replacing(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that takes the place of `target` when it is whole; until then an old file there stays as it is.
+    """Yield a file to write that replaces `target` when the body of the `with` ends without an error.
 
-    A link stays a link, and the permissions of an old file stay. A pipe or a device is written to directly.
+    Until then an old file there stays as it is. A link stays a link, and the permissions of an old file stay. A pipe or
+    a device is written to directly.
 
     Raises:
         OSError: The folder cannot be written, or the disk is full; nothing has changed then.
@@ -41,7 +42,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(target: Path, text: str) -> None:
-    """Write a text as UTF-8, whole or not at all; a lone surrogate, as in a path of odd bytes, becomes an escape.
+    """Write a text as UTF-8, completely or not at all; a lone surrogate, as in a path of odd bytes, becomes an escape.
 
     Raises:
         OSError: As for `replacing`.
@@ -51,7 +52,7 @@ def write_whole(target: Path, text: str) -> None:
 
 
 def status(path: Path) -> os.stat_result | None:
-    """Return the status of a file, or None without one."""
+    """Return the status of a file; None if it does not exist."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -59,7 +60,7 @@ def status(path: Path) -> os.stat_result | None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the file system can."""
+    """Flush a folder to the disk, so that a rename in it survives a power cut, where the file system can."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

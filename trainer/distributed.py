@@ -39,14 +39,17 @@ def join(config: JobConfig) -> World:
 
 
 def backend(device: torch.device, *, offload: bool) -> str:
-    """Return the backend of the collectives; norms of gradients that are in the CPU's memory need one for it, too."""
+    """Return the backend of the process group; with `offload` also gloo beside nccl.
+
+    With offload, gradients are in CPU memory, and their norm is reduced there.
+    """
     if device.type == "cpu":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if offload else "nccl"
 
 
 def own_device() -> torch.device:
-    """Return the accelerator of this local rank, or the CPU."""
+    """Return the device of this rank: the accelerator numbered by its local rank, or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -55,7 +58,7 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Set the timeout of the collectives of every group, from the next one on; writing a checkpoint may take longer."""
+    """Set the timeout of all later collectives in every process group; the writing of checkpoints may take longer."""
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
@@ -80,18 +83,19 @@ def seed_everything(config: Debug, device: torch.device) -> int:
 
 
 def seed_step(seed: int, stage: int, step: int) -> None:
-    """Seed the generators for one step: the stages of a pipeline differ, all other ranks have the same numbers.
+    """Seed all random generators for one step, with different numbers on each pipeline stage and equal ones elsewhere.
 
-    A step's random numbers depend on these three alone, so that a run that resumes on any mesh has them again.
+    The random numbers of a step depend on `seed`, `stage` and `step` alone, so a resumed run draws the same ones on any
+    mesh.
     """
     text = f"{seed}/{stage}/{step}".encode()
     torch.manual_seed(zlib.crc32(text))
 
 
 def leave() -> NoReturn:
-    """End this rank after destroying the process group.
+    """Destroy the process group and end this process at once, without the interpreter's orderly shutdown.
 
-    The interpreter is not shut down in order: gloo's threads sometimes abort then, after correct results.
+    In an orderly shutdown gloo's threads sometimes abort, after correct results.
     """
     dist.barrier()
     dist.destroy_process_group()

@@ -32,7 +32,7 @@ WORLD_SIZE = "NGPU"
 
 
 def dry_run(config: JobConfig) -> None:
-    """Run one step as rank 0 of each stage of the pipeline, and log what it was.
+    """Run one step without tensor values for rank 0 of each pipeline stage, and log model, mesh and layers.
 
     Raises:
         ConfigError: No job of this size can have this configuration.
@@ -54,7 +54,7 @@ def dry_run(config: JobConfig) -> None:
 
 
 def world_size() -> int:
-    """Return the number of ranks to stand for: NGPU, else that of the launcher.
+    """Return the number of ranks of the job to simulate: NGPU, else the launcher's WORLD_SIZE.
 
     Raises:
         ConfigError: It is no number from 1.
@@ -68,7 +68,7 @@ def world_size() -> int:
 
 
 def in_process(local: LocalProblem, stage: int) -> None:
-    """Rehearse a stage in a process of its own: DTensor caches facts about a group that was destroyed.
+    """Rehearse one pipeline stage in a new process, as DTensor caches facts about process groups that are destroyed.
 
     Raises:
         TrainerError: It failed, and printed why.
@@ -81,7 +81,7 @@ def in_process(local: LocalProblem, stage: int) -> None:
 
 
 def rehearse_stage(local: LocalProblem, stage: int) -> None:
-    """Build the parts of a stage as its first rank has them, and run one step."""
+    """Build the model parts of a pipeline stage as its first rank has them, and run one step on fake tensors."""
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     started = time.perf_counter()
     world = join_fake(local, 0, stage)
@@ -92,7 +92,10 @@ def rehearse_stage(local: LocalProblem, stage: int) -> None:
 
 
 def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
-    """Run one step on tensors without values; returns how many layers the rank has, and how many of them ran."""
+    """Run one step on fake tensors; returns (number of layers of the rank, number of layers that ran).
+
+    Fewer layers run than the rank has where the others are alike.
+    """
     args = model_args(config)
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
     shallow = shallow_model(config, args, parts)

@@ -2,7 +2,7 @@
 
 
 class TrainerError(Exception):
-    """Base of every error meant for the user; `hint` says what to do next."""
+    """Base class of all errors that are shown to the user; `hint` says what to do next."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message, hint)
@@ -22,4 +22,4 @@ class DataError(TrainerError):
 
 
 class CheckpointError(TrainerError):
-    """A checkpoint is missing or does not fit."""
+    """A checkpoint is missing or damaged, or does not fit the model."""

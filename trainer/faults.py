@@ -59,7 +59,7 @@ class FaultConfig(Protocol):
 
 
 class Faults:
-    """Hooks for the training loop. All ranks create it and call it in the same way; one of them misbehaves.
+    """Hooks for the training loop that break one rank on purpose; all ranks create the object and call it alike.
 
     `timeout_s` is the timeout of the job's collectives.
     """
@@ -83,7 +83,7 @@ class Faults:
             model.register_forward_hook(lambda _module, _inputs, output: self._leak(output))
 
     def before_step(self, step: int) -> None:
-        """Break what the fault breaks. Call it at the beginning of a step, inside its record."""
+        """Cause the configured fault if it is due in this step. Call it at the step's start, while it is recorded."""
         self._current_step = step
         if self.name == "deadlock" and step == self.step:
             all_reduce_in_each(self.groups[::-1] if self.is_faulty_rank else self.groups)
@@ -95,7 +95,7 @@ class Faults:
             STEP_FAULTS[self.name](self)
 
     def on_batch(self, step: int, batch: Batch) -> Batch:
-        """Return the batch, late or enlarged if the fault is that. Call it inside the phase data_wait.
+        """Return the batch, after a delay or enlarged if that is the configured fault. Call it in the phase data_wait.
 
         A batch is a tensor, or tuples, lists and dicts of tensors.
         """
@@ -121,9 +121,9 @@ class Faults:
 
 
 def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
-    """Run the extra collective of each step.
+    """Run one extra collective, an all_reduce on a healthy rank.
 
-    A healthy rank runs an all_reduce; `fault` makes a rank pass an empty tensor, run an all_gather instead, or skip it.
+    `fault` makes a rank pass an empty tensor, run an all_gather instead, or skip it.
     """
     value = torch.ones(0 if fault == "mismatch_shape" else COLLECTIVE_SIZE, device=device_of(group))
     if fault == "mismatch_type":
@@ -133,13 +133,13 @@ def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
 
 
 def all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
-    """Run one collective in each group, in the order given."""
+    """Run an all_reduce in each process group, in the order given."""
     for group in groups:
         dist.all_reduce(torch.ones(COLLECTIVE_SIZE, device=device_of(group)), group=group)
 
 
 def device_of(group: dist.ProcessGroup) -> str:
-    """Return the device of the tensors of a group's collectives."""
+    """Return the type of device, "cuda" or "cpu", on which a process group's collectives take their tensors."""
     return "cuda" if "nccl" in dist.get_backend(group) else "cpu"
 
 
@@ -151,7 +151,7 @@ def loop_in_python() -> None:
 
 
 def hold_gil(seconds: float) -> None:
-    """Wait in C, holding the GIL, for a lock that this thread holds. Only time ends it: signals do not."""
+    """Hold the GIL for `seconds` in C code that waits for a lock; signals do not interrupt it."""
     libc = ctypes.PyDLL(None)
     lock = ctypes.create_string_buffer(64)  # all zero: a plain pthread mutex
     deadline = (ctypes.c_long * 2)(int(time.time() + seconds), 0)
@@ -161,7 +161,7 @@ def hold_gil(seconds: float) -> None:
 
 
 def limit_memory(fault: Faults) -> None:
-    """Let this process, or its device, hold little more memory than it does now."""
+    """Limit the memory of this process, or of its CUDA device, to little more than it uses now."""
     device = next(fault.model.parameters()).device
     if device.type == "cuda":
         room = torch.cuda.memory_reserved(device) + MEMORY_MARGIN_BYTES
@@ -173,7 +173,7 @@ def limit_memory(fault: Faults) -> None:
 
 
 def enlarge(batch: object) -> object:
-    """Return the batch with each tensor repeated along its first dimension."""
+    """Return the batch with each tensor repeated along its first dimension; `batch` may be nested."""
     if isinstance(batch, torch.Tensor):
         return batch.repeat(BATCH_FACTOR, *[1] * (batch.dim() - 1))
     if isinstance(batch, dict):
@@ -182,7 +182,7 @@ def enlarge(batch: object) -> object:
 
 
 def compute(seconds: float) -> None:
-    """Multiply matrices for some seconds of this thread's processor time."""
+    """Multiply matrices on this thread until it has used `seconds` of processor time."""
     end, square = time.thread_time() + seconds, torch.ones(512, 512)  # large: few operations for a profiler to record
     while time.thread_time() < end:
         square @ square

@@ -12,17 +12,17 @@ from trainer.parallel.mesh import World
 
 
 class MetricWriter(Protocol):
-    """Takes the metrics of a step."""
+    """Interface of a destination for the metrics of a step."""
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write the values of one step."""
+        """Write {metric name: value} of one step."""
 
     def close(self) -> None:
-        """Write what is still held."""
+        """Flush and close the destination."""
 
 
 class TensorBoard:
-    """Writes files of events."""
+    """Writes metrics as TensorBoard event files."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -30,12 +30,12 @@ class TensorBoard:
         self._writer = SummaryWriter(folder)
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write the values of one step."""
+        """Write {metric name: value} of one step."""
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
-        """Write what is still held."""
+        """Flush and close the event file."""
         self._writer.close()
 
 
@@ -58,16 +58,16 @@ class Wandb:
         )
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write the values of one step."""
+        """Write {metric name: value} of one step."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Write what is still held."""
+        """Finish the wandb run."""
         self._run.finish()
 
 
 def metric_writers(config: JobConfig, world: World) -> Iterator[MetricWriter]:
-    """Yield what this rank writes its metrics to."""
+    """Yield the metric writers of this rank, as the [metrics] section of the configuration asks for them."""
     metrics, folder = config.metrics, Path(config.job.dump_folder)
     if world.rank != 0 and not metrics.save_for_all_ranks:
         return

@@ -34,7 +34,7 @@ logger = logging.getLogger("root")
 
 @dataclass(frozen=True)
 class Usage:
-    """Memory of the device, in bytes; on a CPU the resident set of this process."""
+    """Peak memory of the device, in bytes, and counts of retried and failed allocations; on a CPU the resident set."""
 
     active: int
     reserved: int
@@ -43,13 +43,13 @@ class Usage:
     ooms: int = 0
 
     def maximum(self, other: "Usage") -> "Usage":
-        """Return the larger one of each number."""
+        """Return a Usage with the larger value of each field."""
         return Usage(*map(max, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What the training loop knows after a step that is logged."""
+    """The values of a logged step that the training loop knows; the Meter adds speed, times and memory."""
 
     step: int
     loss: float
@@ -62,7 +62,7 @@ class StepMetrics:
 
 
 class Meter:
-    """Counts tokens and seconds between two logged steps, and reports them."""
+    """Counts tokens and seconds between two logged steps, and logs metrics to the console and the metric writers."""
 
     def __init__(self, config: JobConfig, world: World, flops_per_token: int) -> None:
         self.device, self.flops_per_token = world.device, flops_per_token
@@ -78,15 +78,15 @@ class Meter:
 
     @property
     def utilisation_constants(self) -> dict[str, float | None]:
-        """The numbers that turn tokens per second into model-flops utilisation."""
+        """Operations per token and peak operations per second, from which model-flops utilisation is computed."""
         return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
 
     def add_data_wait(self, seconds: float) -> None:
-        """Add seconds that the loop waited for data."""
+        """Add time that the training loop waited for the next batch."""
         self.data_s += seconds
 
     def add_step(self, tokens: float) -> None:
-        """Add a step and the tokens of this rank."""
+        """Count one step, and `tokens` that this rank trained on in it."""
         self.tokens += tokens
         self.steps += 1
         self.usage = self.usage.maximum(memory_usage(self.device))
@@ -110,12 +110,12 @@ class Meter:
         self.write({"validation_metrics/global_avg_loss": loss}, step)
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write values to wherever metrics go beside the console."""
+        """Write {metric name: value} to the metric writers, such as TensorBoard."""
         for writer in self.writers:
             writer.write(values, step)
 
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
-        """Return one line in torchtitan's words. Without a known peak the model-flops utilisation is N/A."""
+        """Return the console line of a step, worded as in torchtitan; `mfu` None (peak unknown) is shown as N/A."""
         usage = self.usage
         parts = {
             "step": f"{metrics.step:2}",
@@ -129,11 +129,11 @@ class Meter:
         return "  ".join(self.colored(name, f"{name}: {text}") for name, text in parts.items())
 
     def colored(self, name: str, text: str) -> str:
-        """Return the text in the colour of its metric, if the console shows colours."""
+        """Return `text` in the terminal colour of metric `name`, or unchanged if the console shows no colours."""
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
-        """Return the metrics other than speed, named as in torchtitan; times are means since the last report."""
+        """Return {torchtitan's metric name: value} without speeds; `seconds` is the time since the last report."""
         usage = self.usage
         return {
             "loss_metrics/global_avg_loss": metrics.loss,
@@ -153,15 +153,13 @@ class Meter:
         }
 
     def close(self) -> None:
-        """Write what the writers still hold."""
+        """Flush and close the metric writers."""
         for writer in self.writers:
             writer.close()
 
 
 def memory_usage(device: torch.device) -> Usage:
-    """Return the peak of this step: the recorders reset it in each step; on a CPU the peak since the
-    process started.
-    """
+    """Return the peak memory of this step on CUDA, of the process since its start on a CPU."""
     if device.type == "cpu":
         # ru_maxrss is in bytes on macOS and in KiB on Linux.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -173,7 +171,7 @@ def memory_usage(device: torch.device) -> Usage:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the bf16 operations per second that the device is made for, or None if unknown."""
+    """Return the nominal peak of bf16 operations per second of the device; None if unknown."""
     if device.type == "cpu":
         return None
     name = torch.cuda.get_device_name(device)

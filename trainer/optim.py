@@ -10,7 +10,7 @@ from trainer.config.sections import LRScheduler, Optimizer
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """Return Adam or AdamW over all parameters."""
+    """Return Adam or AdamW over all parameters of the model, with one parameter group per device mesh."""
     optimizer_class = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
     return optimizer_class(
         [{"params": parameters} for parameters in parameters_by_mesh(model)],
@@ -24,7 +24,7 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
 
 
 def parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Return the parameters grouped by device mesh: no single operation takes tensors of several meshes."""
+    """Return the parameters in one list per device mesh, as a fused operation cannot take tensors of several meshes."""
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
@@ -57,6 +57,6 @@ def lr_factor(step: int, steps: int, config: LRScheduler) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate of all parameters."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = lr

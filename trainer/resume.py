@@ -41,7 +41,7 @@ REBUILT = ("torch", "mesh")
 
 
 class Agreement(Enum):
-    """How far a resumed run agrees with the run that was interrupted."""
+    """How closely a resumed run continues the interrupted one: exactly, up to rounding, or not at all."""
 
     EXACT = "exact"
     ROUNDING = "equal but for rounding"
@@ -50,7 +50,7 @@ class Agreement(Enum):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One thing that a checkpoint was made with and that its run has not: `meaning` is its consequence."""
+    """Setting `what` was `before` when the checkpoint was saved and is `now` in this run; `meaning`: consequence."""
 
     what: str
     before: object
@@ -77,7 +77,7 @@ class Audit:
         return Agreement.ROUNDING if grades else Agreement.EXACT
 
     def text(self, path: Path, step: int) -> str:
-        """Return what a run says before its first step."""
+        """Return the log message that a resumed run prints before its first step; `step` is that of the checkpoint."""
         differences = "".join(f"\n  - {mismatch}" for mismatch in self.mismatches)
         verdict = {
             Agreement.EXACT: "the run goes on exactly: weights, optimizer, data order, random numbers and schedule",
@@ -87,12 +87,15 @@ class Audit:
         return f"Resumed {path} after step {step}: {verdict}"
 
     def as_json(self) -> dict[str, object]:
-        """Return the audit as run.json has it."""
+        """Return the audit as a dict for run.json."""
         return {"agreement": self.agreement.value, "mismatches": list(map(str, self.mismatches))}
 
 
 def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, torch_version: str) -> Made:
-    """Return all that decides the steps after a checkpoint and is not in it."""
+    """Return the settings of a run that decide its later steps and are not part of a checkpoint.
+
+    They are model, batch, schedule, data, seed, mesh, the version of torch and the configuration keys in `SETTINGS`.
+    """
     values = as_dict(config)
     shown = {key: values[section][name] for key in SETTINGS if "." in key for section, name in [key.split(".")]}
     return {
@@ -110,12 +113,12 @@ def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, to
 
 
 def write(path: Path, made: Made) -> None:
-    """Write what a checkpoint was made with into its folder, whole or not at all."""
+    """Write the settings that a checkpoint was made with into its folder `path`, completely or not at all."""
     write_json(path / FILE, made)
 
 
 def read(path: Path) -> Made | None:
-    """Return what a checkpoint was made with; None where that is not known."""
+    """Return the settings that the checkpoint in folder `path` was made with; None if the folder does not have them."""
     try:
         made = json.loads((path / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -124,7 +127,10 @@ def read(path: Path) -> Made | None:
 
 
 def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = ()) -> Audit:
-    """Return which settings differ between two runs. `before` wrote the checkpoint of `step`, `now` resumes from it."""
+    """Return the settings that differ between the run `before`, which saved the checkpoint after `step`, and `now`.
+
+    Parts that are `excluded` from loading are reported as differences, too.
+    """
     left_out = tuple(Mismatch(part, "saved", "not loaded", "it starts anew") for part in excluded)
     try:
         return Audit((*left_out, *mismatches(before or {}, now, step)))
@@ -134,7 +140,7 @@ def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = (
 
 
 def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield each difference that changes what follows after `step`."""
+    """Yield each setting whose difference changes the steps after `step`."""
     if before["model"] != now["model"]:
         yield Mismatch("model", before["model"], now["model"], SETTINGS["model"])
     for key, value in now["settings"].items():
@@ -155,7 +161,7 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 
 
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield each step after `step`, up to the end of the shorter run, whose learning rate differs."""
+    """Yield a mismatch for each step after `step` whose learning rate differs, up to the end of the shorter run."""
     last = min(before["steps"], now["steps"])
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):
         was, becomes = rate(before, number), rate(now, number)
@@ -164,18 +170,18 @@ def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch
 
 
 def rate(schedule: Made, step: int) -> float:
-    """Return the learning rate of a step."""
+    """Return the learning rate of a step under a saved schedule."""
     config = LRScheduler(**{key: value for key, value in schedule.items() if key not in ("steps", "lr")})
     return float(schedule["lr"]) * lr_factor(step, int(schedule["steps"]), config)
 
 
 def data_text(data: Made) -> str:
-    """Return tokens and checksum of a text."""
+    """Return a text such as `1,234 tokens (checksum 0123abcd)` about the training data."""
     return f"{data['tokens']:,} tokens (checksum {data['checksum']:08x})"
 
 
 def shown(value: object) -> object:
-    """Return a mesh as the dimensions that it has; anything else as it is."""
+    """Return a mesh as text such as `dp_shard 2 x tp 4`; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return " x ".join(f"{name} {degree}" for name, degree in value.items() if degree > 1) or "one rank"

@@ -23,7 +23,7 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs", "values")
 
 
 class RunFile:
-    """Written by rank 0 at the start and at a clean end; the launcher corrects it after any other end."""
+    """run.json, written by rank 0 at the start and at a clean end; after any other end the launcher corrects it."""
 
     def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:
         self.path = Path(config.job.dump_folder) / "run.json"
@@ -42,7 +42,7 @@ class RunFile:
 
 
 def initial_content(config: JobConfig, world: World) -> dict[str, object]:
-    """Return the content at the start of a run."""
+    """Return the content of run.json at the start of a run."""
     device = world.device
     return {
         "schema": "workbench.run/1",
@@ -65,7 +65,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
 
 
 def workbench_version() -> str | None:
-    """Return the version of this project, or None if it runs from a tree that is not installed."""
+    """Return the version of the installed package; None if it is not installed."""
     try:
         return version("torch-workbench")
     except PackageNotFoundError:
@@ -73,7 +73,7 @@ def workbench_version() -> str | None:
 
 
 def host_names(world_size: int) -> dict[str, str]:
-    """Return {rank: host name}. This is a collective: every rank must call it."""
+    """Return {rank: host name} of all ranks. This is a collective: every rank must call it."""
     names: list[str] = [""] * world_size
     dist.all_gather_object(names, socket.gethostname())
     return {str(rank): name for rank, name in enumerate(names)}
@@ -100,7 +100,7 @@ def move_earlier_run(config: JobConfig) -> None:
 
 
 def start_stamp(run_file: Path) -> str:
-    """Return the start time of a run as a UTC stamp that is a good file name."""
+    """Return the start time in a run.json as a UTC stamp that can be a folder name."""
     try:
         seconds = json.loads(run_file.read_text(encoding="utf-8"))["started_ns"] / 1e9
     except (ValueError, KeyError, TypeError):

@@ -11,14 +11,14 @@ OUR_DISTRIBUTION = "torch-workbench"
 
 
 def clashes() -> Iterator[Finding]:
-    """Yield a finding for each foreign module that has the name of one of our packages."""
+    """Yield a finding for each foreign module or distribution that has the name of one of our packages."""
     yield from clashing_distributions()
     yield from clashing_path_entries()
     yield from clashing_modules_here()
 
 
 def clashing_distributions() -> Iterator[Finding]:
-    """Yield the installed distributions that bring a package of our name, as PyPI's `trainer` does."""
+    """Yield a finding for each installed distribution that contains a package of our name, as PyPI's `trainer` does."""
     installed = packages_distributions()
     for package in OUR_PACKAGES:
         for name in sorted({*installed.get(package, ())} - {OUR_DISTRIBUTION}):
@@ -34,7 +34,7 @@ def clashing_distributions() -> Iterator[Finding]:
 
 
 def clashing_path_entries() -> Iterator[Finding]:
-    """Yield the modules that hide ours because their folder is an entry of PYTHONPATH."""
+    """Yield a finding for each module in a PYTHONPATH folder that is imported in place of a package of ours."""
     for entry in given_entries():
         for module in hidden_packages(entry):
             yield Finding(
@@ -49,7 +49,10 @@ def clashing_path_entries() -> Iterator[Finding]:
 
 
 def clashing_modules_here() -> Iterator[Finding]:
-    """Yield the modules of our names in the working folder: `workbench` breaks scripts, the others rarely matter."""
+    """Yield a finding for each module in the working folder that has the name of one of our packages.
+
+    One called `workbench` breaks training scripts, the others rarely matter.
+    """
     for module in hidden_packages(Path.cwd()):
         breaks_scripts = module.stem == "workbench"
         yield Finding(

@@ -75,7 +75,7 @@ LIVE_STATE_SIGNS = {
 
 
 def text_colour(colour: str) -> str:
-    """Return black or white, whichever is easier to read on a colour (relative luminance of WCAG 2.2)."""
+    """Return black or white, whichever reads better as text on `colour` (relative luminance of WCAG 2.2)."""
     linear = [
         ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
     ]

@@ -14,7 +14,10 @@ config_app = typer.Typer(help="Show and explain the configuration of the trainer
 
 
 def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Split `[FILE] [--section.key value ...]`: Click would take the first value of an unknown option for the file."""
+    """Split the words `[FILE] [--section.key value ...]` into the file, if there is one, and the overrides.
+
+    Click would take the first value of an unknown option for the file.
+    """
     if words and not words[0].startswith("--"):
         return Path(words[0]), words[1:]
     return None, words

@@ -21,19 +21,19 @@ UNSAFE: dict[int, str | None] = {
 
 
 def clean(text: object) -> str:
-    """Return text of an artefact without the control characters that could steer a terminal or deceive a reader."""
+    """Return text from an artefact without control characters, which could steer a terminal or deceive a reader."""
     return str(text).translate(UNSAFE)
 
 
 def note(text: str) -> None:
-    """Print what is going on to stderr, so that stdout holds nothing but the answer."""
+    """Print a progress message or an error to stderr; stdout is only for the answer of a command."""
     # The answer counts, even where nobody can be told what else goes on.
     with suppress(OSError, ValueError):
         print(clean(text), file=sys.stderr, flush=True)
 
 
 def rewrite_line(text: str) -> None:
-    """Replace the last line of stderr, a terminal, by a text without a line break; an empty one leaves it blank."""
+    """Replace the line that stderr, a terminal, shows last by `text`, without a line break; an empty text clears it."""
     with suppress(OSError, ValueError):
         print(f"\r\x1b[K{clean(text)}", end="", file=sys.stderr, flush=True)
 
@@ -54,9 +54,9 @@ def wants_traceback() -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn an error into two lines on stderr, `error:` and `hint:`, and into the exit status of the command.
+    """Turn an exception inside into the lines `error:` and `hint:` on stderr, and into the command's exit status.
 
-    That holds for bugs of ours as well: their status is 70, so that a script can tell them from a finding.
+    A bug of ours ends with status 70, so that a script can distinguish it from a finding.
     """
     prepare_streams()
     warnings.showwarning = lambda message, category, *_: show_warning(message, category)
@@ -84,10 +84,10 @@ def guarded() -> Iterator[None]:
 
 
 def heed_limits() -> None:
-    """Let NumPy have one thread where its library could not start more: it aborts then, without an error.
+    """Limit NumPy to one thread if the address space has no room for more: its BLAS library would abort the process.
 
     Raises:
-        MemoryError: The address space is too small even for that.
+        MemoryError: The address space is too small even for one thread.
     """
     space, processes = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_NPROC))
     if 0 <= space < LEAST_SPACE:

@@ -31,7 +31,10 @@ def spread_groups(function: Command) -> Command:
 
 
 def spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Yield each parameter, or one for each field of its dataclass; by keyword, so that any order will do."""
+    """Yield the parameters of a function for Typer: each dataclass parameter is replaced by one for each of its fields.
+
+    All are keyword-only, so that their order does not matter.
+    """
     for parameter in signature(function).parameters.values():
         kind = hints[parameter.name]
         if not is_dataclass(kind):

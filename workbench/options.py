@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The severity from which on a finding makes the command fail."""
+    """The lowest severity of a finding that makes the command fail."""
 
     WARNING = "warning"
     ERROR = "error"
@@ -168,28 +168,28 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class StepReadOptions(ReadOptions):
-    """The same for files that belong to a step."""
+    """The options of ReadOptions, and the step whose files are read."""
 
     step: Step = None
 
 
 @dataclass(frozen=True)
 class LogReadOptions(StepReadOptions):
-    """The same where logs of other trainers may be read."""
+    """The options of StepReadOptions, and how the columns of other trainers' logs are named."""
 
     column_map: ColumnMap = None
 
 
 @dataclass(frozen=True)
 class TraceReadOptions(StepReadOptions):
-    """The options of reading step logs, and the peak FLOP/s for the model-flops utilisation."""
+    """The options of StepReadOptions, and the peak FLOP/s for the model-flops utilisation."""
 
     peak_tflops: PeakTflops = None
 
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How an answer is printed or written."""
+    """Options of how a report is printed, or written to a file."""
 
     as_json: Json = False
     printed: Printed = None
@@ -199,25 +199,25 @@ class DocumentOptions:
 
     @property
     def asked_format(self) -> Format | None:
-        """The format that was asked for; None leaves it to the name of the output file."""
+        """The output format that was asked for; None: the suffix of the output file decides."""
         return Format.JSON if self.as_json else self.printed
 
 
 @dataclass(frozen=True)
 class ShowOptions(DocumentOptions):
-    """How an answer is shown: as a document, in the terminal app or in the dashboard."""
+    """Options of where a report is shown: as a document, in the terminal app or in the dashboard."""
 
     no_tui: NoTui = False
     web: Web = False
 
     @property
     def interactive(self) -> bool:
-        """Whether the terminal app opens: on a terminal, when nothing else was asked for."""
+        """Whether the terminal app opens: this process runs on a terminal, and no other output was asked for."""
         return not (self.asked_format or self.output or self.no_tui or self.web) and on_terminal()
 
 
 def on_terminal() -> bool:
-    """Return whether the terminal app can run: it reads keys from stdin and draws on stderr."""
+    """Return whether stdin, stdout and stderr are all a terminal, so that the terminal app can run."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 

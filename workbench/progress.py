@@ -20,10 +20,10 @@ FIRST_NOTE_S = 20.0
 
 @contextmanager
 def shown_progress(*runs: Run) -> Iterator[None]:
-    """Show what is read and for how long while the body runs; on a terminal as one line that goes away.
+    """Show that these runs are being read, and for how long, while the context is active; a terminal shows one line.
 
-    By a timer of the system and not by a thread: with a second thread each file would be read by an interpreter that
-    has to start first.
+    A system timer does it, not a thread: with a second thread each file would be read by an interpreter that has to
+    start first.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
@@ -42,7 +42,7 @@ def shown_progress(*runs: Run) -> Iterator[None]:
 
 
 class ProgressLine:
-    """What is said of a long read, and when next."""
+    """The text of the progress display, and the timer that shows it again."""
 
     def __init__(self, text: str, *, on_terminal: bool) -> None:
         self._text, self._on_terminal = text, on_terminal
@@ -50,7 +50,7 @@ class ProgressLine:
         self.wait_s = FIRST_S if on_terminal else FIRST_NOTE_S
 
     def show(self, _number: int, _frame: FrameType | None) -> None:
-        """Say how long it has taken, and have this called again."""
+        """Print how long the reading has taken, and set the timer to call this method again."""
         waited = time.monotonic() - self._began
         text = f"{self._text}   {waiting_time(waited)}"
         if self._on_terminal:
@@ -62,6 +62,6 @@ class ProgressLine:
         signal.setitimer(signal.ITIMER_REAL, self.wait_s)
 
     def clear(self) -> None:
-        """Take the line off the terminal."""
+        """Remove the progress line from the terminal."""
         if self._is_shown:
             rewrite_line("")

@@ -14,17 +14,17 @@ OUR_PACKAGES = ("workbench", "trainer", "analyzers")
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs one of our modules without the working folder in its search path."""
+    """Return the command line that runs one of our modules without the working folder in its sys.path."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a process that runs one of our modules."""
+    """Return the environment variables for a process that runs one of our modules."""
     return {**os.environ, **search_path()}
 
 
 def search_path() -> dict[str, str]:
-    """Return the PYTHONPATH with which a process finds our packages before all others; empty where it needs none."""
+    """Return {"PYTHONPATH": value} that puts our packages before all others; empty if that is not needed."""
     given = given_entries()
     # Before the standard library, site-packages would also bring forward outdated copies of its modules.
     if PACKAGE_ROOT.name == "site-packages" and not any(map(hidden_packages, given)):
@@ -33,19 +33,22 @@ def search_path() -> dict[str, str]:
 
 
 def search_path_last() -> dict[str, str]:
-    """Return a PYTHONPATH variable by which a user's program finds our packages after all of its own."""
+    """Return {"PYTHONPATH": value} that puts our packages after all of the user's; empty if that is not needed."""
     if PACKAGE_ROOT.name == "site-packages":
         return {}
     return {"PYTHONPATH": os.pathsep.join([*given_entries(), str(PACKAGE_ROOT)])}
 
 
 def given_entries() -> list[str]:
-    """Return the entries of the user's PYTHONPATH but for empty ones, which Python takes for the working folder."""
+    """Return the entries of the user's PYTHONPATH without empty ones, which mean the working folder."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
-    """Return the modules and packages in a folder that would hide ours of the same name; none in our own folder."""
+    """Return the modules and packages in `folder` that have one of `names` and so would be imported in place of ours.
+
+    In our own folder there are none.
+    """
     resolved = real_path(folder)
     if resolved == PACKAGE_ROOT:
         return []
@@ -56,7 +59,10 @@ def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> 
 
 
 def real_path(entry: str | Path) -> Path:
-    """Return where an entry of a search path leads; a relative one stays as it is if the working folder was deleted."""
+    """Return the absolute path of an entry of sys.path.
+
+    A relative entry is returned as it is if the working folder was deleted.
+    """
     try:
         return Path(entry).resolve()
     except OSError:
@@ -64,7 +70,7 @@ def real_path(entry: str | Path) -> Path:
 
 
 def working_folder() -> Path | None:
-    """Return the working folder; None where it was deleted."""
+    """Return the working folder; None if it was deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -72,10 +78,10 @@ def working_folder() -> Path | None:
 
 
 def put_own_packages_first() -> None:
-    """Move folders of the user that precede our packages to the end of this process's search path.
+    """Move folders of the user that come before our packages in sys.path to its end.
 
     These are the working folder, which `python -m workbench` puts first, and entries of PYTHONPATH that hide a package
-    of ours. They stay in the path, as a configuration may name a module of the user's.
+    of ours. They stay in sys.path, as a configuration may name a module of the user's.
     """
     entries = [real_path(entry) for entry in sys.path]
     position = entries.index(PACKAGE_ROOT) if PACKAGE_ROOT in entries else len(entries)

@@ -14,7 +14,7 @@ REFUSED_SIGN = "✗"
 
 
 class Setting(NamedTuple):
-    """A key of a run with its value as text, where the value came from, and the class of the key (see `SIGNS`)."""
+    """A configuration key of a run: its value as text, the value's origin, the key's class (see `SIGNS`), and why."""
 
     key: str
     value: str
@@ -24,7 +24,7 @@ class Setting(NamedTuple):
 
 
 def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
-    """Return every key of a `run.json` with its origin: a flag, the file or function of the run, or the default.
+    """Return every configuration key in a `run.json` with its origin: flag, the run's file or function, or default.
 
     Nothing that the manifest names is opened or imported, as the manifest may come from somebody else.
     """
@@ -45,7 +45,7 @@ def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[s
 
 
 def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
-    """Return one report for each flag in `argv`; empty if the flags are not those of our trainer."""
+    """Return a report on each flag in `argv` of a `run.json`; empty if the flags are not those of our trainer."""
     groups = [words for words in words_by_flag(command_words(manifest)) if "." in words[0]]
     # The file that the run was given may be missing here, or another: it must not be read again.
     asked = [word for words in groups if words[0].lstrip("-") != FILE_FLAG for word in words]
@@ -56,7 +56,7 @@ def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
 
 
 def command_words(manifest: Mapping[str, object]) -> list[str]:
-    """Return the command line of a run; empty where the manifest holds none."""
+    """Return the words of a run's command line; empty if the manifest does not have them."""
     words = manifest.get("argv")
     return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
 
@@ -77,7 +77,7 @@ def words_by_flag(words: Sequence[str]) -> list[list[str]]:
 
 
 def configuration_source(manifest: Mapping[str, object]) -> str:
-    """Return the file or registry function whose configuration the flags changed."""
+    """Return the file or registry function that the run's configuration came from, before flags changed it."""
     flags = {flag.lstrip("-"): values for flag, *values in words_by_flag(command_words(manifest))}
     named = [value for flag in (FILE_FLAG, "module", "config") for value in flags.get(flag, [])]
     return " ".join(named[:2]) or "set by the run"

@@ -17,7 +17,7 @@ SKIPPED_FOLDERS = ("site-packages", "node_modules", "__pycache__")
 
 
 def find_source(text: str) -> tuple[Path, int] | None:
-    """Return the first file that a text names and this machine has, and the line; None without any."""
+    """Return (path, line) of the first file named in a text that exists on this machine; None without any."""
     for match in SOURCE_LINE.finditer(text):
         for path in candidate_paths(Path(match[1])):
             if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
@@ -26,11 +26,11 @@ def find_source(text: str) -> tuple[Path, int] | None:
 
 
 def candidate_paths(named: Path) -> Iterator[Path]:
-    """Yield where a named file may be here: as named, then below the working folder and below our packages.
+    """Yield paths at which the file `named` may exist here: as named, below the working folder, below our packages.
 
     A job may have run from another folder or on another machine, and verdicts name only a file and its folder. So
     `/home/ann/job/model/attention.py` is also looked for as `job/model/attention.py` and `model/attention.py`, and as
-    the only file in a folder below that ends like that.
+    the only file below these folders whose path ends like that.
     """
     if named.is_absolute():
         yield named
@@ -45,14 +45,14 @@ def candidate_paths(named: Path) -> Iterator[Path]:
 
 
 def files_ending_with(root: Path, parts: tuple[str, ...]) -> list[Path]:
-    """Return the source files below a folder whose paths end with these parts."""
+    """Return the source files below the folder `root` whose paths end with these parts."""
     named = source_files_by_name(root).get(parts[-1], []) if parts else []
     return [path for path in named if path.parts[-len(parts) :] == parts]
 
 
 @lru_cache(maxsize=4)
 def source_files_by_name(root: Path) -> dict[str, list[Path]]:
-    """Return the source files below a folder by name; hidden folders and those of libraries are left out."""
+    """Return {file name: source files of that name} below a folder, without hidden folders and those of libraries."""
     by_name: dict[str, list[Path]] = {}
     seen = 0
     for folder, folders, names in os.walk(root):

@@ -16,7 +16,10 @@ HANDLER = "workbench.signs"
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
-    """Return what is printed in place of characters that an encoding lacks: a sign, or an escape as JSON has it."""
+    """Return the text to print for characters that the encoding lacks, and where to go on (an encoding error handler).
+
+    The text is a similar sign, or an escape as in JSON.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
@@ -24,13 +27,16 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 
 
 def escape(character: str) -> str:
-    """Return a character as JSON writes it in ASCII: beyond 16 bits as two surrogates."""
+    """Return a character as an ASCII escape of JSON; beyond 16 bits it is two surrogates."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def prepare_streams() -> None:
-    """Let every text be printed, and keep the numbers of closed streams from being given to files of ours."""
+    """Make every text printable on stdout and stderr, and occupy the descriptors of closed standard streams.
+
+    Otherwise files that we open would get these descriptors.
+    """
     codecs.register_error(HANDLER, substitute)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if not is_open(number):
@@ -44,7 +50,7 @@ def prepare_streams() -> None:
 
 
 def is_open(number: int) -> bool:
-    """Return whether a file descriptor is in use."""
+    """Return whether a file descriptor is open."""
     try:
         os.fstat(number)
     except OSError:
@@ -53,7 +59,7 @@ def is_open(number: int) -> bool:
 
 
 def flush_stdout() -> None:
-    """Write out what was printed.
+    """Flush stdout.
 
     Raises:
         OSError: The disk is full, or the reader has gone.
@@ -63,7 +69,7 @@ def flush_stdout() -> None:
 
 
 def settle_stdout() -> None:
-    """Write out what was printed, as far as possible; what cannot be written is given up.
+    """Flush stdout as far as possible, and discard what cannot be written.
 
     Python itself would complain of it at the exit.
     """

@@ -4,7 +4,7 @@ import msgspec
 
 
 class RankMemory(msgspec.Struct, frozen=True):
-    """Memory of `count` ranks that are like `first_rank`: by category at the peak, and at most in each window."""
+    """Peak memory in bytes of `count` equal ranks, of which one is `first_rank`: total, by category and by window."""
 
     first_rank: int
     count: int
@@ -22,7 +22,7 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class TrainerEstimate(msgspec.Struct, frozen=True):
-    """What `python -m trainer.estimate` prints; `assumptions` names what the trainer itself does not have."""
+    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on where a run may differ."""
 
     world_size: int
     mesh: dict[str, int]
@@ -39,14 +39,14 @@ class TrainerEstimate(msgspec.Struct, frozen=True):
 
 
 class EstimateData(TrainerEstimate, frozen=True):
-    """The data of an estimate; `options` is filled where `limit_bytes` is given and the run comes near it."""
+    """The data of an estimate report; `options`: settings that need less, if the peak comes near `limit_bytes`."""
 
     limit_bytes: int | None
     options: list[Alternative]
 
 
 class Position(msgspec.Struct, frozen=True):
-    """One position of a sequence; every label counts, as the trainer masks none."""
+    """One position of a sequence: the token that the model reads, and the label that it must predict."""
 
     sequence: int
     position: int
@@ -57,7 +57,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class TokensData(msgspec.Struct, frozen=True):
-    """The first sequences; the `left_over` tokens at the end of the text are too few for one and are never used."""
+    """The first training sequences, a row per position; `left_over` tokens at the end of the text are never used."""
 
     seq_len: int
     tokens: int

@@ -11,7 +11,7 @@ IGNORED = {"job.dump_folder"}
 
 
 def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
-    """Return the settings that differ between the manifests (`run.json`) of two runs."""
+    """Return a table row for each setting that differs between the manifests (`run.json`) of two runs, by name."""
     first, second = dict(settings(a)), dict(settings(b))
     names = sorted({*first, *second} - IGNORED)
     return [
@@ -22,7 +22,7 @@ def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
 
 
 def settings(manifest: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-    """Yield (`section.key`, value) of the configuration in a manifest, after what else the run was made with."""
+    """Yield (name, value) of each setting in a manifest: those of `RUN_KEYS`, then `section.key` of its config."""
     for name in RUN_KEYS:
         if name in manifest:
             yield name, manifest[name]

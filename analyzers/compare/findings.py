@@ -36,10 +36,11 @@ class Doubt(StrEnum):
 
 
 def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], causes: list[Evidence]) -> list[Finding]:
-    """Return a finding for each measure that surely grew by more than is allowed.
+    """Return a finding for each measure that certainly grew by more than is allowed: its 95 % interval is above that.
 
-    `gate` replaces the usual allowed changes; its `step_time` counts for the mean as well. `causes` explain a longer
-    step. Where the median step grew, that the mean did too is no news.
+    `gate` maps measures to relative increases that are allowed in place of the usual ones; its `step_time` counts for
+    the mean as well. `causes` are added as evidence to findings about step time. The mean step time has no finding of
+    its own where the median has one.
     """
     allowed = dict(ALLOWED_CHANGES) | dict(gate)
     if Measure.STEP_TIME in gate:
@@ -54,7 +55,7 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
 
 
 def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
-    """Return the finding that the loss or gradient norm of the second run is lost, where that of the first is not."""
+    """Return a finding if the loss or gradient norm becomes NaN or infinite for good in run `b` only, else none."""
     before, after = (first_nonfinite(steps) if steps else None for steps in (a, b))
     if after is None or before is not None or after.finite_from is not None:
         return []
@@ -74,7 +75,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
 
 
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
-    """Return the fact that the work of a step did not grow with its time, if so: the machine was busy."""
+    """Return the evidence that longer steps are waiting: processor time per step did not grow. Empty where it did."""
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
     return [
@@ -84,7 +85,7 @@ def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
 
 
 def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) -> Finding:
-    """Return the finding on one measure."""
+    """Return the finding that one measure grew by more than `allowed`, a relative increase."""
     return Finding(
         id=f"compare.{change.measure}",
         severity=Severity.WARNING,
@@ -98,7 +99,10 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
 
 
 def certainty(change: MeasureChange) -> str:
-    """Return `+140 %; 95 % interval +83 % to +175 %, 9 steps`; a value that was read once is exact."""
+    """Return the relative change and how certain it is, such as `+140 %; 95 % interval +83 % to +175 %, 9 steps`.
+
+    A value that was read once, such as a peak of memory, has no interval and is called exact.
+    """
     if change.is_exact:
         return f"{signed_percent(change.change)}, exact"
     interval = interval_text(change.low, change.high)
@@ -113,7 +117,7 @@ def value_text(measure: Measure, value: float) -> str:
 
 
 def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
-    """Return a finding for each measure of a gate that cannot be judged: that is no pass.
+    """Return a finding for each measure in `gate` that cannot be judged: a gate passes only on evidence.
 
     Raises:
         ValueError: The gate names an unknown measure.
@@ -134,14 +138,14 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
 
 
 def doubt(change: MeasureChange | None) -> Doubt:
-    """Return why a measure cannot be judged, or not for sure."""
+    """Return why a measure cannot be judged with certainty; `change` is None where only one run has it."""
     if change is None:
         return Doubt.NOT_IN_BOTH
     return Doubt.WIDE_INTERVAL if change.is_sufficient else Doubt.FEW_STEPS
 
 
 def doubt_text(change: MeasureChange | None) -> str:
-    """Return the same as a sentence."""
+    """Return why a measure cannot be judged with certainty, as a phrase with the steps and the interval."""
     if change is None or doubt(change) is Doubt.NOT_IN_BOTH:
         return "only one of the runs records it"
     steps = quantity(change.samples, "step")
@@ -151,7 +155,7 @@ def doubt_text(change: MeasureChange | None) -> str:
 
 
 def is_open(change: MeasureChange) -> bool:
-    """Return whether a measure may have become worse by more than is allowed, and may not have."""
+    """Return whether a measure may or may not have grown by more than is allowed: the steps do not decide it."""
     allowed = ALLOWED_CHANGES.get(change.measure)
     if allowed is None or change.measure is Measure.STEP_TIME_MEAN:
         return False
@@ -161,7 +165,7 @@ def is_open(change: MeasureChange) -> bool:
 
 
 def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
-    """Return the ranks that make the others wait only in the second run, and the phases that grew most."""
+    """Return evidence for why run `b` is slower: the ranks that are late only there, and the phases that grew most."""
     before, after = a.measures.phases, b.measures.phases
     extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     largest = sorted(extra_s, key=lambda name: -extra_s[name])[:NAMED_AT_MOST]
@@ -176,7 +180,7 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
 def verdict(
     findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
 ) -> Verdict:
-    """Return the verdict: a regression, healthy, or unknown where the runs do not show it."""
+    """Return the verdict: a regression, healthy, or unknown where the runs do not show which of the two it is."""
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
     if findings:
@@ -197,12 +201,12 @@ def verdict(
 
 
 def unsure_text(change: MeasureChange) -> str:
-    """Return `step time +40 %, but 4 steps are too few`."""
+    """Return a change and why it is uncertain, such as `step time +40 %, but 4 steps are too few`."""
     return f"{MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {doubt_text(change)}"
 
 
 def parity_text(parity: LossParity | None) -> list[str]:
-    """Return how far the losses agree, if that is worth a word."""
+    """Return a phrase on losses that are identical, or the step from which they diverge, in a list; empty otherwise."""
     if parity is None:
         return []
     if parity.identical:

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class MeasuredRun:
-    """One of the two runs: its numbers, the files behind them, and its steps if it logged some."""
+    """One of the two runs: its measures, the files behind them, and its steps if it logged some."""
 
     measures: Measures
     inputs: list[Input]
@@ -42,14 +42,14 @@ class MeasuredRun:
 
 
 def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
-    """Return both runs, measured in the same way.
+    """Return the measures of both runs, with the memory of both taken from the same kind of file.
 
-    Memory comes either from the snapshots of both or from the step logs of both.
-    On a CPU the step log has the resident set of the process, which is far more than its tensors. A column that the
-    user named may be in one of them only, as each trainer has names of its own.
+    Memory comes from the snapshots if both runs have some, else from the step logs: on a CPU those log the resident set
+    of the process, which is far more than its tensors. A column that the user named may be in one run only, as each
+    trainer has names of its own.
 
     Raises:
-        UnknownColumn: It is in neither.
+        UnknownColumn: A column that the user named is in neither run.
     """
     unknown: list[UnknownColumn] = []
     first, second = (measured(source, options, unknown) for source in (a, b))
@@ -62,7 +62,7 @@ def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, 
 
 
 def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[UnknownColumn]) -> Steps:
-    """Return the steps of logs; columns that the user named and that they lack are added to `unknown`."""
+    """Return the steps in step logs; for each column of the user that they lack, append an error to `unknown`."""
     while True:
         try:
             return load(logs, options)
@@ -72,7 +72,7 @@ def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[Unk
 
 
 def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) -> MeasuredRun:
-    """Return the numbers of one run."""
+    """Return the measures of one run; columns that the user named and its logs lack are appended to `unknown`."""
     result = MeasuredRun(Measures(), [])
     if logs := source.of(*run.TIMED):
         result.steps = answer_or_none(lambda: steps_of(logs, options, unknown))
@@ -87,7 +87,7 @@ def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) 
 
 
 def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
-    """Return an answer, or None where the artefacts cannot give one: the other measures count all the same."""
+    """Return the result of `question`; None if its artefacts cannot be read, so that other measures still count."""
     try:
         return question()
     except WorkbenchError:
@@ -95,7 +95,7 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 
 
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
-    """Return the medians over ranks; of memory the fullest rank, of the loss the first one that logs it."""
+    """Return the measures of a run: medians over its ranks, but the highest memory and the first known loss."""
     names = {name for rank in ranks for name in rank.phases}
     return Measures(
         step_s=known_median(rank.median_step_s for rank in ranks),
@@ -108,13 +108,13 @@ def medians_over(ranks: Sequence[RankSteps]) -> Measures:
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None where none is."""
+    """Return the median of the values that are not None; None where all are."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
-    """Return the change of each measure that both runs have; memory is exact where both left snapshots."""
+    """Return the change of each measure that both runs have; that of memory is exact where both left snapshots."""
     changes = measure_changes(a.steps, b.steps) if a.steps and b.steps else []
     x, y = a.measures.memory_bytes, b.measures.memory_bytes
     if not (a.snapshot_bytes and b.snapshot_bytes and x and y):

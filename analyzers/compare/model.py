@@ -20,7 +20,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of one run: seconds, bytes, tokens per second of one rank; None or 0 where not recorded."""
+    """The measures of one run, in seconds, bytes, and tokens per second of one rank; None or 0 where not recorded."""
 
     step_s: float | None = None
     timed_steps: int = 0
@@ -31,7 +31,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareData(msgspec.Struct, frozen=True, kw_only=True):
-    """Both runs and how they differ; None or empty where one of them lacks the artefacts."""
+    """The measures of both runs and how these differ; None or empty where one of the runs lacks the files."""
 
     a: Measures
     b: Measures

@@ -85,14 +85,14 @@ def regression_findings(
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
-    """Return whether the losses agree, and the changes of phases, where both runs logged steps."""
+    """Return whether the losses agree, and how phases changed; (None, []) unless both runs logged steps."""
     if not a.steps or not b.steps:
         return None, []
     return loss_parity(a.steps, b.steps), phase_changes(a.steps, b.steps)
 
 
 def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
-    """Return what fills more or less of the memory at the peak, where both runs left snapshots."""
+    """Return how the memory at the peak differs, and findings on that; (None, []) unless both runs left snapshots."""
     before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
     if not before or not after:
         return None, []
@@ -100,18 +100,18 @@ def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, li
 
 
 def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
-    """Return the difference of the newest traces, where both runs have some."""
+    """Return the difference between the newest traces of two runs; None unless both have readable ones."""
     before, after = (run.newest_step(source.of(Kind.TRACE)) for source in (a, b))
     return answer_or_none(lambda: trace_diff.compare(before, after, options)) if before and after else None
 
 
 def trace_findings(traces: TraceDiff | None) -> list[Finding]:
-    """Return the finding that a traced step became longer, if it did."""
+    """Return the finding that a traced step became longer, in a list; empty if it did not."""
     slower = step_change_finding(traces) if traces else None
     return [slower] if slower else []
 
 
 def trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
-    """Return the traces that were compared."""
+    """Return the newest traces of both runs, as inputs of the report; empty if no traces were compared."""
     compared = (a, b) if traces else ()
     return [trace.as_input() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]

@@ -13,9 +13,10 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity in both runs, None where a run lacks it, and how to write it.
+    """One quantity of both runs (None where a run lacks it), and `write`, which formats a value of it.
 
-    `interval` are the 95 % bounds of the relative change. `difference` writes b - a where that says more.
+    `interval` has the lower and upper 95 % bound of the relative change. `difference` formats b - a, for quantities
+    whose difference says more than the relative change.
     """
 
     what: str
@@ -27,7 +28,7 @@ class Line:
 
     @property
     def change(self) -> str:
-        """The change as text: relative, or the difference; empty where one run lacks the quantity."""
+        """The relative change as text, or the difference; empty where one run lacks the quantity."""
         if self.a is None or self.b is None:
             return ""
         if self.difference:
@@ -36,7 +37,7 @@ class Line:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether both runs have the quantity, and it can have changed."""
+        """Whether both runs have the quantity, and its relative change or its difference is defined."""
         return self.a is not None and self.b is not None and bool(self.a or self.difference)
 
     def row(self) -> Row:
@@ -46,7 +47,7 @@ class Line:
 
 
 def interval_text(low: float, high: float) -> str:
-    """Return `+83 % to +175 %`."""
+    """Return the bounds of a relative change as text, such as `+83 % to +175 %`."""
     return f"{signed_percent(low)} to {signed_percent(high)}"
 
 
@@ -80,7 +81,7 @@ def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) ->
 
 
 def trace_lines(traces: TraceDiff | None) -> list[Line]:
-    """Return a line for the traced step, its parts (they add up to it), and the memory of devices, if traced."""
+    """Return a line each for the traced step, its parts (they add up to it) and the memory of devices, if traced."""
     if traces is None:
         return []
     times = [("traced step", traces.step_a_ns, traces.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in traces.parts)]

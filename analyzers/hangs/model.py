@@ -12,7 +12,7 @@ from analyzers.words import dtype_name
 
 
 class HangClass(StrEnum):
-    """The class of a verdict and of a culprit, those that best explain the others first."""
+    """The class of a verdict and of a culprit, the class that best explains the others first."""
 
     DEAD = "dead"
     MISMATCH = "mismatch"
@@ -28,7 +28,7 @@ class HangClass(StrEnum):
 
 
 class Reason(StrEnum):
-    """The evidence by which a culprit differs from the other ranks, from which its sentences are made."""
+    """The evidence by which a culprit differs from the other ranks; its sentences are made from it."""
 
     NONE = "none"
     # Members of a group issued different operations under one number.
@@ -71,7 +71,7 @@ class Reason(StrEnum):
 
 
 class GroupSource(StrEnum):
-    """Where the members of a process group are known from, the most reliable first."""
+    """The source from which the members of a process group are known, the most reliable first."""
 
     SIDE_FILE = "side file"
     PG_CONFIG = "pg_config"
@@ -79,7 +79,7 @@ class GroupSource(StrEnum):
 
 
 class Lack(StrEnum):
-    """What a dump does not hold, although a verdict could use it."""
+    """What a dump lacks although a verdict could use it."""
 
     STACKS = "stacks"
     COMPLETED_OPERATIONS = "completed_operations"
@@ -89,7 +89,7 @@ class Lack(StrEnum):
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
-    """A line of a stack; `line` is 0 where native code has none."""
+    """One frame of a stack: function, file and line; `line` is 0 for native code without one."""
 
     name: str
     filename: str
@@ -97,7 +97,7 @@ class Frame(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A process group. `ranks` are global and ascending."""
+    """A process group; `ranks` are global and ascending."""
 
     name: str
     desc: str
@@ -106,13 +106,13 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The description, or the name where PyTorch gave no description."""
+        """The description of the group, or its name where PyTorch gave no description."""
         # "undefined" is PyTorch's description of a group that was made without one.
         return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """`rank` is in operation `seq` of `group` and waits for the ranks `waits_for`; empty: all have arrived."""
+    """`rank` is in operation `seq` of process group `group` and waits for `waits_for`; empty: all have arrived."""
 
     rank: int
     waits_for: list[int]
@@ -144,7 +144,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a hang report knows: the field `data` of the JSON document `workbench.hang/1`."""
+    """The field `data` of the JSON document `workbench.hang/1`: everything that a hang report has found."""
 
     world_size: int
     ranks_with_dump: list[int]
@@ -156,7 +156,7 @@ class HangData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an entry says of an operation itself: sizes are lists of shapes, in elements."""
+    """What an entry of a dump says of an operation itself; sizes are lists of shapes."""
 
     backend: str
     operation: str
@@ -169,7 +169,7 @@ class Signature:
 
     @property
     def shape(self) -> str:
-        """The input's sizes and types as text: `4x4 float32`."""
+        """The input's shapes and types as text: `4x4 float32`."""
         # A tensor without dimensions has an empty shape.
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.input_sizes)
         return f"{sizes} {'/'.join(dtype_name(dtype) for dtype in sorted(set(self.input_dtypes)))}".strip()
@@ -179,15 +179,16 @@ class Signature:
 
 
 def operation_text(operation: str, shape: str) -> str:
-    """Return an operation with what it is given: `all_reduce of 4x4 float32`."""
+    """Return an operation with its shape, or whatever else `shape` names, as `all_reduce of 4x4 float32`."""
     return f"{operation} of {shape}" if shape else operation
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An entry of the recorder. `group` indexes `Job.groups`; `signature` and `stack` index the job's lists of these.
+    """An operation as one entry of Flight Recorder: a collective, a send or a recv of one rank.
 
-    `retired` means that the watchdog no longer looks at it: completed on gloo, timed out on NCCL if it is not `done`.
+    `group` is an index in `Job.groups`; `signature` and `stack` are indexes in the job's lists of these. `retired`
+    means that the watchdog no longer looks at it: completed on gloo, timed out on NCCL if it is not `done`.
     """
 
     rank: int
@@ -206,7 +207,10 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a rank got in a group: sequence numbers of collectives; -1 where there is none."""
+    """How far a rank got in a process group, as sequence numbers of collectives; -1 where there is none.
+
+    `first` is the oldest in the dump, `enqueued` the last issued, `completed` the last completed.
+    """
 
     first: int
     enqueued: int
@@ -215,7 +219,7 @@ class Position:
 
 @dataclass
 class RankState:
-    """What the dump of one rank says. `ops` are in the order of issue."""
+    """What the dump of one rank says. `ops` are in the order of issue; `positions` are by the index of the group."""
 
     rank: int
     ops: list[Op]
@@ -230,15 +234,15 @@ class RankState:
 
     @property
     def front(self) -> Op | None:
-        """The operation that the rank is in: the first one that is not done."""
+        """The operation that the rank is in: its first one that is not done; None without one."""
         return self.pending[0] if self.pending else None
 
     def enqueued(self, group: int) -> int:
-        """Return the highest sequence number that the rank issued in a group."""
+        """Return the highest sequence number of a collective that the rank issued in a group; -1 if none."""
         return self.positions[group].enqueued if group in self.positions else -1
 
     def completed(self, group: int) -> int:
-        """Return the highest sequence number that the rank completed in a group."""
+        """Return the highest sequence number of a collective that the rank completed in a group; -1 if none."""
         return self.positions[group].completed if group in self.positions else -1
 
     def collectives(self, group: int) -> Iterator[Op]:
@@ -246,17 +250,17 @@ class RankState:
         return (op for op in self.ops if op.group == group and not op.p2p)
 
     def collective(self, group: int, seq: int) -> Op | None:
-        """Return the collective of that number; None where the dump does not hold it."""
+        """Return the collective with sequence number `seq`; None where the dump does not have it."""
         return next((op for op in self.collectives(group) if op.seq == seq), None)
 
     def newest_time_ns(self) -> int:
-        """Return the newest time in the dump: it was taken after that."""
+        """Return the newest time in the dump, in nanoseconds since the epoch: the dump was taken after it."""
         return max((max(op.created_ns, op.completed_ns) for op in self.ops), default=0)
 
 
 @dataclass
 class Job:
-    """The ranks that left a dump, and the lists that their operations index.
+    """The ranks that left a dump, and the lists that their operations refer to by index.
 
     `unreadable` maps the ranks of damaged dumps to the error; `lacks` maps what dumps lack to the ranks of these dumps.
     """
@@ -286,17 +290,17 @@ class Job:
         return self.signatures[op.signature].operation
 
     def line(self, op: Op) -> Frame | None:
-        """Return the user's line that issued an operation."""
+        """Return the user's line that issued an operation; None where no stack was recorded."""
         return user_frame(self.frames(op))
 
 
 def user_frame(frames: list[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's Python code; else the innermost."""
+    """Return the innermost frame of the user's Python code, else the innermost frame; None for an empty stack."""
     return next((f for f in frames if not is_library(f)), frames[0] if frames else None)
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is PyTorch's, the standard library's, our recorders' or native code."""
+    """Return whether a frame is not the user's own code: PyTorch, Python, packages, our recorders, native code."""
     # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)
 
@@ -307,7 +311,7 @@ OP_COLUMNS = (
 
 
 def ops_of(columns: Mapping[str, Column], rows: slice, rank: int, groups: Mapping[int, int]) -> list[Op]:
-    """Return rows of the reader's columns as operations; `groups` maps the reader's group numbers to the job's."""
+    """Return the operations in `rows` of the reader's columns; `groups` maps its group numbers to those of the job."""
     # Lists are several times faster to walk than arrays, and thousands of dumps have millions of rows.
     lists = [columns[name][rows].tolist() for name in OP_COLUMNS]
     return [

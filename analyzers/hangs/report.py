@@ -57,7 +57,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:
-    """Return what stacks alone show as a report."""
+    """Return the report on a hang of which only the stacks are known."""
     job = context.job
     return Report(
         schema=SCHEMA,
@@ -76,13 +76,13 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 
 
 def has_ended_cleanly(run: Run) -> bool:
-    """Return whether all ranks of a run with side files marked a clean end, whatever dumps show."""
+    """Return whether all ranks of a run with side files marked a clean end, whatever the dumps show."""
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))
 
 
 def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:
-    """Return the causes as a report."""
+    """Return the report on the causes of a hang."""
     job = context.job
     return Report(
         schema=SCHEMA,
@@ -102,7 +102,7 @@ def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Repo
 
 
 def waits(context: HangContext) -> list[Wait]:
-    """Return what each rank waits in, and for whom."""
+    """Return, for each waiting rank, the operation that it is in and the ranks that it waits for."""
     job, graph = context.job, context.graph
     fronts = ((rank, node, job.ranks[rank].front) for rank, node in sorted(graph.waits_in.items()))
     return [

@@ -21,7 +21,7 @@ from analyzers.words import rank_ranges, source_line
 
 
 class CellState(StrEnum):
-    """The state of an operation on a rank; `NOT_HELD` where its ring no longer holds it."""
+    """The state of an operation on a rank; `NOT_HELD` where its dump no longer holds the operation."""
 
     DONE = "done"
     STARTED = "started"
@@ -33,7 +33,7 @@ class CellState(StrEnum):
 
 
 class IssuedAt(NamedTuple):
-    """An operation such as `all_reduce of 4x4 float32`, and the user's line that issued it; empty where unknown."""
+    """An operation such as `all_reduce of 4x4 float32`, and the user's line that issued it; empty if unknown."""
 
     operation: str
     line: str
@@ -43,7 +43,7 @@ NOT_ISSUED = IssuedAt("", "")
 
 
 def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the state of each operation of a group: a row for each rank, a column for each sequence number.
+    """Return the state of each operation of a process group: one row per rank, one column per sequence number.
 
     `group` is a name or description, by default that of the group in which most ranks wait; the last `limit` numbers
     are shown. Cells are values of `CellState`.
@@ -62,10 +62,10 @@ def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.O
 def operations(
     run: Run, group: str | None = None, around: int = 8, options: store.Options | None = None
 ) -> pd.DataFrame:
-    """Return what each rank issued around the first number under which members differ.
+    """Return what each rank issued around the first sequence number at which members of a group differ.
 
-    A row for each sequence number, a column for each rank, a cell an `IssuedAt`; `around` numbers before and after that
-    one.
+    The table has a row for each sequence number and a column for each rank; each cell is an `IssuedAt`. `around` is how
+    many numbers before and after the first difference are shown.
     """
     job, _ = open_job(run, options)
     number = group_number(job, group)
@@ -82,7 +82,7 @@ def operations(
 
 
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
-    """Return a `matrix` (or, with `axis="columns"`, `operations`) with ranks of equal content together: `0-61, 63`."""
+    """Return a `matrix` (or, with `axis="columns"`, `operations`) with equal ranks merged, such as `0-61, 63`."""
     by_rank = table if axis == "index" else table.T
     together: dict[tuple[str | IssuedAt, ...], list[int]] = {}
     for rank, row in zip(by_rank.index, by_rank.to_numpy().tolist(), strict=True):
@@ -131,7 +131,10 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 
 def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the groups of a job, those with most waiting ranks first: `name`, `desc`, `members`, `waiting`."""
+    """Return the process groups of a job, those with most waiting ranks first.
+
+    Columns: `name`, `desc`, `members` (list of ranks), `waiting` (how many ranks wait in an operation of it).
+    """
     job, _ = open_job(run, options)
     rows = [
         {"name": g.name, "desc": g.desc, "members": g.ranks, "waiting": waiting(job, number)}
@@ -150,7 +153,7 @@ def open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
 
 
 def group_number(job: Job, name: str | None) -> int | None:
-    """Return the index of the group of that name or description; without one, of that in which most ranks wait."""
+    """Return the index of the group with that name or description; without a name, of that in which most ranks wait."""
     if not job.groups:
         return None
     if name is None:
@@ -159,23 +162,23 @@ def group_number(job: Job, name: str | None) -> int | None:
 
 
 def waiting(job: Job, number: int) -> int:
-    """Return how many ranks wait in a group."""
+    """Return how many ranks wait in an operation of a group."""
     return sum(state.front is not None and state.front.group == number for state in job.ranks.values())
 
 
 def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:
-    """Return a rank's collectives in a group, or the last `limit` of them."""
+    """Return a rank's collectives in a group by sequence number, or only the last `limit` of them."""
     every = {op.seq: op for op in job.ranks[rank].collectives(group)} if rank in job.ranks else {}
     return every if limit is None or len(every) <= limit else {seq: every[seq] for seq in sorted(every)[-limit:]}
 
 
 def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
-    """Return whether ranks issued different operations under one number."""
+    """Return whether ranks issued different operations under the sequence number `seq`."""
     return len({comparable(job.signature(table[seq])) for table in tables.values() if seq in table}) > 1
 
 
 def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
-    """Return (rank, seq) of operations that most of the group did not issue; without a majority, of all."""
+    """Return (rank, seq) of each operation that differs from the majority of its group; without a majority, of all."""
     odd = set()
     for seq in seqs:
         if not differ(job, tables, seq):
@@ -189,7 +192,10 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
 
 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
-    """Return the state of an operation on a rank, as a value of `CellState`."""
+    """Return the value of `CellState` for an operation on a rank; `is_odd`: the majority issued a different one.
+
+    `op` is None where the rank's dump does not have the operation.
+    """
     state = job.ranks.get(rank)
     if state is None:
         return CellState.NO_DUMP.value
@@ -201,7 +207,7 @@ def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool)
 
 
 def issued_at(job: Job, op: Op | None) -> IssuedAt:
-    """Return an operation as a cell of `operations`."""
+    """Return an operation as a cell of the table of `operations`; `NOT_ISSUED` for None."""
     if op is None:
         return NOT_ISSUED
     signature, line = job.signature(op), job.line(op)

@@ -4,7 +4,7 @@ Several rooms may describe one incident. If rank 3 runs out of memory, the memor
 reports that rank 3 is dead and that the others wait for it, and the other ranks report broken connections. `chain_of`
 tries its questions in order, causes before consequences, and returns the chain of the first one that has an answer:
 
-    rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of default_pg for it
+    rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of process group default_pg for it
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ LOST = "incident.launcher_lost"
 
 @dataclass(frozen=True)
 class Waiting:
-    """The victims of a culprit, and the operation that one of them waits in, with the label of its group."""
+    """The victims of a culprit, and the operation that one of them waits in, with the label of its process group."""
 
     culprit: Culprit
     operation: Wait | None = None
@@ -47,10 +47,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Event:
-    """A link of the chain as data.
+    """A link of the chain from cause to effect, before its sentence is made.
 
-    Its sentence is a room's own, `title`, or is made from `crash` or `waiting`. `culprit` is there where the title is
-    that of a hang's culprit.
+    The sentence is `title` where an analyzer gives one, else it is made from `crash`, `waiting` or `launcher`.
+    `culprit` is set where the title is that of a hang's culprit.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Event:
 
 
 def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
-    """Return the chain from the first cause to the last effect; empty where nothing is wrong."""
+    """Return the chain of events from the first cause to the last effect; empty where nothing is wrong."""
     completed = is_completed(manifest) or rooms.ended_cleanly
     failed_by = None if completed else crash
     questions: Sequence[Callable[[], list[Event]]] = (
@@ -87,14 +87,17 @@ def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, obj
 
 
 def crashed(crash: Crash) -> Event:
-    """Return an uncaught exception. A symptom names no culprit: the rank that raised it is a victim."""
+    """Return the event of an uncaught exception.
+
+    An exception that another rank's failure caused names no culprit: the rank that raised it is a victim.
+    """
     if crash.is_symptom:
         return Event(IncidentClass.UNKNOWN, findings=[CRASHED], crash=crash)
     return Event(IncidentClass.CRASHED, crash.ranks, findings=[CRASHED], crash=crash)
 
 
 def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
-    """Return the loss of the launcher, whose guard ends the ranks then."""
+    """Return the event that the launcher was lost, after which its guard ended the ranks; empty if it was not."""
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
         return []
@@ -102,7 +105,7 @@ def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
 
 
 def out_of_memory(rooms: RoomReports) -> list[Event]:
-    """Return the rank that ran out of memory, and who waits for it."""
+    """Return the event of a rank that ran out of memory, then those of ranks that wait for it; empty without one."""
     culprits = rooms.hang.data.culprits if rooms.hang else []
     dead = [c for c in culprits if c.out_of_memory]
     if rooms.memory and rooms.memory.verdict.kind == IncidentClass.OOM:
@@ -120,7 +123,10 @@ def out_of_memory(rooms: RoomReports) -> list[Event]:
 
 
 def hung(rooms: RoomReports, *, undecided: bool = False) -> list[Event]:
-    """Return the causes of a hang, each followed by its victims; `undecided`: also where the dumps show no cause."""
+    """Return the culprits of a hang as events, each followed by its victims; empty without a hang.
+
+    With `undecided`, culprits count even where the dumps show no cause.
+    """
     if rooms.hang is None or is_explained_by_steps(rooms):
         return []
     kind = rooms.hang.verdict.kind
@@ -132,28 +138,31 @@ def hung(rooms: RoomReports, *, undecided: bool = False) -> list[Event]:
 
 
 def blame(rooms: RoomReports, culprit: Culprit) -> Event:
-    """Return a culprit as an event; one that an exception ended has crashed."""
+    """Return the event of a hang's culprit; a rank that an exception ended counts as crashed."""
     kind = IncidentClass.CRASHED if culprit.kind is HangClass.DEAD and culprit.error else culprit.kind
     findings = [f"hang.{culprit.kind}", *count_findings(rooms, culprit)]
     return Event(kind, culprit.ranks, culprit.step, findings, title=culprit.title, culprit=culprit)
 
 
 def is_explained_by_steps(rooms: RoomReports) -> bool:
-    """Return whether the step log says more about a slow rank than the dumps: by how much it is late, and why."""
+    """Return whether the step log shows more about a slow rank than the dumps do: how late it is, and why."""
     if rooms.hang is None or rooms.steps is None:
         return False
     return (rooms.hang.verdict.kind, rooms.steps.verdict.kind) == (HangClass.SLOW, Problem.STRAGGLER)
 
 
 def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
-    """Return the finding of the step log that a culprit issued fewer collectives than the others, if there is one."""
+    """Return the id of the finding that a culprit issued fewer collectives than other ranks, in a list; else empty."""
     findings = rooms.steps.findings if rooms.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
 
 
 def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
-    """Return the failure that the text logs show, if it is of these kinds, and who waits for its ranks."""
+    """Return the event of the failure that the text logs show, then those of ranks that wait; empty without one.
+
+    `kinds` are the classes of failure that count, if their finding is sure; None: all classes.
+    """
     if rooms.logs is None or rooms.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
     verdict, finding = rooms.logs.verdict, rooms.logs.findings[0]
@@ -165,7 +174,7 @@ def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = Non
 
 
 def printed_reason(rooms: RoomReports) -> list[Event]:
-    """Return what the text logs say of ranks of which the dumps only show that they ended, and not why.
+    """Return the failure in the text logs that explains why ranks ended, where the dumps only show that they ended.
 
     That is a rank that left out collectives after an error that it caught, or one whose printed stack was elsewhere.
     """
@@ -181,9 +190,10 @@ def printed_reason(rooms: RoomReports) -> list[Event]:
 
 
 def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:
-    """Return the victims of a culprit, if there are any, as one event with an operation in which they wait for it.
+    """Return the event that the victims of a culprit wait, with an operation that one of them waits in.
 
-    An operation that waits for the culprit itself is preferred to one that waits for another victim.
+    An operation that waits for the culprit itself is preferred to one that waits for another victim. The list is empty
+    if the culprit has no victims.
     """
     if not culprit.victims or rooms.hang is None:
         return []
@@ -196,19 +206,19 @@ def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:
 
 
 def group_label(data: HangData, name: str) -> str:
-    """Return the label of a process group by its name."""
+    """Return the label of the process group with this name; the name itself if it is not known."""
     return next((g.label for g in data.groups if g.name == name), name)
 
 
 def broken_loss(rooms: RoomReports) -> list[Event]:
-    """Return the finding about a loss that is not finite, if there is one."""
+    """Return an event for each finding about a loss that is not finite."""
     findings = rooms.steps.findings if rooms.steps else []
     kind = Problem.NONFINITE_LOSS
     return [Event(kind, f.ranks, f.step, [f.id], title=f.title) for f in findings if f.id == f"steps.{kind}"]
 
 
 def warnings(rooms: RoomReports) -> list[Event]:
-    """Return what is wrong with a run that neither hung nor died: the verdicts of the rooms, the most severe first.
+    """Return what is wrong with a run that neither hung nor died: an event for each bad verdict, the most severe first.
 
     Traces show how a step could be faster, which is no incident: they count only where there is no step log.
     """

@@ -16,39 +16,39 @@ NOT_FINITE = re.compile(r"\bnan\b|finite", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Crash:
-    """An uncaught exception, and the file that holds it."""
+    """An uncaught exception, and the path of the file that holds it (`source`)."""
 
     exit_file: ExitFile
     source: str
 
     @property
     def is_symptom(self) -> bool:
-        """Whether the end or absence of a different rank raised this exception."""
+        """Whether the exception was raised because a different rank ended or did not arrive."""
         return hangs.is_victim(self.exit_file)
 
     @property
     def message(self) -> str:
-        """The exception as Python prints it: `ValueError: no tokens`."""
+        """The exception with its message, as Python prints it: `ValueError: no tokens`."""
         return f"{self.exit_file.error}: {self.exit_file.message}".removesuffix(": ").removeprefix(": ")
 
     @property
     def ranks(self) -> list[int]:
-        """The rank that raised it; empty where it is unknown."""
+        """The rank that raised the exception, as a list; empty where it is unknown."""
         return [self.exit_file.rank] if self.exit_file.rank >= 0 else []
 
     @property
     def line(self) -> Frame | None:
-        """The innermost line of the user's own code."""
+        """The innermost frame of the user's own code; None without one."""
         return next((f for f in self.exit_file.traceback if not is_library(f.filename)), None)
 
     @property
     def says_not_finite(self) -> bool:
-        """Whether the exception's own text, written by the job, speaks of numbers that are not finite."""
+        """Whether the text of the exception mentions numbers that are not finite, such as a loss of NaN."""
         return bool(NOT_FINITE.search(self.message))
 
 
 def first_crash(run: Run) -> Crash | None:
-    """Return the earliest exception that is not a symptom of a different rank's failure; else the earliest symptom."""
+    """Return the earliest exception that no other rank's failure caused, else the earliest of all; None without one."""
     crashes = sorted((Crash(*error) for error in hangs.read_errors(run)), key=lambda crash: crash.exit_file.time_ns)
     cause = launchers_cause(run.manifest().get("cause"))
     if cause and not any(crash.message == cause.message for crash in crashes):
@@ -59,7 +59,7 @@ def first_crash(run: Run) -> Crash | None:
 
 
 def launchers_cause(cause: object) -> Crash | None:
-    """Return the `cause` of run.json, which holds a rank's error but no traceback."""
+    """Return the error in the field `cause` of run.json, which has no traceback; None where it names no error."""
     if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
         return None
     rank = cause.get("rank")
@@ -72,7 +72,7 @@ def launchers_cause(cause: object) -> Crash | None:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a message, cut to a length that fits in a sentence."""
+    """Return the first line of a message, truncated to a length that fits in a sentence."""
     return (text.strip().splitlines() or [""])[0][:LONGEST_MESSAGE]
 
 

@@ -26,7 +26,7 @@ TEXT_LENGTH = 240
 
 
 def with_log_evidence(findings: Iterable[Finding], rooms: RoomReports) -> list[Finding]:
-    """Return the findings on hangs, memory and crashes, each with the lines that its ranks or its operation printed."""
+    """Return all findings; to those on hangs, memory and crashes, add the log lines on their ranks or operation."""
     if rooms.logs is None:
         return list(findings)
     events = rooms.logs.data.events
@@ -34,12 +34,12 @@ def with_log_evidence(findings: Iterable[Finding], rooms: RoomReports) -> list[F
 
 
 def is_of_another_room(finding: Finding) -> bool:
-    """Return whether logs may add to a finding."""
+    """Return whether a finding is of a kind that log lines can be added to."""
     return finding.id.startswith(("hang.", "memory.oom", "incident."))
 
 
 def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -> list[LogEvent]:
-    """Return how the finding's ranks ended, and who timed out in the operation that its culprit never joined."""
+    """Return the log lines on how the finding's ranks ended, and on timeouts in the operation of its culprit."""
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in rooms.hang.data.culprits if f"hang.{c.kind}" == finding.id] if rooms.hang else []
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}
@@ -50,6 +50,6 @@ def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -
 
 
 def with_lines(finding: Finding, events: Sequence[LogEvent]) -> Finding:
-    """Return a finding with lines of logs behind its own evidence."""
+    """Return a copy of a finding with log lines added after its own evidence."""
     lines = [Evidence(text=e.headline[:TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
     return msgspec.structs.replace(finding, evidence=[*finding.evidence, *lines][:EVIDENCE_AT_MOST])

@@ -12,7 +12,7 @@ from analyzers.traces import TraceData
 
 
 class IncidentClass(StrEnum):
-    """Classes of verdicts and links beside those of the rooms, which keep their own."""
+    """Classes of verdicts and links that only a whole run has; the others are those of the single analyzers."""
 
     OOM = "oom"
     CRASHED = "crashed"
@@ -23,7 +23,7 @@ class IncidentClass(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A link of the chain from cause to effect; `findings` are the ids of the findings that it rests on."""
+    """A link of the chain from cause to effect; `findings` are the ids of the findings that it is based on."""
 
     text: str
     kind: str = msgspec.field(name="class")
@@ -33,7 +33,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of each room that had something to read, and the chain, first cause first."""
+    """The `data` of each analyzer that had something to read, and the chain of events, first cause first."""
 
     memory: MemoryData | None
     hang: HangData | None

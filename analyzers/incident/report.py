@@ -73,9 +73,9 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
-    """Return the findings on text logs; if a different room leads the chain, only those about ranks outside the chain.
+    """Return the findings on text logs; if the chain has other findings, only those about ranks outside of it.
 
-    What the logs say of the ranks of the chain is evidence of its own findings then.
+    What the logs say of the ranks in the chain is then evidence of the chain's own findings.
     """
     if rooms.logs is None:
         return []
@@ -91,7 +91,7 @@ def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
 
 
 def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that the chain rests on, in its order, then the others, the most severe first."""
+    """Return the findings of the chain in its order, then the others, the most severe first."""
     ids = [name for event in chain for name in event.findings]
     return sorted(ranked(findings), key=lambda f: ids.index(f.id) if f.id in ids else len(ids))
 
@@ -99,7 +99,7 @@ def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Fin
 def verdict(
     rooms: RoomReports, chain: Sequence[Event], manifest: Mapping[str, object], findings: Sequence[Finding]
 ) -> Verdict:
-    """Return the verdict: class and ranks of the first cause."""
+    """Return the verdict of the run, with the class and ranks of the first cause."""
     missing = rooms.problems + [lack for report in rooms_behind(rooms, chain) for lack in report.verdict.missing]
     if not chain:
         return uneventful(rooms, manifest, missing)
@@ -119,13 +119,13 @@ def verdict(
 
 
 def rooms_behind(rooms: RoomReports, chain: Sequence[Event]) -> list[RoomReport]:
-    """Return the reports that a chain rests on, by the ids of its findings; without any, all reports."""
+    """Return the reports that the chain's findings are from; all reports if the chain is empty."""
     names = {finding.partition(".")[0] for event in chain for finding in event.findings}
     return [report for name, report in rooms.by_name().items() if not names or name in names]
 
 
 def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
-    """Return the verdict on a run with nothing to blame: healthy, unless it failed or did not train."""
+    """Return the verdict on a run in which nothing is to blame: healthy, unless it failed or did not train."""
     outcome = outcome_of(rooms, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
     first = [rooms.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
@@ -156,7 +156,7 @@ def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list
 
 
 def is_text_alone(rooms: RoomReports) -> bool:
-    """Return whether all that is known, steps included, is what the job printed: it may just end in a hang."""
+    """Return whether all that is known of the run, steps included, is what the job printed: it may just hang."""
     others = set(rooms.by_name()) - {"logs", "steps"}
     return not others and all(
         given.kind in (Kind.LOG, Kind.TEXT) for given in (rooms.steps.inputs if rooms.steps else ())
@@ -164,17 +164,17 @@ def is_text_alone(rooms: RoomReports) -> bool:
 
 
 def is_open(logs: Report[LogsData]) -> bool:
-    """Return whether the logs show a failure whose cause they do not show: a run with one is not healthy."""
+    """Return whether the logs have an error as a finding: a run with one is not healthy, even without a known cause."""
     return any(finding.severity is Severity.ERROR for finding in logs.findings)
 
 
 def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
-    """Return what the text logs say, where no other room has an answer."""
+    """Return the verdict of the text logs, with `missing` added, for a run on which no other analyzer has an answer."""
     return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
 
 
 def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
-    """Return how a run went by the status in run.json, which only a run that trained completes."""
+    """Return how a run ended, by the status in run.json; a completed run without any step is told apart."""
     status = manifest.get("status")
     if is_completed(manifest):
         # A job without an optimizer has no steps, but its ranks met in a process group and marked their ends.
@@ -190,9 +190,9 @@ def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
 
 
 def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:
-    """Return whether anything shows that the run trained: a last step, a step log, or artefacts of a job without one.
+    """Return whether anything shows that the run trained: a last step in run.json, a step log, or other recordings.
 
-    A script that does nothing ends with "completed" too.
+    A script that does nothing ends with the status "completed" too.
     """
     # Any job prints something, so that its text does not count.
     recorded = [name for name in rooms.by_name() if name != "logs"]
@@ -200,7 +200,7 @@ def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:
 
 
 def inputs(run: Run, rooms: RoomReports) -> list[Input]:
-    """Return what the rooms read, and the files about the run itself."""
+    """Return the files that the analyzers read, and those about the run itself."""
     # Two rooms may read one file, such as a step log.
     read = {given.path: given for report in rooms.reports() for given in report.inputs}
     own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)

@@ -24,7 +24,10 @@ FILES_OF_A_CHILD = 256
 
 @dataclass
 class Logs:
-    """The events of a run's logs in order, with what is known of its ranks."""
+    """The events of a run's logs in order, and what is known of its ranks.
+
+    `files_of` has the index of each event's log in `files`, `left_out` counts events beyond the limit.
+    """
 
     events: list[LogEvent] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
@@ -42,7 +45,7 @@ class Logs:
 
 
 def load(logs: run.Run, options: store.Options) -> Logs:
-    """Return the content of all text logs and error files of a run."""
+    """Return the events in all text logs and error files of a run."""
     loaded = Logs()
     artefacts = logs.of(*KINDS_READ)
     first = first_ranks(logs.manifest())
@@ -62,7 +65,10 @@ def load(logs: run.Run, options: store.Options) -> Logs:
 
 
 def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
-    """Add the exit codes of run.json where a timer printed stacks: they show whether it also ended the ranks."""
+    """Add the exit codes in run.json as events, if faulthandler's timer (`dump_traceback_later`) printed stacks.
+
+    The codes show whether the timer also ended the ranks.
+    """
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict) or not any(e.kind is EventKind.STACKS for e in loaded.events):
         return
@@ -78,7 +84,7 @@ def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
 
 
 def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return the rank of each launch's first worker, as run.json records it."""
+    """Return the rank of each launch's first worker by the launch's name, as run.json records it."""
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
     first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
@@ -86,12 +92,15 @@ def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def is_of_one_rank(path: str) -> bool:
-    """Return whether a log holds the output of one worker of torchrun."""
+    """Return whether a path is that of one torchrun worker's output, such as `attempt_0/3/stdout.log`."""
     return bool(WORKER.fullmatch(path))
 
 
 def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
-    """Return the rank whose output a file holds: by torchrun's folder of the worker, else by the file's name."""
+    """Return the rank whose output a file holds: from torchrun's folder of the worker, else from the file's name.
+
+    `first` holds the rank of each launch's first worker. None if neither says the rank.
+    """
     match = WORKER.fullmatch(str(artefact.path))
     if match:
         return first.get(match["launch"], 0) + int(match["local_rank"])
@@ -99,13 +108,16 @@ def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None
 
 
 def attempt_of(path: Path) -> int:
-    """Return the attempt of torchrun that a file belongs to."""
+    """Return the attempt of torchrun whose folder a file lies in; 0 for any other file."""
     match = WORKER.fullmatch(str(path))
     return int(match["attempt"]) if match else 0
 
 
 def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns, first: Mapping[str, int]) -> None:
-    """Add the files that one child has read."""
+    """Add the logs that one child process has read into `columns`.
+
+    `first` holds the rank of each launch's first worker.
+    """
     ranks = [rank_of_file(artefact, first) for artefact in artefacts]
     before = len(loaded.files)
     for artefact, file in zip(artefacts, columns.meta["files"], strict=True):
@@ -129,7 +141,10 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
 
 
 def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:
-    """Return the events of the columns, each with its path and rank."""
+    """Return the events in the columns, each with its path and rank.
+
+    `ranks` has the rank of each artefact, where its path shows one.
+    """
     meta = columns.meta
     names = ("file", "kind", "rank", "time_ns", "line", "step", "seq", "count")
     rows = zip(*(columns[f"event.{name}"].tolist() for name in names), strict=True)
@@ -160,14 +175,17 @@ def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: 
 
 
 def known(value: int) -> int | None:
-    """Return a value of an integer column; None for the code that marks a missing value."""
+    """Return a value of an integer column, or None if it is the code for a missing value."""
     return None if value == ABSENT else value
 
 
 def add_roster(
     loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
-    """Add the ranks that the files show; the last file that shows a rank gives its last line."""
+    """Add the ranks that the files show, with their last steps; the last file that shows a rank gives its last line.
+
+    `ranks` has the rank of each artefact, where its path shows one.
+    """
     rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)
     for number, (file, rank, step) in enumerate(rows):
         own = ranks[file] if rank == UNRANKED else rank
@@ -185,7 +203,11 @@ def add_roster(
 
 
 def number_ranks(loaded: Logs) -> None:
-    """Give events the rank that torchrun's table has for their local rank or process, where the job has one node."""
+    """Set the rank of events that lack one, from torchrun's table.
+
+    An event is matched by process id, or by local rank if there is one node. A rank in the table also becomes a known
+    rank of the job.
+    """
     table = [e for e in loaded.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)]
     by_pid = {(e.facts.pid, e.path): e.rank for e in table if e.facts.pid}
     by_local = {e.facts.local_rank: e.rank for e in table if e.facts.local_rank is not None}

@@ -12,7 +12,7 @@ MESSAGE_LENGTH = 120
 
 @dataclass(frozen=True)
 class EventRow:
-    """An event as a row: `index` in `data.events`, `log` the file with the line, `source` the user's line of code."""
+    """An event as a table row: `index` in `data.events`, `log` its file and line, `source` the user's line of code."""
 
     index: int
     rank: int | None
@@ -26,19 +26,19 @@ class EventRow:
 
 
 class ExcerptLine(NamedTuple):
-    """A line of a log around an event; `is_event` marks the event's own line."""
+    """A line of the excerpt of a log around an event; `is_event` marks the event's own line."""
 
     text: str
     is_event: bool
 
 
 def events(data: LogsData, rank: int | None = None) -> list[EventRow]:
-    """Return the events in the order of the logs, or those of one rank."""
+    """Return the events in the order of the logs as rows; only those of `rank` if it is given."""
     return [row_of(index, event) for index, event in enumerate(data.events) if rank in (None, event.rank)]
 
 
 def row_of(index: int, event: LogEvent) -> EventRow:
-    """Return an event as a row of `events`."""
+    """Return an event as a row of the events table; `index` is its index in `data.events`."""
     file, _, line = event.source.rpartition(":")
     return EventRow(
         index=index,
@@ -54,7 +54,7 @@ def row_of(index: int, event: LogEvent) -> EventRow:
 
 
 def time_text(time_ns: int | None) -> str:
-    """Return `03-26 16:50:50`, the time as the log printed it; empty where it printed none."""
+    """Return a time as the log printed it, `03-26 16:50:50`; empty where it printed none."""
     if time_ns is None:
         return ""
     try:
@@ -64,7 +64,7 @@ def time_text(time_ns: int | None) -> str:
 
 
 def excerpt(event: LogEvent) -> list[ExcerptLine]:
-    """Return the lines around an event; its own line is the first one that begins its message."""
+    """Return the lines of the log around an event; the event's own line is the first that begins like its message."""
     first = event.headline[:MESSAGE_LENGTH]
     lines = event.excerpt.split("\n")
     own = next((i for i, line in enumerate(lines) if first and first in line), None)

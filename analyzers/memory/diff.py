@@ -22,7 +22,7 @@ DEPTH = {"category": 1}
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two things compared: a device after an entry (by default its peak; -1: before the first entry)."""
+    """One of the two states compared: a device after a trace entry (by default its peak; -1: before the first)."""
 
     artefact: Artefact
     device: int = 0
@@ -30,7 +30,7 @@ class Instant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeState(StrEnum):
-    """What happened to a group from the first to the second instant."""
+    """How a group changed from the first to the second instant."""
 
     APPEARED = "appeared"
     GREW = "grew"
@@ -40,7 +40,7 @@ class ChangeState(StrEnum):
 
 
 class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes and blocks of one group at both instants."""
+    """The bytes and blocks of one group (a category, module or line) at both instants."""
 
     what: str
     state: ChangeState
@@ -56,7 +56,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """All that changed from `a` to `b`, the largest change first; the three lists group the same bytes."""
+    """All that changed from `a` to `b`, the largest change first; the three lists group the same bytes differently."""
 
     a_bytes: int
     b_bytes: int
@@ -70,7 +70,10 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         return self.b_bytes - self.a_bytes
 
     def table(self, by: str) -> "pd.DataFrame":
-        """Return `categories`, `modules` or `lines`: what, state, a_bytes, b_bytes, a_blocks, b_blocks, change."""
+        """Return the list `by` (`categories`, `modules` or `lines`) as a table, one row per group.
+
+        Columns: what, state, a_bytes, b_bytes, a_blocks, b_blocks, change.
+        """
         import pandas as pd  # late: a report needs no tables, and pandas takes longer to load than a report to make
 
         rows = [msgspec.structs.asdict(change) | {"change": change.bytes} for change in getattr(self, by)]
@@ -78,7 +81,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
-    """Return what changed from `a` to `b`: two runs, steps, ranks, or instants of one snapshot.
+    """Return what changed from `a` to `b`: instants of two runs, steps or ranks, or of one snapshot.
 
     Raises:
         InputError: One of them cannot be read.
@@ -96,7 +99,7 @@ def between(a: Instant, b: Instant, options: store.Options | None = None) -> Dif
 
 
 def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[GroupPath, Usage]:
-    """Return the groups alive at an instant, cut to the depth that is compared."""
+    """Return the bytes and blocks alive at an instant by group, with paths cut to the depth that is compared."""
     groups: dict[GroupPath, Usage] = {}
     replay = Replay(open_snapshot(instant.artefact, options).device(instant.device))
     for path, usage in group_live_blocks(replay, by, instant.entry).items():
@@ -106,7 +109,7 @@ def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[Gr
 
 
 def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str) -> list[GroupChange]:
-    """Return the change in size of each group that is in the first or the second snapshot, the largest first."""
+    """Return the change of each group that exists at either instant, the largest first."""
     link = " " if by == "line" else "."
     rows = [change_of(link.join(path), *usages) for path, usages in aligned(a, b)]
     return sorted(rows, key=lambda change: (-abs(change.bytes), change.what))
@@ -115,11 +118,11 @@ def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str)
 def aligned(
     a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage]
 ) -> Iterator[tuple[GroupPath, tuple[Usage, Usage]]]:
-    """Yield the groups of both sides in pairs.
+    """Yield (path, (usage in `a`, usage in `b`)) for each group.
 
-    Groups of the same path are a pair. Groups that only one side has are paired where their paths differ in line
-    numbers alone: the file was edited between the runs. Example: `model.py forward:41` of `a` meets
-    `model.py forward:43` of `b`, and is shown by the newer line.
+    Groups of the same path are a pair. Groups that only one of the two has are paired where their paths differ in line
+    numbers alone: the file was edited between the runs. Example: `model.py forward:41` of `a` is paired with `model.py
+    forward:43` of `b`, and is shown by the newer line.
     """
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
@@ -134,7 +137,7 @@ def aligned(
 def without_line_numbers(
     side: Mapping[GroupPath, Usage], other: Mapping[GroupPath, Usage]
 ) -> dict[GroupPath, tuple[GroupPath, Usage]]:
-    """Return what only `side` has: path without line numbers -> (one path with them, the usage of all such paths)."""
+    """Return the groups that only `side` has, by path without line numbers: (a path with them, usage of all such)."""
     groups: dict[GroupPath, tuple[GroupPath, Usage]] = {}
     for path in side.keys() - other.keys():
         key = tuple(LINE_NUMBER.sub("", name) for name in path)
@@ -144,13 +147,13 @@ def without_line_numbers(
 
 
 def change_of(what: str, a: Usage, b: Usage) -> GroupChange:
-    """Return the change of one group."""
+    """Return the change of one group, named `what`, from usage `a` to usage `b`."""
     counts = {"a_bytes": a.bytes, "b_bytes": b.bytes, "a_blocks": a.blocks, "b_blocks": b.blocks}
     return GroupChange(what=what, state=state_of(a, b), **counts)
 
 
 def state_of(a: Usage, b: Usage) -> ChangeState:
-    """Return what happened to a group."""
+    """Return how a group changed from `a` to `b`."""
     if not a.blocks or not b.blocks:
         return ChangeState.WENT if a.blocks else ChangeState.APPEARED
     if a.bytes == b.bytes:
@@ -159,7 +162,7 @@ def state_of(a: Usage, b: Usage) -> ChangeState:
 
 
 def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Instant:
-    """Return the peak of the device with the highest one, among the last step's snapshots.
+    """Return the peak of the device with the highest peak, among the snapshots of the last step.
 
     Raises:
         InputError: None of them can be read.

@@ -24,14 +24,14 @@ VERSION = code_version(Path(__file__).parent)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of `reader.read` and the derived ones; `meta` has the answers too.
+    """Return the columns of `reader.read` and the derived ones; `meta` has the answers about each device too.
 
-    `meta["devices"]` holds one `model.Device` each, without what only the file's path says; `meta["lifetimes"]` the
+    `meta["devices"]` has one `model.Device` each, without what only the file's path gives; `meta["lifetimes"]` the
     number of rows that each device has in the `life_*` columns.
 
     Raises:
-        InputError: It is not readable, or has not the structure of a snapshot.
-        HostileInput: It asks for more than data.
+        InputError: The file is not readable, or has not the structure of a snapshot.
+        HostileInput: The file asks for more than data.
     """
     columns, meta = reader.read(paths)
     snapshot = Snapshot(UnsavedColumns(columns, meta))
@@ -75,7 +75,7 @@ def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[s
 
 
 def categories_of_entries(trace: DeviceTrace, lives: Lifetimes, category: Integers) -> Column:
-    """Return the category of the block that each entry allocates or frees; 0 for entries that change nothing."""
+    """Return, for each trace entry, the category of the block that it allocates or frees; 0 for other entries."""
     kind = np.zeros(len(trace), np.int8)
     inside = lives.born != BEFORE
     kind[lives.born[inside]] = category[inside]

@@ -4,9 +4,9 @@ import msgspec
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The training job that a snapshot is of, as far as its run.json says: the model's shape, and how it is trained.
+    """The training job that a snapshot is of, as far as run.json describes it: the model's shape and the settings.
 
-    `compute_bytes` and `state_bytes` are the bytes of one activation and of one element of the optimizer's state.
+    `compute_bytes` and `state_bytes` are the bytes of one element of an activation and of the optimizer's state.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """The tokens of one forward pass on one rank: local batch size times sequence length on this rank."""
+        """The tokens of one forward pass on one rank: local batch size times sequence length."""
         return self.batch * self.seq
 
     @property

@@ -34,17 +34,17 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
 
 @lru_cache(REPLAYS_KEPT)
 def cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
-    """Return a replay, the same one while `_key` is the same: it changes with the file."""
+    """Return the replay of one device, the same object as long as `_key` is the same, which changes with the file."""
     return Replay(Snapshot(store.load([path], READER, options)).device(device))
 
 
 def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the rank that our recorder wrote into the file, else that of the file's name."""
+    """Return the rank that our recorder wrote into the file, else the one in the file's name; None if unknown."""
     recorded = snapshot.recorded_number("rank")
     return artefact.rank if recorded is None else recorded
 
 
 def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the step that our recorder wrote into the file, else that of the file's folder."""
+    """Return the step that our recorder wrote into the file, else the one in its folder's name; None if unknown."""
     recorded = snapshot.recorded_number("step")
     return artefact.step if recorded is None else recorded

@@ -25,8 +25,8 @@ class MemoryClass(StrEnum):
 class OomPattern(StrEnum):
     """How the step that ran out of memory differs from those before it.
 
-    `GROWTH`: stacks whose live bytes rose step by step fill a good part. `SPIKE`: it wanted far more than the steps
-    before. `STEADY`: it wanted no more than these. `UNKNOWN`: the trace holds no earlier whole step.
+    `GROWTH`: stacks whose live bytes rose step by step fill a good part. `SPIKE`: it needed far more than the steps
+    before. `STEADY`: it needed no more than these. `UNKNOWN`: the trace has no earlier complete step.
     """
 
     GROWTH = "growth"
@@ -36,7 +36,7 @@ class OomPattern(StrEnum):
 
 
 class MissingEvidence(StrEnum):
-    """What a snapshot does not record about a device; `findings.verdict` says it in words."""
+    """What a snapshot does not record about a device; `findings.verdict` has the words for it."""
 
     HISTORY = "history"
     STACKS = "stacks"
@@ -72,7 +72,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation that failed; `categories` and `modules` (the largest) are the bytes alive at that entry.
 
     `since_step` is the step in which growth began (pattern `growth` only). `usual_peak_bytes` is the highest peak of
-    the whole steps before, `usual_inputs_bytes` the most that inputs took at those peaks.
+    the complete steps before, `usual_inputs_bytes` the most that inputs took at those peaks.
     """
 
     requested_bytes: int
@@ -91,9 +91,9 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The free blocks of one stream's part of a pool at the end, or of one `segment` (its address) there.
+    """The free blocks at the end in one pool for one stream, or in one `segment` (its address) there.
 
-    `split_bytes` of them lie in segments that are in use, which cannot be given back to the device.
+    `split_bytes` of them are in segments in use, which cannot be given back to the device.
     """
 
     pool: str
@@ -113,9 +113,9 @@ class Moment(StrEnum):
 
 
 class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What was reserved and free after an entry, in bytes; of a failed request only what its stream and pool may use.
+    """The bytes reserved and free after an entry; for a failed request only those that its stream and pool may use.
 
-    `split_bytes` lie in segments that other blocks use, so that they cannot be given back to the device.
+    `split_bytes` are in segments that other blocks use, so that they cannot be given back to the device.
     """
 
     moment: Moment
@@ -147,7 +147,7 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
-    """The live bytes that one stack allocated; `frames` has the innermost frame of the user's own code first."""
+    """The live bytes that one stack allocated in `count` blocks; `frames` begins with the user's innermost frame."""
 
     bytes: int
     count: int
@@ -159,7 +159,7 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """A stack whose live bytes grow over the last `steps` steps.
 
-    `first_step` is the first of them; None where no step is annotated, so that recurring stacks show the steps.
+    `first_step` is the first of them; None where no step is annotated and steps were inferred from recurring stacks.
     """
 
     bytes_per_step: int
@@ -171,7 +171,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream's part of one memory pool: its segments at the end, and the requested bytes in it over time.
+    """The use of one memory pool by one stream: its segments at the end, and the requested bytes in it over time.
 
     The pool `?` is that of blocks whose segment was given back before the end, in files of torch before 2.12: where
     there is one, the peaks of the other pools are lower bounds.
@@ -189,7 +189,7 @@ class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested bytes of the blocks that one stream allocated; `peak_index` -1: before the first entry."""
+    """The requested bytes of the blocks that one stream allocated; a `peak_index` of -1 is before the first entry."""
 
     stream: int
     start_bytes: int
@@ -199,14 +199,14 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation (its entry) for which cached segments had to be given back to the device first."""
+    """An allocation for which cached segments had to be given back to the device first; `index` is its trace entry."""
 
     index: int
     freed_bytes: int
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of `of_bytes` a remedy would free, at the failure or at the peak, and the model that says so."""
+    """How many of `of_bytes` a remedy would free, at the failure or at the peak, and the assumptions (`model`)."""
 
     remedy: Remedy = msgspec.field(name="what")
     frees_bytes: int
@@ -215,7 +215,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the peak whose category rests on one rule, and why; `category` is empty for recorded ones."""
+    """The part of the peak whose category one rule decided, and why; `category` is empty for recorded ones."""
 
     rule: str
     category: str
@@ -228,7 +228,7 @@ class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
 class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory use that is unusual without being a failure, and the stack that allocated most of it.
 
-    `frees_bytes` is what its remedy would take off the peak; `step` the one that made it, where it is known.
+    `frees_bytes` is how much the peak would fall by its remedy; `step` is the step that allocated it (None: unknown).
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -239,7 +239,7 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step that the trace holds whole: its peak, and the live bytes by category after its last entry."""
+    """A training step that the trace has completely: its peak, and the live bytes by category after its last entry."""
 
     step: int
     first_entry: int
@@ -251,7 +251,7 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one file; sizes in bytes, `peak_index` -1: before the first entry.
+    """One device in one file; sizes are in bytes, and a `peak_index` of -1 is before the first entry.
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated the most of what is alive
     at the peak, `end_stacks` of what is alive after the last entry. `steps` are the last ones that annotations mark.
@@ -289,7 +289,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentKind(msgspec.Struct, frozen=True):
-    """All segments of one kind at the end: how many, and how much of them is allocated and free."""
+    """All segments of one kind at the end: how many there are, and how many bytes of them are allocated and free."""
 
     kind: str
     segments: int
@@ -324,14 +324,17 @@ class LiveTensor(msgspec.Struct, frozen=True):
 
 
 class LayerActivations(msgspec.Struct, frozen=True):
-    """The bytes that one layer's tensors keep at the peak for the backward pass."""
+    """The bytes of activations that one layer keeps for the backward pass at the peak."""
 
     layer: str
     bytes: int
 
 
 class Activations(msgspec.Struct, frozen=True):
-    """Activations by the formula of `Job.activation_bytes_per_layer` (None without run.json), and as measured."""
+    """Activations per layer as a formula predicts them (`Job.activation_bytes_per_layer`), and as measured.
+
+    `job` and the prediction are None without run.json.
+    """
 
     job: Job | None
     theoretical_bytes_per_layer: int | None
@@ -352,7 +355,7 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The breakdown table of one device of one file."""
+    """The memory of one device in one file by segments, categories, tensors and layers."""
 
     path: str
     rank: int | None
@@ -376,7 +379,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The peak of one device of one file as recorded, and as it would be with all `changes` made."""
+    """The peak of one device as recorded, and as it would be with all `changes` of settings."""
 
     path: str
     rank: int | None
@@ -391,7 +394,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryData(msgspec.Struct, frozen=True):
-    """`data` of a memory report; `breakdown` and `what_if` are filled only on request (`report.extend`)."""
+    """The field `data` of a memory report; `breakdown` and `what_if` are filled only on request (`report.extend`)."""
 
     devices: list[Device]
     breakdown: list[Breakdown] = []

@@ -73,10 +73,10 @@ def analyze(
 
 
 def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[Artefact]:
-    """Yield the memory snapshots at some paths; artefacts are passed on.
+    """Yield the memory snapshots at some paths; artefacts are yielded as they are.
 
     Raises:
-        InputError: Nothing is at a path, or no memory snapshot.
+        InputError: A path does not exist, or has no memory snapshot.
     """
     given = [snapshots] if isinstance(snapshots, str | PathLike) else snapshots
     for source in given:
@@ -91,7 +91,7 @@ def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[
 
 
 def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
-    """Yield the stored answers about each device, with what the file's path adds: path, rank and step."""
+    """Yield the stored answers about each device of a snapshot, with its path, rank and step filled in."""
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
     failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)
@@ -103,7 +103,7 @@ def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
 
 
 def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Yield the findings about each device, about growth over its snapshots, and about one rank against the others."""
+    """Yield the findings on each device, on growth over several snapshots, and on a rank above the others."""
     for device in devices:
         yield from device_findings(device)
     leaks = [leak_finding(device, growing) for device, growing in leaking_devices(devices)]
@@ -121,7 +121,7 @@ def extend(
     breakdown: bool = False,
     changes: str | None = None,
 ) -> Report[MemoryData]:
-    """Return a report with the answers that open the files again, so that they are given only on request.
+    """Return a copy of a report with answers that need the files again, and so are given only on request.
 
     `breakdown` adds the table of segments, categories, tensors and layers of each device; `changes`, such as
     `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (full or
@@ -146,7 +146,7 @@ def extend(
 def compare(
     a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
 ) -> tuple[diff.Diff, list[Finding]]:
-    """Return how the peaks of the fullest devices of two runs, or two files, differ; and a finding if they do.
+    """Return how the peaks of the fullest devices of two runs, or two files, differ, and the finding on that, if any.
 
     Raises:
         InputError: One of them cannot be read.

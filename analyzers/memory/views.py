@@ -44,18 +44,18 @@ def timeline(
 ) -> pd.DataFrame:
     """Return the allocated bytes over the entries of a window (all by default), in at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, reserved, pending (the part of allocated whose free waits for a stream), a
-    column per category (they sum to allocated), oom (bytes of the request that failed at this very entry, else 0).
-    Each row is one real instant: the one of its bucket with the most allocated bytes, so every peak is kept. A failed
-    request has a row of its own, as long as these take no more than half of all rows: the last ones do.
-    Without a trace the single row is the state at the snapshot, its entry -1.
+    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that was freed but waits for a stream),
+    a column per category (they sum to allocated), oom (bytes of the request that failed at this very entry, else 0).
+    Each row is the state after one entry: the one of its bucket with the most allocated bytes, so every peak is kept. A
+    failed request has a row of its own, as long as these take no more than half of all rows: the last ones do. Without
+    a trace the single row is the state at the snapshot, its entry -1.
     """
     replay = open_replay(artefact, options, device)
     return timeline_rows(replay, highest_instants(replay, buckets, window))
 
 
 def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Integers:
-    """Return for each of at most `buckets` ranges of entries the instant with the most allocated bytes."""
+    """Return, for each of at most `buckets` ranges of entries, the entry after which the most bytes are allocated."""
     first, last = window or (0, len(replay.trace))
     first, last = max(first, 0), min(last, len(replay.trace))
     if first >= last:
@@ -78,7 +78,7 @@ def timeline_by(
     buckets: int = 200,
     window: Window | None = None,
 ) -> pd.DataFrame:
-    """Return the allocated bytes by `pool`, `stream` or `phase` at the instants of `timeline`.
+    """Return the allocated bytes by `pool`, `stream` or `phase`, at the entries that `timeline` shows.
 
     Columns: entry, time_us, allocated, and one per pool (`0.0` is the common one, `?` one that no file before torch
     2.12 records), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the trace`);
@@ -98,7 +98,7 @@ def timeline_by(
 
 
 def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
-    """Return the bytes after each instant by pool or stream, the one with the highest peak first."""
+    """Return the live bytes after each of the entries `instants`, by pool or stream, the highest peak first."""
     arenas = BlockArenas(replay)
     names = arenas.pool_names if by == "pool" else arenas.stream_names
     curves = {name: arenas.usage(np.flatnonzero(names == name)) for name in dict.fromkeys(names[arenas.used])}
@@ -107,7 +107,7 @@ def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, 
 
 
 def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    """Return the bytes after each instant by the phase in which they were allocated."""
+    """Return the live bytes after each of the entries `instants`, by the phase in which they were allocated."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
@@ -119,7 +119,7 @@ def reserved_ranges(
     window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """Return the life of every reserved range, mapped and unmapped parts too (`answers.history.segment_lives`)."""
+    """Return when each reserved address range existed, mapped parts too (`answers.history.segment_lives`)."""
     return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
@@ -131,14 +131,14 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Return entries as the allocator wrote them, of all or of those that match a text (`answers.history.events`)."""
+    """Return `count` trace entries from the `first` on, all or those matching `text` (`answers.history.events`)."""
     return history.events(open_replay(artefact, options, device), first, count, text)
 
 
 def search(
     artefact: Artefact, text: str, options: store.Options | None = None, device: int = 0, limit: int = 100
 ) -> pd.DataFrame:
-    """Return blocks by frame, label, category, address or size (`answers.history.search_blocks`)."""
+    """Return the blocks that match a frame, label, category, address or size (`answers.history.search_blocks`)."""
     return history.search_blocks(open_replay(artefact, options, device), text, limit)
 
 
@@ -148,7 +148,7 @@ def settings(artefact: Artefact, options: store.Options | None = None) -> pd.Dat
 
 
 def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
-    """Return the rows of a timeline at ascending instants."""
+    """Return the rows of a timeline after each of the entries `instants`, which ascend."""
     time = replay.trace.entry("time")
     live = np.concatenate([[replay.start], replay.live_bytes])
     at_end = instants[0] == BEFORE  # no trace: the only row is the state at the snapshot
@@ -165,13 +165,13 @@ def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
 
 
 def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
-    """Return the bytes of the request that failed at each instant, 0 where none did."""
+    """Return the bytes of the request that failed at each of the entries `instants`; 0 where none did."""
     failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
 
 def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
-    """Return the bytes alive at each of the ascending instants: an array (category, instant).
+    """Return the live bytes after each of the entries `instants`, which ascend: an array (category, instant).
 
     Sums the changes of all entries by (the instant that follows, category), as the derived column of categories allows:
     this takes a tenth of the time of looking at the blocks.
@@ -187,7 +187,7 @@ def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
 
 
 def steps(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the steps that the trace holds whole, in order.
+    """Return the memory use of the steps that the trace has completely, in order.
 
     Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, a column per category: the bytes at the
     step's end, which sum to end_bytes.
@@ -201,7 +201,7 @@ def steps(artefact: Artefact, options: store.Options | None = None, device: int 
 def clock(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, logged: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Return which entries lie in which step (`replay.step_clock`)."""
+    """Return points (entry, step) that map trace entries to steps (`replay.step_clock`)."""
     return step_clock(open_snapshot(artefact, options).device(device), logged)
 
 
@@ -248,7 +248,7 @@ def tree(
     entry: int | None = None,
     depth: int | None = None,
 ) -> pd.DataFrame:
-    """Return what is alive after `entry` (the peak by default) by `category`, `module`, `line` or `stack`.
+    """Return what is alive after `entry` (the peak by default) as a tree by `category`, `module`, `line` or `stack`.
 
     See `answers.owner_tree` for the columns.
     """
@@ -256,12 +256,12 @@ def tree(
 
 
 def live_blocks(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the blocks alive after any entry, and the segments around them (`answers.allocator_state.blocks_at`)."""
+    """Return the blocks alive after an entry, with the segments around them (`answers.allocator_state.blocks_at`)."""
     return allocator_state.blocks_at(open_replay(artefact, options, device), entry)
 
 
 def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the reserved ranges after any entry, adjacent ones joined. Columns: address, bytes."""
+    """Return the reserved address ranges after an entry, adjacent ones joined. Columns: address, bytes."""
     ranges = allocator_state.segments_at(open_snapshot(artefact, options).device(device), entry)
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 
@@ -269,12 +269,12 @@ def segments(artefact: Artefact, entry: int, options: store.Options | None = Non
 def free_blocks(
     artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
 ) -> pd.DataFrame:
-    """Return the free blocks after any entry, the largest first (`answers.allocator_state.free_at`)."""
+    """Return the free blocks after an entry, the largest first (`answers.allocator_state.free_at`)."""
     return allocator_state.free_at(open_replay(artefact, options, device), entry).head(limit)
 
 
 def source_files(artefact: Artefact, options: store.Options | None = None) -> set[str]:
-    """Return the source files that the stacks of a snapshot name."""
+    """Return the paths of the source files that occur in the stacks of a snapshot."""
     snapshot = open_snapshot(artefact, options)
     return {snapshot.text(int(number)) for number in np.unique(snapshot.columns["frame_file"])}
 

@@ -2,7 +2,8 @@
 
     report = parity.analyze([parity.NamedRun("dp_shard=4", "run_1"), parity.NamedRun("tp=2", "run_2")])
 
-`reading` adds up what each rank recorded of its part of a tensor, `answers` compares, `findings` says what differs.
+`reading` adds up what each rank recorded of its part of a tensor, `answers` compares, `findings` says what differs, and
+`views` has the tables of charts. A folder that `workbench parity` wrote names its runs (`folder`).
 """
 
 from analyzers.parity.model import NamedRun, ParityData

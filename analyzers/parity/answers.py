@@ -20,7 +20,7 @@ KEY = ["step", "kind", "name"]
 def curve_difference(
     curve: Curve, before: Mapping[int, float], after: Mapping[int, float], tolerance: float
 ) -> CurveDifference | None:
-    """Return how a curve differs from another; None without a common step."""
+    """Return how the values `after` of a curve differ from those `before`, both by step; None without a common step."""
     steps = sorted(before.keys() & after.keys())
     if not steps:
         return None
@@ -33,14 +33,17 @@ def curve_difference(
 
 
 def relative_difference(a: float, b: float) -> float:
-    """Return the difference as a share of the larger one; infinite where only one is a number."""
+    """Return |a - b| relative to the larger absolute value.
+
+    If a value is NaN or infinite: 0 where both are the same, else infinite.
+    """
     if not (math.isfinite(a) and math.isfinite(b)):
         return 0.0 if repr(a) == repr(b) else math.inf
     return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
 
 
 def value_table(columns: Columns) -> pd.DataFrame:
-    """Return one row per tensor and step: its key, its place in the order of a step, and its sums."""
+    """Return a table with one row per tensor and step: step, kind, name, its order within the step, and its sums."""
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
     table["name"] = names[table["name"].to_numpy()] if len(names) else table["name"].astype(object)
@@ -52,7 +55,10 @@ def value_table(columns: Columns) -> pd.DataFrame:
 
 
 def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the tensors that both runs recorded, in the order of the run on fewer stages, with their difference."""
+    """Return the tensors that both runs recorded, with their difference, in the order in which a step makes them.
+
+    The order is that of the run on fewer pipeline stages.
+    """
     ordered = a if a["file"].abs().max() <= b["file"].abs().max() else b
     both = a[[*KEY, "sum", "absolute", "square"]].merge(b, on=KEY, suffixes=("_a", "_b"))
     both = both.drop(columns=["file", "row"]).merge(ordered[[*KEY, "file", "row"]], on=KEY)
@@ -62,9 +68,9 @@ def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(both: pd.DataFrame) -> Floats:
-    """Return the largest relative difference of each tensor's sums: of its norm, its absolute values and its mean.
+    """Return, for each tensor, the largest relative difference of its norm, its absolute sum and its sum.
 
-    The sum is compared with that of the absolute values: it may be close to nothing, where digits cancel.
+    The sum is compared relative to the sum of absolute values: it may be close to zero, where digits cancel.
     """
     norms = [np.sqrt(both[f"square_{side}"].to_numpy(np.float64)) for side in "ab"]
     sizes = [both[f"absolute_{side}"].to_numpy(np.float64) for side in "ab"]
@@ -81,7 +87,7 @@ def differences(both: pd.DataFrame) -> Floats:
 
 
 def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
-    """Return the first tensor of the first step that is beyond the tolerance."""
+    """Return the first tensor, in the first step with one, that differs by more than the tolerance; None if none."""
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):
         return None

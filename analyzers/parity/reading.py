@@ -22,7 +22,7 @@ COPIES_AT_MOST = 1 << 24
 
 
 class Line(msgspec.Struct):
-    """One line of a file: null where a sum is not finite."""
+    """One line of a values file; a sum is null where it is not finite."""
 
     step: int
     kind: ValueKind
@@ -34,12 +34,15 @@ class Line(msgspec.Struct):
 
     @property
     def is_possible(self) -> bool:
-        """Whether the numbers can be those of a recorder."""
+        """Whether a recorder can have written these numbers."""
         return len(self.name) <= NAME_AT_MOST and 0 <= self.step < STEP_AT_MOST and 0 < self.copies <= COPIES_AT_MOST
 
 
 class Merged:
-    """Sums over all ranks by (step, kind, name), in the order in which they were met."""
+    """Sums over all ranks by (step, kind, name), in the order of the files.
+
+    `places` has the number of the file and of the line at which each of them came first.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[tuple[int, ValueKind, str], list[float]] = {}
@@ -47,7 +50,7 @@ class Merged:
         self.damaged = 0
 
     def add(self, number: int, row: int, line: Line) -> None:
-        """Add line `row` of file `number`."""
+        """Add line number `row` of the file number `number` to the sums."""
         key = line.step, line.kind, line.name
         parts = [math.nan if v is None else v / line.copies for v in (line.sum, line.absolute, line.square)]
         if known := self.sums.get(key):
@@ -58,7 +61,7 @@ class Merged:
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of a run's files, which are given in the order of the ranks."""
+    """Return the columns and `meta` of a run's values files, which are given in the order of the ranks."""
     merged, decoder = Merged(), msgspec.json.Decoder(Line)
     for number, path in enumerate(paths):
         with path.open("rb") as file:
@@ -77,12 +80,12 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def names_of(merged: Merged) -> list[str]:
-    """Return the names of all recorded tensors, each once, in the order in which they were recorded."""
+    """Return the names of all recorded tensors, each once, in the order of the files."""
     return list(dict.fromkeys(name for _, _, name in merged.sums))
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return the merged rows as columns; `name` is an index into the names, `kind` into `KINDS`."""
+    """Return the merged sums as columns; `name` is an index into `names_of`, `kind` one into `KINDS`."""
     numbers = {name: number for number, name in enumerate(names_of(merged))}
     sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, 3)
     places = np.array(merged.places, dtype=np.int64).reshape(-1, 2)

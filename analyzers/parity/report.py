@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run has recorded: its curves, and sums of its tensors, if there are any."""
+    """What a run recorded: its curves, and the sums of its tensors (None: no tensors)."""
 
     parity: RunParity
     sums: pd.DataFrame | None
@@ -59,7 +59,7 @@ def analyze(
 
 
 def recorded(named: NamedRun, options: store.Options) -> Recorded:
-    """Return what a run has recorded."""
+    """Return the curves and the sums of tensors that a run recorded."""
     source = run.as_run(named.folder)
     manifest, logs = source.manifest(), source.of(Kind.STEPS)
     curves: dict[Curve, dict[int, float]] = {curve: {} for curve in Curve}
@@ -89,7 +89,7 @@ def by_step(steps: Steps, curve: Curve) -> dict[int, float]:
 
 
 def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
-    """Return the sums of a run's tensors; None if it recorded none that can be read."""
+    """Return the table of the sums of a run's tensors; None if it recorded none that can be read."""
     files = source.of(Kind.VALUES)
     try:
         return value_table(store.load([file.path for file in files], READER, options)) if files else None
@@ -98,7 +98,7 @@ def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
 
 
 def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
-    """Return a run with its differences from the first one."""
+    """Return a run with its differences from the first one filled in."""
     a, b = first.parity, other.parity
     pairs = ((Curve.LOSS, a.losses, b.losses), (Curve.GRAD_NORM, a.grad_norms, b.grad_norms))
     found = [curve_difference(curve, before, after, tolerance) for curve, before, after in pairs]
@@ -118,11 +118,11 @@ def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParit
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a number of a manifest, which may hold anything."""
+    """Return a value of a manifest if it is an integer, else None: a manifest may contain anything."""
     return value if isinstance(value, int) else None
 
 
 def mesh_of(value: Any) -> dict[str, int]:
-    """Return the mesh of a manifest, which may hold anything."""
+    """Return the degree of each mesh dimension in a manifest's `mesh`; what is no integer is left out."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {str(name): degree for name, degree in pairs if isinstance(degree, int)}

@@ -11,7 +11,7 @@ from analyzers.steps.columns.quantities import NumberedBy, Quantity
 
 
 class Cause(StrEnum):
-    """The reason for lost time: what a straggler does while other ranks wait for it, or what all ranks wait for."""
+    """The reason for lost time: what a late rank does while other ranks wait for it, or what all ranks wait for."""
 
     COMPUTE = "compute"
     DATA = "data"
@@ -55,7 +55,7 @@ class EventKind(StrEnum):
 
 
 class Problem(StrEnum):
-    """The class of a verdict, the one that explains the others first: a NaN makes the speed irrelevant."""
+    """The class of a verdict; a class explains those after it, as a NaN makes the speed irrelevant."""
 
     NONFINITE_LOSS = "nonfinite_loss"
     COLLECTIVE_COUNT = "collective_count"
@@ -72,15 +72,16 @@ class Problem(StrEnum):
 
     @property
     def finding_id(self) -> str:
-        """The id of the finding on this problem: `steps.straggler`."""
+        """The id of the finding on this problem, such as `steps.straggler`."""
         return f"steps.{self}"
 
 
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a log that a different trainer wrote.
 
-    `quantity` is None if the column is kept without a known meaning.
-    `unit` is that of the values in the file, `unknown` where neither its name nor its writer says it.
+    `quantity` is None if the column is kept without a known meaning. `unit` is the unit of the values in the file,
+    `unknown` where neither the column's name nor its writer says it. `chosen`: the user named the column for the
+    quantity.
     """
 
     name: str
@@ -92,8 +93,9 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
     """How a log of a different trainer was read.
 
-    `duplicates` counts rows of a step that a later row replaced, `restarts` how often the step went back, `dropped`
-    rows that have no step, `texts` names the columns that are no numbers.
+    `duplicates` counts rows of a step that a later row replaced, `restarts` how often the step number went back,
+    `dropped` rows that have no step number; `texts` names the columns that hold no numbers, `omitted` counts values of
+    columns beyond the limit.
     """
 
     path: str
@@ -108,7 +110,7 @@ class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank at a glance: medians over its plain steps, in seconds and bytes.
+    """The summary of one rank: medians over its plain steps, in seconds and bytes.
 
     `mad_s` is the median absolute deviation of its step times. `phases` is wall time, `cpu` processor time and `device`
     the device's own time, by phase. A plain step only trains (see `table.NOT_PLAIN`).
@@ -156,7 +158,10 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps in which all ranks lost time: `lost_s` is their sum in seconds, `share` that part of all step time."""
+    """Steps in which all ranks lost time to one cause.
+
+    `lost_s` is their total loss in seconds, `share` is that loss as a share of all step time.
+    """
 
     cause: Cause
     steps: int
@@ -169,8 +174,8 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
 class LongStep(msgspec.Struct, frozen=True, kw_only=True):
     """A single step that took far longer than those around it, in seconds.
 
-    `ranks` are those that the others waited for, all where that is not known; `phase` is the one that most of the time
-    went to, empty where none explains it. `share` is what was lost, of the time of all steps.
+    `ranks` are those that the others waited for, or all ranks where that is not known; `phase` is the one that most of
+    the extra time went to, empty where none explains it. `share` is the extra time as a share of the time of all steps.
     """
 
     step: int
@@ -182,7 +187,10 @@ class LongStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the typical step time at `step`, in seconds; `phases` holds by how much each phase changed."""
+    """A change of the typical step time at `step`, from `before_s` to `after_s` seconds.
+
+    `phases` holds by how many seconds each phase changed.
+    """
 
     kind: ChangeKind
     step: int
@@ -192,7 +200,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the wall time of a run went, as the mean over its ranks.
+    """The parts of the wall time of a run, as the mean over its ranks.
 
     `parts` (ns) add up to `wall_ns`, the time from the first start to the end of the last step. `productive` is the
     part of that name as a share of `wall_ns`.
@@ -218,7 +226,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers of the room: one entry per rank, straggler, stall, change and event."""
+    """The answers to all questions about step logs: one entry per rank, straggler, stall, change and event."""
 
     world_size: int
     ranks: list[RankSteps]

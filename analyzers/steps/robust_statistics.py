@@ -9,12 +9,12 @@ MAD_TO_STD = 1.4826
 
 
 def robust_deviation(values: Floats) -> float:
-    """Return the standard deviation, estimated from the median absolute deviation (MAD)."""
+    """Return the standard deviation of the values, estimated from their median absolute deviation (MAD)."""
     return MAD_TO_STD * float(np.median(np.abs(values - np.median(values))))
 
 
 def column_medians(table: Floats) -> Floats:
-    """Return the median of each column over its numbers; NaN for a column of NaNs."""
+    """Return the median of each column, ignoring NaN; NaN for a column of NaNs."""
     counts = (~np.isnan(table)).sum(axis=0)
     medians = np.full(table.shape[1], np.nan)
     # np.nanmedian is far slower. Partitioning puts NaN behind all numbers, so columns with equally many share a middle.

@@ -24,7 +24,7 @@ RECORDER_PHASES = ("profiler", "snapshot")
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """A process that began to write a log; its rows carry the number `session`."""
+    """A process that began to write a log; `session` is the number that the log's rows carry."""
 
     rank: int
     session: int
@@ -33,13 +33,13 @@ class ProcessStart:
 
     @classmethod
     def from_header(cls, rank: int, session: int, header: Header) -> "ProcessStart":
-        """Return the start that a log's header describes; 0 and "" for what it does not record."""
+        """Return the process start that a log's header describes; 0 and "" stand for what it does not record."""
         started = header.get("started_ns")
         return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 
 
 class Durations:
-    """Durations of each row by name, kept as whole ns.
+    """Durations of each row of the steps table, as columns by name such as the phase; kept as whole ns.
 
     Only what is asked for becomes seconds: as float64 all columns together would take twice the memory.
     """
@@ -60,25 +60,25 @@ class Durations:
         return self._ns[name] / 1e9
 
     def at(self, name: str, rows: Mask | Integers | slice) -> Floats:
-        """Return the seconds of some rows."""
+        """Return the seconds of column `name` in some rows."""
         seconds: Floats = self._ns[name].to_numpy()[rows] / 1e9
         return seconds
 
     def total(self, names: Iterable[str]) -> "pd.Series[float]":
-        """Return the sum of several names in seconds; a name that is not recorded took no time."""
+        """Return the sum of several columns in seconds; a column that is not recorded counts as 0."""
         return sum((self[name] for name in names if name in self), pd.Series(0.0, index=self._ns.index))
 
 
 @dataclass
 class Steps:
-    """One row per rank and step, ordered by both.
+    """The steps of all ranks: one row per rank and step, ordered by both.
 
     `table` has rank, step, session, covers, start_ns, dur_ns (-1: not recorded), dur_s (NaN), residual_ns, tokens,
     loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` and `warmup`
-    (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` the
-    last collective by group. `redone`: rows of steps that a later attempt did again. `numbers` are
-    what else the logs of other trainers have, such as `learning_rate`; `logs` says how these were read, `unreadable`
-    which logs could not be, and why.
+    (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` has
+    the sequence number of the last collective by process group. `redone` has the rows of steps that a later attempt did
+    again. `numbers` has further columns in logs of other trainers, such as `learning_rate`; `logs` says how these logs
+    were read, `unreadable` which logs could not be read, and why.
     """
 
     table: pd.DataFrame
@@ -99,12 +99,12 @@ class Steps:
 
     @cached_property
     def ranks(self) -> list[int]:
-        """The ranks that have rows, in order."""
+        """The ranks that have rows, ascending."""
         return [int(rank) for rank in self._index[0]]
 
     @cached_property
     def steps(self) -> list[int]:
-        """The steps that some rank finished, in order."""
+        """The step numbers that some rank finished, ascending."""
         return [int(step) for step in self._index[1]]
 
     @property
@@ -114,19 +114,22 @@ class Steps:
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """Ranks and steps, and the index of each row's rank and step among them."""
+        """The ranks, the steps, and for each row the index of its rank and of its step in them."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
 
     def grid(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> pd.DataFrame:
-        """Return the values of the usable rows as a table of steps x ranks; NaN where a rank has no such row."""
+        """Return values as a [step, rank] table; NaN where a rank has no usable row of the step.
+
+        `values` has one entry per row of `table`; `usable` is a mask of the rows that count (None: all).
+        """
         ranks, steps, _, _ = self._index
         index, columns = pd.Index(steps, name="step"), pd.Index(ranks, name="rank")
         return pd.DataFrame(self.cells(values, usable), index=index, columns=columns)
 
     def cells(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> Floats:
-        """Return what `grid` returns, as an array of float64[steps, ranks]."""
+        """Return what `grid` returns as an array, float64[steps, ranks]."""
         ranks, steps, rank_codes, step_codes = self._index
         cells = np.full((len(steps), len(ranks)), np.nan)
         numbers = np.asarray(values, dtype=float)
@@ -135,19 +138,19 @@ class Steps:
         return cells
 
     def by_rank(self, values: npt.ArrayLike, usable: Mask) -> Floats:
-        """Return the median of each rank's usable rows, NaN where it has none."""
+        """Return, for each rank, the median of `values` over its rows in the mask `usable`; NaN where it has none."""
         return column_medians(self.cells(values, usable))
 
     def grid_rows(self, steps: pd.Index) -> Integers:
-        """Return the row numbers of these steps in a grid."""
+        """Return the row numbers in a grid of the given step numbers."""
         return np.searchsorted(self._index[1], steps.to_numpy())
 
     @cached_property
     def plain(self) -> "pd.Series[bool]":
-        """Whether each row is a step that only trained and whose duration is recorded."""
+        """A mask of the rows whose step only trained and whose duration is recorded."""
         return ~self.table["tagged"] & self.table["dur_s"].notna()
 
     @cached_property
     def recorder_s(self) -> "pd.Series[float]":
-        """Seconds of each row that our own recorders took."""
+        """The seconds in each row that our own recorders took."""
         return self.phases.total(RECORDER_PHASES)

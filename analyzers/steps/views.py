@@ -32,20 +32,20 @@ RANK_ROWS = 64
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
-    """Return the steps; the last two runs stay in memory, as one page asks for several views of each."""
+    """Return the steps in the logs; the last two runs stay in memory, as one page asks for several views of each."""
     return cached_load(tuple(artefacts), options or store.Options())
 
 
 @lru_cache(maxsize=2)
 def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
-    """Load the steps, or return those of an equal call."""
+    """Return the steps in the logs, which are read only if no recent call had the same arguments."""
     return load(artefacts, options)
 
 
 def series(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return all steps: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged.
+    """Return a table of all steps: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged.
 
-    What else the log of another trainer has follows, such as `learning_rate`, and numbers without a meaning here.
+    Further numbers in the log of another trainer follow, such as `learning_rate`.
     """
     steps = opened(artefacts, options)
     table, numbers = steps.table, steps.numbers
@@ -60,7 +60,7 @@ def series(artefacts: Sequence[run.Artefact], options: store.Options | None = No
 def clock(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, rank: int | None = None
 ) -> pd.DataFrame:
-    """Return when each step of a rank (by default the first) began and ended: step, start_ns, end_ns (Unix ns)."""
+    """Return the start and end of each step of a rank (by default the first): step, start_ns, end_ns (Unix ns)."""
     steps = opened(artefacts, options)
     table = steps.table[steps.table["rank"] == (steps.ranks[0] if rank is None else rank)]
     table = table[(table["start_ns"] > 0) & (table["dur_ns"] >= 0)]
@@ -72,7 +72,10 @@ def clock(
 def phases(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, rank: int | None = None
 ) -> pd.DataFrame:
-    """Return seconds by phase, indexed by (rank, step), of one rank or of all; `residual` is outside of phases."""
+    """Return a table of seconds with a column per phase, indexed by (rank, step), of one rank or of all.
+
+    `residual` is the time outside of phases.
+    """
     steps = opened(artefacts, options)
     rows = np.ones(len(steps.table), dtype=bool) if rank is None else (steps.table["rank"] == rank).to_numpy()
     table = pd.DataFrame({name: steps.phases.at(name, rows) for name in steps.phases})
@@ -84,10 +87,10 @@ def phases(
 def sparkline(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, bins: int = BINS
 ) -> pd.DataFrame:
-    """Return the run at a glance, indexed by the first step of a bin.
+    """Return an overview of the run in at most `bins` bins of steps, indexed by the first step of each bin.
 
-    Columns: `steps` in the bin, `lowest_s`, `median_s`, `highest_s`, `loss` (mean), `loss_highest`,
-    `grad_norm_highest`, `last_rank` (None where no rank was late) and its `lateness_s`.
+    Columns: `steps` (their number in the bin), `lowest_s`, `median_s`, `highest_s`, `loss` (mean), `loss_highest`,
+    `grad_norm_highest`, `last_rank` (the latest rank, None where none was late) and its `lateness_s`.
     """
     steps = opened(artefacts, options)
     # All steps, also tagged ones: a face shows what happened, medians are for the table.
@@ -115,7 +118,10 @@ def sparkline(
 
 
 def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
-    """Return the latest rank of each bin, in the step in which one was latest, and its lateness."""
+    """Return, for each bin of steps, the rank with the largest lateness in any of its steps, and that lateness (s).
+
+    `numbers` holds the bin index of each step.
+    """
     excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
     latest = pd.Series(np.nanmax(excess, axis=1, initial=0.0))
     step_rows = latest.groupby(numbers).idxmax().to_numpy()
@@ -124,7 +130,7 @@ def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "
 
 
 def mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
-    """Return the mean of a logged number over ranks, by step; NaN where no rank logged it."""
+    """Return the mean over ranks of the finite values in column `name`, by step; NaN where no rank logged one."""
     known = (steps.table[f"{name}_state"] == FINITE).to_numpy()
     return steps.grid(steps.table[name], known).mean(axis=1)
 
@@ -135,7 +141,10 @@ def phase_stack(
     rank: int | None = None,
     bins: int = BINS,
 ) -> pd.DataFrame:
-    """Return mean seconds by phase in each bin, of one rank or of all: the longest phase first, `residual` last."""
+    """Return mean seconds by phase (columns) in each bin of steps, of one rank or of all.
+
+    The longest phase comes first, `residual` (outside of phases) last.
+    """
     table = phases(artefacts, options, rank)
     by_step = table.groupby(level="step").mean()
     numbers = bin_numbers(len(by_step), bins)
@@ -150,7 +159,10 @@ def heat(
     rows: int = RANK_ROWS,
     bins: int = BINS,
 ) -> pd.DataFrame:
-    """Return seconds that ranks were late: bins of ranks x bins of steps; empty where the logs do not show it."""
+    """Return the largest lateness in seconds, as bins of ranks (rows) x bins of steps (columns).
+
+    Empty where the logs do not record it.
+    """
     late = lateness(opened(artefacts, options))
     if not late.is_known:
         return pd.DataFrame()
@@ -161,19 +173,22 @@ def heat(
 
 
 def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return seconds of wall time by part, a row per rank; all rows have the same sum. Unused parts are left out."""
+    """Return the wall time in seconds by part (columns) and rank (rows).
+
+    Every row has the same sum, unused parts are left out.
+    """
     steps = opened(artefacts, options)
     table = goodput_by_rank(steps, lateness(steps)) / 1e9
     return table.loc[:, table.any()]
 
 
 def bin_numbers(count: int, bins: int) -> Integers:
-    """Return the bin index of each of `count` rows, for `bins` bins of equal width."""
+    """Return the bin index of each of `count` items in order, for at most `bins` bins of equal width."""
     return np.arange(count) // max(1, -(-count // bins))
 
 
 def named(table: pd.DataFrame, names: pd.Index, numbers: Integers) -> pd.DataFrame:
-    """Set the index of `table`, one row per bin, to the first of the `names` in each bin, and return it.
+    """Return `table`, which has a row per bin, after setting its index to the first of the `names` in each bin.
 
     `numbers` holds the bin of each name, ascending.
     """

@@ -27,7 +27,9 @@ VERSION = code_version(Path(__file__).parent)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of `reading.reader`, those derived from them, and `meta` with the answers as `accounts`.
+    """Return the columns of a trace, those of `reading.reader` and those derived from them, and its metadata.
+
+    `meta["accounts"]` holds all answers, one entry per account.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -57,7 +59,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def add_derived_columns(columns: UnsavedColumns) -> Trace:
-    """Add `lane` (an index into `meta["lanes"]`), `depth`, `parent` (a row) and `phase`; returns the trace."""
+    """Add the columns `lane`, `depth`, `parent` (a row) and `phase`, and return the trace.
+
+    `lane` is an index into `meta["lanes"]`, which is added too.
+    """
     trace = Trace(columns)
     lane, columns.meta["lanes"] = find_lanes(trace)
     depth, parent = nest(lane, columns["start"], columns["end"])
@@ -67,7 +72,10 @@ def add_derived_columns(columns: UnsavedColumns) -> Trace:
 
 
 def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
-    """Return `account`, `kind` and `launch` (a row) of the events that count as work, -1 for the others."""
+    """Return the columns `account`, `kind` and `launch` (a row) for all events of a trace.
+
+    Events that do not count as work have -1.
+    """
     columns = {name: np.full(len(trace.columns["start"]), NONE) for name in ("account", "kind", "launch")}
     for number, work in enumerate(works):
         for name, values in (("account", number), ("kind", work.kind), ("launch", work.launch)):

@@ -4,7 +4,7 @@ import msgspec
 
 
 class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how many bytes were allocated and freed; net = allocated - freed."""
+    """The number and bytes of allocations and of frees; net = allocated - freed."""
 
     allocations: int
     frees: int
@@ -14,7 +14,7 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
-    """What one operator, module, line or phase allocated and freed, with what it calls; `own_...`: without."""
+    """The allocations and frees inside one operator, module, line or phase; `own_...` leaves out what it calls."""
 
     name: str
     own_allocations: int
@@ -23,7 +23,7 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 
 
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
-    """One `ProfilerStep#N`: the bytes allocated at its start and at its end, and the most in between."""
+    """The memory in one `ProfilerStep#N`: the bytes allocated at its start and at its end, and the most in between."""
 
     step: int
     start_bytes: int
@@ -49,7 +49,10 @@ class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(MemoryMoment, frozen=True, kw_only=True):
-    """One allocation, and the operator that freed it; without a lifetime where it outlives the recording."""
+    """One allocation, with its lifetime and the operator that freed it.
+
+    Both are missing if it outlives the recording.
+    """
 
     lifetime_ns: int | None
     freed_by: str

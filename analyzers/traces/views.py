@@ -58,18 +58,21 @@ BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
-    """Return one row for each account: path, rank, device, source, span_ns, and `PARTS`, which add up to the span."""
+    """Return a table with a row per account: path, rank, device, source, span_ns, and its `PARTS`.
+
+    The parts add up to the span.
+    """
     names = ["path", "rank", "device", "source", "span_ns", *PARTS]
     return table(report.data.ranks, names)
 
 
 def steps(report: Report[TraceData]) -> pd.DataFrame:
-    """Return one row for each step of each account: rank, device, and the fields of `StepTime`."""
+    """Return a table with a row per step of each account: rank, device, and the fields of `StepTime`."""
     return of_accounts(report, "step_times")
 
 
 def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return moments (at_ns) and the steps that they lie in (step); both ascend, and between rows both are linear.
+    """Return a table that converts moments (at_ns) to steps (step); both ascend, and between its rows both are linear.
 
     Step 6.25 means that a quarter of the time of step 6 has passed. The steps are those that the profiler marked, else
     those of `logged` (columns step, start_ns and end_ns in Unix time); the table is empty where there are neither.
@@ -84,12 +87,15 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
-    """Return one row for each kernel of each account: rank, device, and the fields of `Kernel`."""
+    """Return a table with a row per kernel of each account: rank, device, and the fields of `Kernel`."""
     return of_accounts(report, "kernels")
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """Return the items of one list field as rows, over all ranks and devices, which are the first two columns."""
+    """Return the items of a list field of `RankTrace` as rows, over all accounts.
+
+    The first columns are rank and device.
+    """
     rows = [
         {"rank": account.rank, "device": account.device} | msgspec.to_builtins(struct)
         for account in report.data.ranks
@@ -99,14 +105,14 @@ def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
 
 
 def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
-    """Return these fields of accounts as columns."""
+    """Return the named fields of accounts as a table with a row per account."""
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
 def spans(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, limit: int = 2000
 ) -> pd.DataFrame:
-    """Return the `limit` longest events in the window (default: everything), in order of time.
+    """Return a table of the `limit` longest events in the window (default: everything), in order of time.
 
     Columns: lane ("stream 7", "thread 4000"), on_device, name, cat, kind (compute, communication, memory; "" for no
     work), start_ns, dur_ns, depth (how many events of its lane enclose it).
@@ -131,12 +137,12 @@ def spans(
 
 
 def kind_name(number: int) -> str:
-    """Return the name of a kind of work, empty for -1."""
+    """Return the name of a kind of work, such as `compute`; empty for -1."""
     return KIND_NAMES[number] if number >= 0 else ""
 
 
 def rows_in_window(trace: Trace, window: Window | None) -> Integers:
-    """Return the rows of the events of which any part lies in the window."""
+    """Return the rows of events that at least partly lie in the window (ns from the first event; None: everything)."""
     start, end = np.asarray(trace.columns["start"]), np.asarray(trace.columns["end"])
     if window is None:
         return np.arange(len(start))
@@ -167,7 +173,7 @@ def timeline(
 
 
 def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
-    """Return the indices of the rows with which a block begins; the rows are sorted by lane, depth and time.
+    """Return the indices in `rows` at which a block begins; the rows are sorted by lane, depth and time.
 
     A block ends at another lane or depth, before and after an event as wide as a column, and at a gap of that width.
     """
@@ -182,7 +188,7 @@ def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
 
 
 def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame:
-    """Return the blocks that begin at `first` of the rows, with the columns of `timeline`."""
+    """Return a table of the blocks that begin at the indices `first` of `rows`, with the columns of `timeline`."""
     c = trace.columns
     start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
     length = end - start
@@ -213,9 +219,9 @@ def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame
 def memory(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, width: int = 400
 ) -> pd.DataFrame:
-    """Return the memory of each device in a window (default: everything), in `width` equal stretches of time.
+    """Return the memory of each device in a window (default: everything), in `width` equal intervals of time.
 
-    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the stretch), allocated and reserved (the most
+    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the interval), allocated and reserved (the most
     bytes in it: a short peak is kept). Empty where the trace has no allocations.
     """
     trace = open_trace(artefact.path, options)
@@ -232,17 +238,20 @@ def memory(
 
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """Return the names of all events, each once."""
+    """Return the distinct texts of a trace: the names of its events, and other texts such as categories."""
     return list(open_trace(artefact.path, options).names)
 
 
 def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """Return the names of all streams and threads, each once."""
+    """Return the distinct names of all streams and threads."""
     return list(dict.fromkeys(lane["name"] for lane in open_trace(artefact.path, options).lanes))
 
 
 def phases(artefact: Artefact, rows: Column, options: store.Options | None = None) -> list[str]:
-    """Return the phase of the step of each event, for work on a device that of its launch; `other` if there is none."""
+    """Return the phase of the step, such as `forward`, of the event in each row; `other` if there is none.
+
+    For work on a device it is the phase of its launch.
+    """
     trace = open_trace(artefact.path, options)
     on_device = np.isin(rows, trace.work)
     caller = np.where(on_device, launching_rows(trace, trace.columns["correlation"][rows]), rows)
@@ -250,7 +259,7 @@ def phases(artefact: Artefact, rows: Column, options: store.Options | None = Non
 
 
 def callers(artefact: Artefact, row: int, options: store.Options | None = None) -> list[str]:
-    """Return the names of an event (a `row` of `timeline`) and of what encloses it, innermost first.
+    """Return the name of the event in a row of the trace and the names of the events around it, innermost first.
 
     For work on a device what encloses its launch on the host follows. Empty where there is no such event.
     """

@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 
 class Translation(NamedTuple):
-    """A key of ours and its value, in place of the key that was written."""
+    """The key of this trainer, and its value, that replace a key of a different torchtitan version; and why."""
 
     key: str
     value: object
@@ -99,7 +99,7 @@ RENAMED = {
 
 
 def negate(key: str) -> Converter:
-    """Return a conversion to a switch with the opposite meaning."""
+    """Return a converter to the switch `key`, which means the opposite of the switch that was written."""
     return lambda value, _: Translation(key, not value, "the opposite switch")
 
 
@@ -113,14 +113,14 @@ def data_parallel(value: object, written: Values) -> Translation:
 
 
 def data_parallel_type(value: object, _: Values) -> Translation:
-    """Convert the kind of data parallelism: DDP shards nothing; FSDP leaves the degree to `data_parallel`."""
+    """Convert DDP or FSDP to the degree that is then 1: DDP shards nothing, FSDP replicates nothing."""
     if value == "ddp":
         return Translation("parallelism.data_parallel_shard_degree", 1, "ddp shards nothing")
     return Translation("parallelism.data_parallel_replicate_degree", 1, "fsdp replicates nothing")
 
 
 def number(key: str, value: object) -> float:
-    """Return the value if it is a number.
+    """Return `value` if it is a number; `key` names it in the error.
 
     Raises:
         ConfigError: It is none.
@@ -131,14 +131,14 @@ def number(key: str, value: object) -> float:
 
 
 def warmup_share(value: object, written: Values) -> Translation:
-    """Convert a share of the steps to a number of steps."""
+    """Convert warmup_pct, a share of training.steps, to lr_scheduler.warmup_steps, a number of steps."""
     steps = number("training.steps", written.get("training.steps", 10000))
     share = number("training.warmup_pct", value)
     return Translation("lr_scheduler.warmup_steps", int(share * steps), f"{share} of {steps} steps")
 
 
 def tokens_to_sequences(key: str) -> Converter:
-    """Return a conversion from tokens to sequences of training.seq_len."""
+    """Return a converter for `key` from a number of tokens to a number of sequences of training.seq_len tokens."""
 
     def convert(value: object, written: Values) -> Translation:
         length_written = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
@@ -149,7 +149,7 @@ def tokens_to_sequences(key: str) -> Converter:
 
 
 def microbatch_size(key: str) -> Converter:
-    """Return a conversion from a number of microbatches to their size, which is 1 if no number is given."""
+    """Return a converter from `key`, a number of microbatches, to their size in sequences; 1 if no number is given."""
 
     def convert(value: object, written: Values) -> Translation:
         batch_written = written.get("training.local_batch_size") or written.get("training.batch_size") or 8
@@ -164,12 +164,12 @@ def microbatch_size(key: str) -> Converter:
 
 
 def float8_converter(value: object, _: Values) -> Translation:
-    """Convert a switch for float8 to the name of a model converter."""
+    """Convert the switch for float8 to the name of the model converter that does it."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
 def test_dataset(value: object, written: Values) -> Translation | None:
-    """Replace the few documents that torchtitan ships for tests, unless a path is given, by synthetic text."""
+    """Replace dataset c4_test, which only torchtitan ships, by synthetic text; None for other data or with a path."""
     if value == "c4_test" and not written.get("training.dataset_path"):
         return Translation("training.dataset", "synthetic", "c4_test is not shipped; seeded synthetic text replaces it")
     return None
@@ -210,7 +210,7 @@ CONVERTED: dict[str, Converter] = {
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:
-    """Return the equivalent here of a key from an older or foreign version; None if it is a key of ours, or unknown."""
+    """Return the key and value here that mean the same as an older or foreign key; None if it needs no translation."""
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None

@@ -26,7 +26,7 @@ REGISTERED: dict[str, Converter] = {}
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """Give a function a name that `model.converters` can have; the last one of a name counts."""
+    """Return a decorator that registers a model converter under `name`, in place of an earlier one of that name."""
 
     def add(function: Function) -> Function:
         REGISTERED[name] = function
@@ -36,7 +36,7 @@ def register(name: str) -> Callable[[Function], Function]:
 
 
 class RegisteredNames(tuple[object, ...]):
-    """The values that `model.converters` can have: all lists of registered names."""
+    """The values that `model.converters` can have, tested with `in`: any list of registered names."""
 
     __slots__ = ()
 
@@ -45,6 +45,6 @@ class RegisteredNames(tuple[object, ...]):
 
 
 def convert(model: object, config: "JobConfig") -> None:
-    """Apply the converters in the order in which the configuration names them."""
+    """Apply the model converters to `model` in the order in which the configuration names them."""
     for name in config.model.converters:
         REGISTERED[name](model, config)

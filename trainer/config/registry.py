@@ -11,7 +11,9 @@ from trainer.errors import ConfigError
 
 
 def from_registry(module: str, function: str) -> JobConfig:
-    """Return what `function` in trainer/models/<module>/config_registry.py or in <module>.config_registry returns.
+    """Return the configuration that `function` in the config_registry module of the model package `module` returns.
+
+    The module is trainer/models/<module>/config_registry.py or <module>.config_registry.
 
     Raises:
         ConfigError: There is no such module or function.
@@ -36,18 +38,18 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def search_working_folder_last() -> None:
-    """Append the working folder to the import path: a user's registry is found there, and hides none of our modules."""
+    """Append the working folder to sys.path, so that a user's registry can be imported but hides no module of ours."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
 
 def is_configuration(value: object, module: str) -> bool:
-    """Return whether a name in a registry is a function of its own that takes no arguments."""
+    """Return whether `value` is a function that was defined in `module` and takes no arguments."""
     return inspect.isfunction(value) and value.__module__ == module and not inspect.signature(value).parameters
 
 
 def exists(name: str) -> bool:
-    """Return whether a module can be found."""
+    """Return whether a module of this name can be imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -44,7 +44,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """Which values are possible, in words."""
+        """The possible values in words, for error messages."""
         kinds = {
             bool: "true or false",
             int: "an integer",
@@ -59,12 +59,12 @@ class Option:
 
 @cache
 def options() -> dict[str, Option]:
-    """Return every key of `JobConfig` by its dotted name, in order."""
+    """Return {dotted key: option} of every key of `JobConfig`, in the order of the sections."""
     return dict(options_of(JobConfig()))
 
 
 def own_options(config: JobConfig) -> dict[str, Option]:
-    """Return the keys that a subclass of `JobConfig` adds: fields of its own sections, and more fields of ours.
+    """Return {dotted key: option} of the keys that a user's subclass of `JobConfig` adds, also to existing sections.
 
     Raises:
         ConfigError: A section is no dataclass, or a field has a type that no key can have.
@@ -75,7 +75,7 @@ def own_options(config: JobConfig) -> dict[str, Option]:
 
 
 def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
-    """Yield every key of a configuration with its option, in order."""
+    """Yield (dotted key, option) of every key of a configuration, in order."""
     for section in fields(config):
         part = getattr(config, section.name)
         if not is_dataclass(part) or isinstance(part, type):
@@ -88,7 +88,7 @@ def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
 
 
 def option(key: str, hint: object, default: object, text: str) -> Option:
-    """Return the option for a field with this type annotation."""
+    """Return the option of key `key`, from the type annotation, default and help text of its field."""
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     if optional:
         hint = next(part for part in get_args(hint) if part is not NoneType)
@@ -106,7 +106,7 @@ def option(key: str, hint: object, default: object, text: str) -> Option:
 
 
 def help_texts(section: type) -> dict[str, str]:
-    """Return {field: the string below the field} of a class and of those it extends, which is the fields' help."""
+    """Return {field: help text} of a section; the help text is the string literal below the field in the source."""
     texts: dict[str, str] = {}
     for kind in reversed(section.__mro__[:-1]):
         [node] = ast.parse(inspect.getsource(kind)).body
@@ -143,7 +143,7 @@ def from_toml(option: Option, value: object) -> object:
 
 
 def from_words(option: Option, words: list[str]) -> object:
-    """Return the value that the command line gives; numbers and lists may also be written as in TOML.
+    """Return the value that the words after a flag give; numbers and lists may also be written as in TOML.
 
     Raises:
         ConfigError: It has another type, is not one of the choices, or lies outside the bounds.
@@ -160,7 +160,7 @@ def from_words(option: Option, words: list[str]) -> object:
 
 
 def number_of_word(kind: type, word: str) -> object:
-    """Return a word as a number where one is expected: 1_000 and 0x10 as TOML has them, and 1e-3.
+    """Return a word as a number of type `kind`; 1_000, 0x10 and 1e-3 are read, too.
 
     Raises:
         ValueError: It is none.
@@ -171,7 +171,7 @@ def number_of_word(kind: type, word: str) -> object:
 
 
 def toml_list(word: str) -> object:
-    """Return a list that is written as in TOML; None if it is none."""
+    """Return the list that a word holds in TOML syntax; None if it is not a list."""
     try:
         return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
     except tomllib.TOMLDecodeError:
@@ -202,7 +202,7 @@ def wrong_value(option: Option, value: object) -> ConfigError:
 
 
 def as_dict(config: "DataclassInstance") -> dict[str, Any]:
-    """Return the configuration as plain dicts, for JSON."""
+    """Return the configuration as nested plain dicts, {section: {key: value}}, for JSON."""
     values = {item.name: getattr(config, item.name) for item in fields(config)}
     return {
         name: as_dict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -14,7 +14,7 @@ Values come from the defaults, then the file, then the flags. A switch takes no 
 
 
 def help_text(program: str) -> str:
-    """Return every flag with its type, default and meaning."""
+    """Return the text of --help: every flag with its type, default and meaning; `program` is the command to show."""
     lines, section = [USAGE.format(program=program)], ""
     for key, option in options().items():
         if (head := key.partition(".")[0]) != section:
@@ -33,7 +33,7 @@ def flag(option: Option) -> str:
 
 
 def default(option: Option) -> str:
-    """Return the default as the help shows it."""
+    """Return the default of an option as the help text shows it."""
     return "None" if option.default is None else toml_value(option.default)
 
 

@@ -14,7 +14,7 @@ SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
 
 
 def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
-    """Return the first `count` sequences that a run trains on, and how many tokens of the text it never sees.
+    """Return a dict with the first `count` training sequences, a row per token, and counts of all and of unused tokens.
 
     Raises:
         TrainerError: There is no such text, or too little.
@@ -34,7 +34,7 @@ def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
 
 
 def sequence(loader: Loader, number: int) -> list[dict[str, object]]:
-    """Return one row per position: the token that the model sees, and the token that it must predict."""
+    """Return one row per position of sequence `number`: the token that the model reads, and the label to predict."""
     tokens = loader.sequence(number).tolist()
     return [
         {"sequence": number, "position": i, "token": a, "text": text(a), "label": b, "label_text": text(b)}
@@ -43,7 +43,7 @@ def sequence(loader: Loader, number: int) -> list[dict[str, object]]:
 
 
 def text(token: int) -> str:
-    """Return a byte as it reads; a byte that is no ASCII letter, digit or sign is shown as its number."""
+    """Return a token as text: a printable ASCII character, the name of a special token, or the number of the byte."""
     return SPECIAL.get(token) or (chr(token) if 32 <= token < 127 else f"<{token:#04x}>")
 
 

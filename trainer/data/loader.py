@@ -13,7 +13,7 @@ from trainer.errors import DataError
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the data that one rank reads: `rank` of `ranks` data-parallel ranks, `batch` sequences at a time."""
+    """The part of the data that data-parallel rank `rank` of `ranks` reads, in batches of `batch` sequences."""
 
     batch: int
     rank: int = 0
@@ -23,7 +23,7 @@ class Share:
 
 
 class Loader:
-    """Cuts the documents, laid end to end, into sequences, and deals them out to the ranks; starts again at the end.
+    """Cuts the concatenated documents into sequences and distributes these over the ranks; at the end it starts again.
 
     Example with batch 1 and 2 ranks: rank 0 reads sequences 0, 2, 4, ..., rank 1 reads 1, 3, 5, ...
     """
@@ -43,7 +43,7 @@ class Loader:
             )
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, labels) without end, each (B, T) int64; labels are the inputs one token later."""
+        """Yield (inputs, labels) of this rank endlessly, each (B, T) int64; labels are the inputs one token later."""
         while True:
             first = self.consumed + self.share.rank * self.share.batch
             rows = torch.stack([self.sequence(first + i) for i in range(self.share.batch)])
@@ -53,7 +53,7 @@ class Loader:
             yield (inputs, labels) if positions is None else (inputs[:, positions], labels[:, positions])
 
     def sequence(self, index: int) -> Tensor:
-        """Return sequence number `index` and the token after it: (T + 1) int64."""
+        """Return sequence number `index` of the text with the one token that follows it: (T + 1,) int64."""
         # Sequences overlap by one token: the last label of one is the first input of the next.
         start = index % self.sequences * self.seq_len
         return self.tokens[start : start + self.seq_len + 1].long()
@@ -63,5 +63,5 @@ class Loader:
         return {"consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue after the samples that were consumed when `state` was saved."""
+        """Continue after the sequences that all ranks together had read when `state` was saved."""
         self.consumed = state["consumed"]

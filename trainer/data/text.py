@@ -31,12 +31,12 @@ def documents(config: Training, seed: int) -> Iterator[str]:
 
 
 def held_out_documents(seed: int) -> Iterator[str]:
-    """Yield the synthetic documents that follow those to train on, of the same words."""
+    """Yield synthetic documents for validation: those that follow the training documents, made of the same words."""
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS, SYNTHETIC_DOCUMENTS + HELD_OUT_DOCUMENTS)
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:
-    """Yield sentences without end, of a hundred invented words, each followed by one of four words: easy to learn."""
+    """Yield sentences of a hundred invented words endlessly; one of four words follows each, which is easy to learn."""
     rng = random.Random(seed)  # noqa: S311
     words = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]
     following = {word: rng.sample(words, 4) for word in words}
@@ -49,7 +49,7 @@ def synthetic_documents(seed: int) -> Iterator[str]:
 
 
 def local_documents(path: Path) -> Iterator[str]:
-    """Yield the documents of a file, or of all text files below a folder in the order of their names."""
+    """Yield the documents of a text or JSON file, or of all such files below a folder, sorted by file name."""
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{path}: no text files", f"put files there that end in {', '.join(SUFFIXES)}")
@@ -62,7 +62,7 @@ def local_documents(path: Path) -> Iterator[str]:
 
 
 def json_texts(file: Path, text: str) -> Iterator[str]:
-    """Yield the field "text" of every line."""
+    """Yield the field "text" of every line of `text`, the JSON lines of `file`."""
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             yield json.loads(line)["text"]

@@ -6,5 +6,5 @@ VOCAB_SIZE = 320
 
 
 def encode(text: str) -> list[int]:
-    """Return the tokens of one document, with its beginning and end."""
+    """Return the tokens of one document (its UTF-8 bytes) between a begin and an end token."""
     return [BOS, *text.encode(), EOS]

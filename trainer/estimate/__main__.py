@@ -27,7 +27,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Case(NamedTuple):
-    """`alike` ranks that hold as much as rank `rank` of data parallelism in a stage of a pipeline."""
+    """One memory estimate, valid for `alike` data-parallel ranks of a pipeline stage, of which `rank` is computed."""
 
     local: LocalProblem
     args: ModelArgs
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 
 def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
-    """Return what each rank of a job would hold, in bytes.
+    """Return the estimate as a dict: model, mesh, assumptions, and the memory in bytes of each kind of rank.
 
     Raises:
         ConfigError: There is no such model, or the mesh does not fit the world size.
@@ -60,7 +60,7 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
 
 
 def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
-    """Return the memory of each case, each from a process of its own: DTensor caches facts about a group it destroyed.
+    """Return the memory of each case, each computed in a new process, as DTensor caches facts about process groups.
 
     The processes are forked here, where no other thread of ours runs; a pool forks from its threads, and loses errors.
     """
@@ -71,7 +71,7 @@ def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
 
 
 def start(case: Case) -> Connection:
-    """Start the process of one case; returns the end of the pipe through which it answers."""
+    """Start the process that computes one case; returns the end of the pipe from which to read its answer."""
     receiving, sending = FORK.Pipe(duplex=False)
     FORK.Process(target=send, args=(sending, case), daemon=True).start()
     sending.close()
@@ -79,7 +79,7 @@ def start(case: Case) -> Connection:
 
 
 def send(sending: Connection, case: Case) -> None:
-    """Send the memory of one case, or the error that it ends with."""
+    """Compute the memory of one case and send it through the pipe, or the error that was raised."""
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     try:
         sending.send(rank_memory(case))
@@ -88,7 +88,7 @@ def send(sending: Connection, case: Case) -> None:
 
 
 def answer(receiving: Connection) -> dict[str, object]:
-    """Return the estimate that a process sent through its pipe.
+    """Return the estimate of one case that its process sent through the pipe.
 
     Raises:
         TrainerError: The case cannot be estimated, or the process ended without an answer.
@@ -105,7 +105,7 @@ def answer(receiving: Connection) -> dict[str, object]:
 
 
 def rank_memory(case: Case) -> dict[str, object]:
-    """Return what the ranks of a case hold, in bytes."""
+    """Return the memory of the ranks of one case: peak in bytes, its window and categories, peaks of all windows."""
     local = case.local
     world = join_fake(local, case.rank, case.stage)
     peaks = highest_passes(window_peaks(local.config, world, case.args))
@@ -121,7 +121,7 @@ def rank_memory(case: Case) -> dict[str, object]:
 
 
 def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
-    """Return the peak of each window over all passes of a pipeline."""
+    """Return {window: highest peak}, where `peaks` has the windows of each pass through a pipeline separately."""
     highest: dict[str, Peak] = {}
     for name, peak in peaks.items():
         window, *_ = name.partition(NUMBER_SIGN)
@@ -130,10 +130,10 @@ def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
 
 
 def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
-    """Return (first rank, how many are like it): ranks with the largest shards, and ranks with the smallest ones.
+    """Return (rank, number of ranks like it) for the data-parallel ranks with the largest shards, and the smallest.
 
-    Where rows divide evenly there is one kind. Ranks between the two hold no more than the first. Of the ranks that
-    share a sequence the last one attends to all of it.
+    There is one kind where the rows of all parameters divide evenly. Ranks between the two hold no more than the first.
+    Of the ranks that share a sequence the last is estimated, as it attends to all of the sequence.
     """
     shards, tensor = local.degrees.sharding, local.degrees.tp
     copies, first = local.degrees.dp_replicate, local.degrees.cp - 1
@@ -146,7 +146,7 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
 
 
 class ShardedRows(NamedTuple):
-    """`size` rows divided among `shards` ranks; `neighbours` ranks in a row have the same rows."""
+    """`size` rows of a parameter, divided into `shards` shards; `neighbours` consecutive ranks have the same shard."""
 
     size: int
     shards: int
@@ -154,7 +154,7 @@ class ShardedRows(NamedTuple):
 
 
 def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
-    """Yield how the parameters of a stage are sharded."""
+    """Yield, for each parameter of a pipeline stage, its number of rows and over how many ranks they are sharded."""
     config, tensor = local.config, local.degrees.tp
     shards, experts = local.degrees.sharding, local.degrees.ep
     for part in model_parts(stage, model_args(config).n_layers, config.parallelism):
@@ -168,7 +168,7 @@ def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
 
 
 def rows_on_rank(piece: ShardedRows, rank: int) -> int:
-    """Return how many rows of a parameter a rank has. FSDP fills ranks from the front; the last ones may have none.
+    """Return how many rows of a parameter a rank has. FSDP fills the first ranks; the last ones may have none.
 
     Example: 10 rows over 4 ranks are 3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
     """
@@ -177,7 +177,7 @@ def rows_on_rank(piece: ShardedRows, rank: int) -> int:
 
 
 def main() -> None:
-    """Print the estimate, or end with its error."""
+    """Print the estimate as JSON, or end the process with an error."""
     try:
         config = load(None, sys.argv[1:])
         print(json.dumps(estimate(config, int(os.environ.get("WORLD_SIZE", "1")))))

@@ -15,7 +15,7 @@ from trainer.parallel.mesh import World
 
 @dataclass(frozen=True)
 class Shallow:
-    """Two small numbers of layers from which the peaks of a model with `layers` follow.
+    """Two small numbers of layers, `few` and `more`, from whose peaks those of a model with `layers` are extrapolated.
 
     Example: a step holds 10 GiB with 4 layers and 12 GiB with 5, so it holds 66 GiB with 32: 10 + 2 * (32 - 4).
     """
@@ -26,15 +26,19 @@ class Shallow:
 
     @classmethod
     def for_model(cls, layers: int, period: int) -> "Shallow | None":
-        """Return None if the model is shallow itself. Every `period` layers look alike: whole periods are left out."""
+        """Return the two numbers of layers to rehearse, `period` layers apart; None if the model is too shallow itself.
+
+        Layers repeat in kind every `period` layers, so whole periods are left out.
+        """
         least = 2 * max(ENDS, period)
         few = least + (layers - least) % period
         return cls(few, few + period, layers) if few + period < layers else None
 
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
-        """Return the same peak in the whole model, or None if the two are not the same peak.
+        """Return the whole model's peak, extrapolated from those at `few` and `more` layers; None if not possible.
 
-        Then some category shrinks as layers are added, and would become negative.
+        It is not possible if a category shrinks as layers are added, as it would become negative: then the two peaks
+        are not at the same moment of the step.
         """
         times = (self.layers - self.few) / (self.more - self.few)
         names = {*at_few.categories, *at_more.categories}
@@ -46,7 +50,7 @@ class Shallow:
 
 
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
-    """Return the peak of each window of a step; see `rehearsal.rehearse`.
+    """Return {window of a step: its peak}; deep models are extrapolated from shallow ones (see `rehearsal.rehearse`).
 
     What a layer in the middle holds lies between what the layers at the ends hold, so the ends suffice.
     """
@@ -61,12 +65,12 @@ def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, 
 
 
 def shallow_model(config: JobConfig, args: ModelArgs, parts: Sequence[Part]) -> Shallow | None:
-    """Return how few layers stand for all those of the parts; None if these are few already."""
+    """Return the numbers of layers from which to extrapolate these parts; None if the parts are shallow themselves."""
     interval, _ = recompute_interval(config.activation_checkpoint)
     period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
     return Shallow.for_model(min(len(part.layers) for part in parts), period)
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
-    """Return the parts, shortened by the same number of layers, so that the smallest one has `layers`."""
+    """Return the parts with fewer layers: the smallest part keeps `layers`, and all lose the same number of layers."""
     return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

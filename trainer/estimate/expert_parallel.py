@@ -26,14 +26,14 @@ class SizedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, Tensor]:
-        """Return gradients of the right sizes."""
+        """Return gradients of the right sizes for tokens and weights."""
         tokens, weights = ctx.saved_tensors
         return torch.empty_like(tokens), torch.empty_like(weights)
 
 
 @contextmanager
 def even_routing(copies: int) -> Iterator[None]:
-    """Let a rank's `copies` of tokens go to all ranks that share the experts, in equal parts."""
+    """Assume inside that a rank's `copies` of tokens go in equal parts to all ranks that share the experts."""
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
     expert_parallel.split_sizes = lambda counts: even_split(copies, len(counts))
@@ -44,6 +44,6 @@ def even_routing(copies: int) -> Iterator[None]:
 
 
 def even_split(copies: int, ranks: int) -> list[int]:
-    """Return `copies` divided among ranks, the first ones getting one more if needed: 7 over 3 ranks is [3, 2, 2]."""
+    """Return `copies` as a list with one part per rank, as equal as possible: 7 over 3 ranks is [3, 2, 2]."""
     share, more = divmod(copies, ranks)
     return [share + (rank < more) for rank in range(ranks)]

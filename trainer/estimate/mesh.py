@@ -11,7 +11,7 @@ from trainer.models.decoder import model_args
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """What is rehearsed in place of a job: `config` on a mesh of these `degrees`."""
+    """The smaller job that is rehearsed in place of a large one: `config` on a mesh of these `degrees`."""
 
     config: JobConfig
     degrees: Degrees = field(default_factory=Degrees)
@@ -27,7 +27,7 @@ class LocalProblem:
 
 
 def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
-    """Return the rehearsal for a job of `world_size` ranks.
+    """Return the smaller job to rehearse in place of a job of `world_size` ranks.
 
     Raises:
         ConfigError: There is no such model, its parts do not divide, or the degrees do not multiply to the world size.
@@ -41,7 +41,7 @@ def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
 
 
 def assumptions(config: JobConfig, mesh: Degrees) -> list[str]:
-    """Return what the estimate assumes because a run may differ, or because the trainer does not have it."""
+    """Return sentences that say what the estimate assumes, where a run may differ from it."""
     has_experts = hasattr(model_args(config), "n_experts")
     assumed = {
         "tensor parallelism of experts is estimated as PyTorch does it; the trainer has none, but the estimate was"

@@ -38,7 +38,7 @@ NUMBER_SIGN = " #"
 
 
 def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
-    """Join a process group that exists in name only, as rank `rank` of data parallelism in stage `stage`."""
+    """Join PyTorch's fake process group as data-parallel rank `rank` in pipeline stage `stage`; return its World."""
     place = (stage * local.ranks + rank) * local.degrees.tp
     size = local.degrees.pp * local.ranks * local.degrees.tp
     dist.init_process_group("fake", rank=place, world_size=size)
@@ -46,11 +46,11 @@ def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
 
 
 def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> dict[str, Peak]:
-    """Return the peak memory of each interval of a training step, for the `parts` of a model of shape `args`.
+    """Return {window: its peak memory} of a training step with the model parts `parts`, of a model of shape `args`.
 
-    The intervals are the phases; fwd and bwd are divided at the `ENDS` layers at either end of a part ("bwd +0" is the
-    first layer, "bwd -1" the last one), because these differ from those between. In a pipeline each pass has its own
-    intervals.
+    Windows are the phases of the step; fwd and bwd are divided at the first and last `ENDS` layers of a part ("bwd +0"
+    is the first layer, "bwd -1" the last one), because these differ from those between. In a pipeline each pass has
+    windows of its own.
     """
     models = build_parts(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
@@ -65,7 +65,7 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
 
 
 def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
-    """Return how many copies of tokens a rank sends to experts at once."""
+    """Return how many token copies a rank sends to experts in one forward pass: each token goes to `top_k` experts."""
     training, parallelism = config.training, config.parallelism
     is_pipeline = mesh.pp > 1
     rows = parallelism.pipeline_parallel_microbatch_size if is_pipeline else training.local_batch_size
@@ -75,7 +75,7 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
 
 @dataclass
 class Rehearsal:
-    """The steps of one rank's models (several only in a pipeline), tracked. Create and use it inside FakeTensorMode."""
+    """Runs steps of one rank's model parts on fake tensors and tracks their memory. Use it inside FakeTensorMode."""
 
     config: JobConfig
     world: World
@@ -90,7 +90,7 @@ class Rehearsal:
         self.passes: Counter[int] = Counter()
 
     def peaks(self) -> dict[str, Peak]:
-        """Return the peaks of the last of `STEPS` steps."""
+        """Run `STEPS` steps, and return {window: peak memory} of the last one."""
         buckets = self.buckets()
         for storage in buckets:
             self.tracker.add_storage(storage.untyped_storage(), COMMUNICATION)
@@ -105,14 +105,14 @@ class Rehearsal:
         return self.tracker.peaks
 
     def step(self) -> None:
-        """Run one step, like the training loop."""
+        """Run one optimizer step, with at most `MAX_BATCHES` accumulated batches."""
         for _ in range(min(self.compute.accumulation_steps, MAX_BATCHES)):
             self.compute.forward_backward(self.batch())
         self.compute.update()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Make a phase a window of its own."""
+        """Measure the peak of the phase `name` separately, as a window of that name."""
         if name == "bwd":
             self.tracker.keep_for_backward()
         self.tracker.window(name)
@@ -120,7 +120,7 @@ class Rehearsal:
         self.tracker.window("")
 
     def batch(self) -> Batch:
-        """Return a batch as the loader cuts it: inputs and labels are views of one tensor, or chunks of it."""
+        """Return (inputs, labels) with storage as from the loader: views of one tensor, or copied chunks."""
         training, ranks = self.config.training, self.world.degrees.cp
         rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
         inputs, labels = rows[:, :-1], rows[:, 1:]
@@ -130,13 +130,16 @@ class Rehearsal:
         return batch
 
     def buckets(self) -> list[Tensor]:
-        """Return tensors as large as DDP's gradient buckets; its reducer cannot make them, as it needs real memory."""
+        """Return tensors of the size of DDP's gradient buckets; empty without DDP.
+
+        DDP's reducer cannot make them here, as it needs real memory.
+        """
         if not self.world.data or self.world.degrees.uses_fsdp:
             return []
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
-        """Yield hooks that start a window at the begin of each layer's forward and backward pass."""
+        """Yield handles of the hooks that start a window when a layer of part `number` begins forward or backward."""
         layers = list(self.models[number].layers.values())
         for place, layer in enumerate(layers):
             name = layer_name(place, len(layers))
@@ -144,11 +147,11 @@ class Rehearsal:
             yield layer.register_forward_hook(self.at_end_of_forward(number, name, last=layer is layers[-1]))
 
     def pass_suffix(self, number: int) -> str:
-        """Return what distinguishes a pass through a part from the others; nothing without a pipeline."""
+        """Return the suffix of window names for the present pass through part `number`; empty without a pipeline."""
         return f"{NUMBER_SIGN}{number}.{self.passes[number]}" if self.world.pipeline else ""
 
     def at_begin(self, number: int, name: str, *, first: bool) -> Callable[[nn.Module, object], None]:
-        """Return a hook that starts the window of a layer's forward pass."""
+        """Return a forward pre-hook that starts the window `fwd NAME` of a layer; `first`: the part's first layer."""
 
         def begin(*_: object) -> None:
             self.passes[number] += first
@@ -157,7 +160,10 @@ class Rehearsal:
         return begin
 
     def at_end_of_forward(self, number: int, name: str, *, last: bool) -> Callable[[nn.Module, object, Tensor], None]:
-        """Return a hook after which the gradient of a layer's output starts the window of its backward pass."""
+        """Return a forward hook that lets the gradient of the layer's output start the window `bwd NAME` of the layer.
+
+        After the part's `last` layer it starts the window `fwd head`.
+        """
 
         def end(_: nn.Module, __: object, output: Tensor) -> None:
             suffix = self.pass_suffix(number)
@@ -171,7 +177,7 @@ class Rehearsal:
 
 
 def layer_name(place: int, count: int) -> str:
-    """Return `+0` for the first layer, `-1` for the last, and `middle` for those not near an end."""
+    """Return the name of layer `place` of `count`: `+0` is the first, `-1` the last, `middle` one not near an end."""
     if place < ENDS:
         return f"+{place}"
     return f"-{count - place}" if count - place <= ENDS else "middle"

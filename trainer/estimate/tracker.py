@@ -34,14 +34,14 @@ class Block:
 
 @dataclass
 class Peak:
-    """The peak of a window: bytes in total and by category."""
+    """The highest memory in a window of a step, in bytes: in total, and by category at that moment."""
 
     total: int = 0
     categories: dict[str, int] = field(default_factory=dict)
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts while entered. `peaks` holds the peak of each window that `window` has named."""
+    """Counts the bytes of live tensor storages while it is entered; `peaks` holds the peak of each named window."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def window(self, name: str) -> None:
-        """Count towards the peak of window `name` from now on; a name used before continues that window.
+        """Start window `name`: what is live from now on counts towards its peak. A known name continues that window.
 
         With an empty name no peak is kept.
         """
@@ -82,7 +82,10 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check_peak()
 
     def add_storage(self, storage: torch.UntypedStorage, category: str | None = None) -> None:
-        """Add a storage; a category replaces one of lower priority."""
+        """Count a storage in `category`, by default the one that the call stack suggests.
+
+        A storage that is counted already changes its category unless the new one has lower priority.
+        """
         key = storage._cdata  # noqa: SLF001 - the only identity that a storage has
         block = self._blocks.get(key)
         if block is None:
@@ -97,8 +100,9 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             block.category = category
 
     def keep_for_backward(self) -> None:
-        """Count as activations what the forward pass left behind without a category: selective
-        recomputation kept it.
+        """Count storages that the forward pass left alive without a category as activations.
+
+        Selective recomputation keeps them, and no saved-tensor hook sees it.
         """
         for block in self._blocks.values():
             if block.category == TEMPORARY:
@@ -138,7 +142,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def category_of_caller() -> str:
-    """Return the category of a new storage, by the functions that allocate it."""
+    """Return the category of a storage that is being allocated, from the functions on the call stack."""
     frame = sys._getframe(2)  # noqa: SLF001  # `inspect` costs a hundred times as much
     for _ in range(MAX_CALLERS):
         if frame.f_code.co_filename.endswith(PROPAGATION):
@@ -152,19 +156,19 @@ def category_of_caller() -> str:
 
 
 class TrackingHooks(TensorHooks):
-    """The recorders' hooks on a model and its optimizer, which tell a tracker the category of each storage."""
+    """The recorders' hooks on a model and its optimizer, which tell a MemoryTracker each storage's category."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:
         super().__init__(model, optimizer, keep=0)
         self._tracker = tracker
 
     def note_tensor(self, tensor: torch.Tensor, category: str, label: str) -> None:  # noqa: ARG002
-        """Tell the tracker what a tensor is."""
+        """Tell the tracker the category of a tensor's storage; `label` is not used."""
         self._tracker.add_storage(local_tensor(tensor).untyped_storage(), category)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Track inside; what lived before is added first."""
+        """Track inside this context; weights and optimizer state that exist already are added first."""
         self.start()
         for tensor, category, label in self.long_lived_tensors():
             self.note_tensor(tensor, category, label)

@@ -36,7 +36,7 @@ SAC_IGNORED_OPS.update(PROFILER_MARKS)
 
 
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
-    """Wrap the blocks whose activations are recomputed, or give the compiler a budget; `folder` takes its drawings."""
+    """Wrap the blocks to recompute, or set the compiler's memory budget, whose plots are written to `folder`."""
     if config.mode == "memory_budget":
         set_memory_budget(config, folder)
     interval, keep_costly = recompute_interval(config)
@@ -46,7 +46,7 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint,
 
 
 def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
-    """Tell the compiler how much of the activations' memory it may use; it reads this when a block first runs."""
+    """Set the share of activation memory that the compiler may keep; it reads this when a block first runs."""
     functorch_config.activation_memory_budget = config.memory_budget
     functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto
     if config.visualize_memory_budget_pareto:
@@ -56,7 +56,10 @@ def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
 
 
 def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:
-    """Return the block wrapped so that its activations are recomputed."""
+    """Return the block wrapped so that its activations are recomputed in the backward pass.
+
+    With `keep_costly` the outputs of costly operations are kept.
+    """
     options: dict[str, Any] = {"context_fn": contexts} if keep_costly else {}
     return checkpoint_wrapper(
         block,
@@ -71,7 +74,7 @@ def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -
 def policy(
     _: SelectiveCheckpointContext, operation: Callable[..., object], *_args: object, **_kwargs: object
 ) -> CheckpointPolicy:
-    """Say for one operation whether its output is kept or recomputed."""
+    """Return whether the output of `operation` is kept for the backward pass or recomputed."""
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 

@@ -26,7 +26,7 @@ gather_with_gradient = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How a sequence is divided among the ranks of a group.
+    """How each sequence is divided into chunks among the ranks of a process group.
 
     The work of causal attention to a chunk grows with what lies before it. Balanced, each rank has one chunk from
     either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced they have 0 and 1.
@@ -41,23 +41,24 @@ class Layout:
         return 2 if self.balanced else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
-        """Return the numbers of the chunks that a rank has, in the order of the sequence."""
+        """Return the indices of the chunks that rank `rank` of the group has, in the order of the sequence."""
         return (rank, 2 * self.group.size() - 1 - rank) if self.balanced else (rank,)
 
     def owner(self, chunk: int) -> tuple[int, int]:
-        """Return the rank that has a chunk, and which of its chunks that is."""
+        """Return (rank, index) for a chunk: the rank that has it, and its index among that rank's chunks."""
         ranks = self.group.size()
         return (chunk, 0) if chunk < ranks else (2 * ranks - 1 - chunk, 1)
 
     def positions(self, length: int, rank: int) -> list[int]:
-        """Return the positions in a sequence of `length` tokens that a rank has."""
+        """Return the token positions that rank `rank` has of a sequence of `length` tokens."""
         size = length // (self.chunks_per_rank * self.group.size())
         return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
 
     def visible(self, rank: int) -> Iterator[tuple[int, int, int, bool]]:
-        """Yield (own chunk, rank, its chunk, whether it is the same): what the queries of each own chunk attend to.
+        """Yield what the queries of each chunk of `rank` attend to: the chunk itself and all chunks before it.
 
-        The chunk itself comes first; it is attended to causally, and those before it wholly.
+        A tuple is (index of the rank's own chunk, rank that has the visible chunk, index of that chunk there, whether
+        it is the same chunk). The same chunk is attended to causally, an earlier one wholly.
         """
         for own, number in enumerate(self.chunks(rank)):
             for earlier in range(number, -1, -1):
@@ -65,7 +66,7 @@ class Layout:
 
 
 def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, balanced: bool) -> None:
-    """Let the model expect this rank's chunks of sequences of `length` tokens, and attend to those of all ranks."""
+    """Make the model take this rank's chunks of `length` tokens, and attend to the keys and values of all ranks."""
     layout = Layout(mesh.get_group(), balanced)
     model.expect_positions(layout.positions(length, mesh.get_local_rank()))
     for block in model.layers.values():
@@ -73,7 +74,7 @@ def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, bal
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Return causal attention of this rank's queries to all keys and values: (B, N, T, H) each, T of this rank."""
+    """Return causal attention of this rank's queries to all ranks' keys and values: (B, N, T, H), T of this rank."""
     if q.device.type == "cpu":
         out: Tensor = RingAttention.apply(q, k, v, layout)  # type: ignore[no-untyped-call]
         return out
@@ -81,7 +82,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Compute attention on any device: gather all keys and values, and mask positions later than each query's."""
+    """Return causal attention of this rank's queries to all ranks' keys and values, on any device.
+
+    All keys and values are gathered, and positions later than each query's are masked.
+    """
     group, rank = layout.group, dist.get_rank(layout.group)
     length = q.shape[2] * group.size()
     k, v = (torch.cat(gather_with_gradient(t.contiguous(), 0, group).chunk(group.size()), dim=2) for t in (k, v))
@@ -98,7 +102,7 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend to each visible chunk, and add what they give, weighted by their sums of exponentials."""
+        """Return the attention to all visible chunks, combined from partial results by their sums of exponentials."""
         ctx.layout = layout
         outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank
         queries, parts = in_chunks(q, layout), in_chunks(gather_keys_values(k, v, layout.group), layout)
@@ -117,7 +121,7 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradients of this rank's queries, and those of all keys and values, summed over the ranks."""
+        """Return the gradients of this rank's queries, keys and values, the latter summed over all ranks."""
         layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors
         queries, outs, weights, grad = (in_chunks(t, layout) for t in (q, out, weight.unsqueeze(-1), grads[0]))
@@ -142,7 +146,7 @@ def in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
 
 
 def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return keys and values of all ranks: (ranks, 2, B, N, T, H)."""
+    """Return the keys and values of all ranks in one tensor: (ranks, 2, B, N, T, H)."""
     own = torch.stack((k, v))
     keys_values_of_all = own.new_empty(dist.get_world_size(group), *own.shape)
     all_gather(keys_values_of_all.flatten(0, 1), own, group=group)
@@ -150,6 +154,6 @@ def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return attention to a part (B, N, T, H), and the logarithm of its sum of exponentials (B, N, T); float32."""
+    """Return attention to these keys and values (B, N, T, H), and the log-sum-exp of the scores (B, N, T); float32."""
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight

@@ -11,7 +11,7 @@ from trainer.models.moe import Experts, moe_layers
 
 
 def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide the experts of each mixture over `mesh`."""
+    """Divide the experts of each mixture-of-experts layer among the ranks of `mesh`."""
     for moe in moe_layers(model):
         for name, weight in list(moe.experts.named_parameters()):
             part = distribute_tensor(weight, mesh, [Shard(0)], src_data_rank=None)
@@ -20,10 +20,7 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class Exchange:
-    """Hooks around a rank's experts: before them, tokens are received from all ranks.
-
-    After them, the outputs are sent back.
-    """
+    """Hooks around a rank's experts: they receive tokens from all ranks before, and send the outputs back after."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -57,6 +54,6 @@ class Exchange:
 
 
 def split_sizes(counts: Tensor) -> list[int]:
-    """Return the counts on the host, where the exchange needs them; this waits for the device."""
+    """Return the counts as a list of ints, as the all-to-all needs them; this waits for the device."""
     sizes: list[int] = counts.tolist()
     return sizes

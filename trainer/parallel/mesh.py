@@ -14,7 +14,7 @@ SHARD_CONTEXT = "dp_shard_cp"
 
 
 def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
-    """Return the mesh of all dimensions that are larger than 1 or in `keep`, or None if there are none."""
+    """Return the mesh of the dimensions in `sizes` that are larger than 1 or listed in `keep`; None without any."""
     dimensions = {name: size for name, size in sizes.items() if size > 1 or name in keep}
     if not dimensions:
         return None
@@ -22,7 +22,7 @@ def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = 
 
 
 def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
-    """Return the mesh of all weights but the experts, or None on a single rank."""
+    """Return the mesh for all weights except the experts; None on a single rank."""
     # FSDP needs a dimension to shard over, if only of one rank.
     mesh = build_mesh(degrees.dense(), device_type, {SHARD} if degrees.uses_fsdp and degrees.sharding == 1 else ())
     if mesh and {SHARD, CONTEXT} <= set(mesh.mesh_dim_names or ()):
@@ -31,9 +31,9 @@ def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
 
 
 def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
-    """Return the mesh of the experts, or None if each rank has parts of all.
+    """Return the mesh for the experts; None without expert parallelism.
 
-    The experts' shards are a dimension even if they are whole, because FSDP needs one.
+    It has a dimension for the shards of experts even if that has one rank, because FSDP needs it.
     """
     mesh = build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
     if mesh:
@@ -43,7 +43,7 @@ def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
 
 @dataclass(frozen=True)
 class World:
-    """The position of this rank among all ranks."""
+    """This rank's position in the job, and its device meshes: `experts` for the experts, `mesh` for other weights."""
 
     rank: int
     size: int
@@ -55,35 +55,35 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """Which share of the data this rank reads: ranks that work on one batch read the same."""
+        """The data-parallel index of this rank; ranks that compute on the same batch have the same index."""
         degrees = self.degrees
         return self.rank // (degrees.cp * degrees.tp) % degrees.data_parallel
 
     @property
     def stage(self) -> int:
-        """Which rank of its pipeline this is."""
+        """The index of this rank in its pipeline."""
         return self.rank // (self.size // self.degrees.pp)
 
     @cached_property
     def data(self) -> DeviceMesh | None:
-        """The ranks that copy the weights (first dimension of two) and shard them; None if this rank does neither."""
+        """The submesh over which weights are replicated (first of two dimensions) and sharded; None without either."""
         sharded = SHARD_CONTEXT if min(self.degrees.dp_shard, self.degrees.cp) > 1 else SHARD
         names = (REPLICATE, CONTEXT if self.degrees.sharding == self.degrees.cp > 1 else sharded)
         return self._part(names)
 
     @cached_property
     def tensor(self) -> DeviceMesh | None:
-        """The ranks that share one matrix multiplication."""
+        """The submesh of the ranks that split matrix multiplications (tensor parallelism); None without it."""
         return self._part((TENSOR,))
 
     @cached_property
     def context(self) -> DeviceMesh | None:
-        """The ranks that share one sequence."""
+        """The submesh of the ranks that split each sequence (context parallelism); None without it."""
         return self._part((CONTEXT,))
 
     @cached_property
     def pipeline(self) -> DeviceMesh | None:
-        """The ranks that have the layers of one model."""
+        """The submesh of the ranks that have different layers of one model copy; None without a pipeline."""
         return self._part((PIPELINE,))
 
     def _part(self, names: tuple[str, ...]) -> DeviceMesh | None:
@@ -93,6 +93,6 @@ class World:
 
 
 def build_world(degrees: Degrees, rank: int, size: int, device: torch.device) -> World:
-    """Return the position of a rank. This is a collective: every rank must call it."""
+    """Return the World of a rank, with its meshes. This is a collective: every rank must call it."""
     dense, experts = dense_mesh(degrees, device.type), expert_mesh(degrees, device.type)
     return World(rank, size, device, degrees, dense, experts)

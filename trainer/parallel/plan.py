@@ -21,7 +21,7 @@ from trainer.parallel.tensor_parallel import apply_tensor_parallel
 
 
 def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
-    """Return the parts of the model that this rank trains (several only in a pipeline), with seeded weights."""
+    """Return the model parts of this rank (several only in a pipeline), parallelised and with seeded weights."""
     args = model_args(config)
     models = build_parts(config, world, args, model_parts(world.stage, args.n_layers, config.parallelism))
     for model in models:
@@ -35,7 +35,7 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
 
 
 def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
-    """Return the parts of a model of shape `args` on the meta device, each as this rank has it."""
+    """Return the given parts of a model of shape `args`, parallelised for this rank and on the meta device."""
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:
         parallelize_without_memory(model, config, world)
@@ -43,14 +43,17 @@ def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequenc
 
 
 def move_buffers(model: Decoder, device: torch.device) -> None:
-    """Move buffers to the device: FSDP keeps parameters in the CPU's memory, but not these."""
+    """Move the buffers of a model to the device, where they must be also when FSDP keeps parameters on the CPU."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
 
 
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
-    """Apply what can be applied before a model has memory; what is later in these lines wraps what is earlier."""
+    """Apply to a model on the meta device all parallelism that must come before memory is allocated.
+
+    What is applied later wraps what was applied earlier.
+    """
     for moe in moe_layers(model):
         moe.router.force_balance = config.debug.moe_force_load_balance
     if world.tensor:
@@ -68,6 +71,6 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
 
 
 def compile_blocks(model: Decoder, config: Compile) -> None:
-    """Compile one block at a time: they have the same shape, so the compiler works once."""
+    """Compile each block separately: equal blocks are compiled only once."""
     for block in model.layers.values():
         block.compile(backend=config.backend, fullgraph=True)

@@ -36,7 +36,7 @@ class Outcome:
 
 
 def start(plan: Plan) -> Outcome:
-    """Run the job to its end."""
+    """Run the job of a plan to its end, and return how it ended."""
     job = uuid.uuid4().hex
     with environment_set(plan.environment | {MARK: job}), guarded_job(plan.folder, job):
         return run_under_agent(plan) if plan.starts_ranks else run_command(plan, job)
@@ -44,7 +44,7 @@ def start(plan: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and restore what they were on leaving."""
+    """Set environment variables while the context is active, and restore their previous values at its end."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -57,7 +57,10 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_command(plan: Plan, job: str) -> Outcome:
-    """Run the user's command once. Which ranks it starts is unknown, so its exit status is assigned to no rank."""
+    """Run the user's command once, and return how it ended; `job` identifies the job's processes.
+
+    Which ranks the command starts is unknown, so its exit status is not assigned to any rank.
+    """
     status, interrupted = run_child(plan.words, plan.logs)
     if interrupted:
         end_processes(job)  # a shell that a signal ended leaves its children
@@ -66,7 +69,7 @@ def run_command(plan: Plan, job: str) -> Outcome:
 
 
 def silence_loggers(prefix: str) -> None:
-    """Silence the agent's own log lines: the launcher says the same in its words."""
+    """Silence the loggers whose names start with `prefix`: the launcher reports the same events in its own words."""
     # Setting the parent's level is not enough: torch gives each of its loggers a level of its own.
     for name in [prefix, *logging.root.manager.loggerDict]:
         if name.startswith(prefix):
@@ -74,7 +77,7 @@ def silence_loggers(prefix: str) -> None:
 
 
 def run_under_agent(plan: Plan) -> Outcome:
-    """Run our trainer, or a different trainer module, under torchrun's elastic agent."""
+    """Run the module of a plan (our trainer or a different one) under torchrun's elastic agent; return how it ended."""
     warnings.filterwarnings("ignore")
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -115,6 +118,6 @@ def run_under_agent(plan: Plan) -> Outcome:
 
 
 def launch_folder(logs: object) -> Path | None:
-    """Return the folder that the agent has made for this launch, whose name ends in random letters."""
+    """Return the folder that torchrun's `LogsSpecs` object `logs` created for this launch; None before that."""
     made = getattr(logs, "_run_log_dir", None)
     return Path(made) if made else None

@@ -17,7 +17,7 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Cause(TypedDict):
-    """The `cause` of `run.json`: which rank failed on which host, with what, and where its log is."""
+    """The first error of a job, as in `cause` of `run.json`: failed rank, host, error, source line, log, time."""
 
     rank: int
     node: str
@@ -36,14 +36,14 @@ class ExtraInfo(msgspec.Struct):
 
 
 class ErrorMessage(msgspec.Struct):
-    """An error as torch's error handler writes it."""
+    """The message in an `error.json`, which torch's error handler writes."""
 
     message: str = ""
     extra: ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
 
 
 class ErrorFile(msgspec.Struct):
-    """The `error.json` of a worker; the message of some errors is mere text."""
+    """The content of a worker's `error.json`; `message` is plain text for some errors."""
 
     message: ErrorMessage | str
 
@@ -61,12 +61,12 @@ def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
 
 
 def earliest(causes: Iterable[Cause]) -> Cause | None:
-    """Return the cause with the earliest time."""
+    """Return the cause with the earliest time; None if there are none."""
     return min(causes, key=lambda cause: cause["time_ns"], default=None)
 
 
 def read_error(path: Path, since: float) -> Cause | None:
-    """Return the cause in one file; None where it is older than `since` or was not written to its end."""
+    """Return the error that an `error.json` describes; None if it is older than `since` (Unix time) or incomplete."""
     changed_s = path.stat().st_mtime
     if changed_s < since:
         return None
@@ -89,22 +89,22 @@ def read_error(path: Path, since: float) -> Cause | None:
 
 
 def failure_time_s(timestamp: str, changed_s: float) -> float:
-    """Return when a worker failed, in Unix seconds.
+    """Return when a worker failed, in Unix seconds; `changed_s` is the modification time of its error file.
 
-    A timestamp has whole seconds, and ranks fail in the same one. So the file's own time decides, unless it is later
-    than that second: then the file was copied.
+    The timestamp in the file has whole seconds, and ranks fail in the same second. So the modification time is
+    returned, unless it is later than that second: then the file was copied, and the timestamp is returned.
     """
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 
 
 def innermost_frame(callstack: str) -> str:
-    """Return `file:line function` of the last frame of a traceback; empty without any."""
+    """Return `file:line function` of the last frame in the text of a traceback; empty if there is none."""
     frames = FRAME.findall(callstack)
     return "{}:{} {}".format(*frames[-1]) if frames else ""
 
 
 class GroupsFile(msgspec.Struct):
-    """What the `groups_*.json` of a rank says of its worker."""
+    """The fields of a rank's `groups_*.json` that say which worker the rank is."""
 
     rank: int
     local_rank: int
@@ -112,7 +112,7 @@ class GroupsFile(msgspec.Struct):
 
 
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
-    """Return the global rank of local rank 0 of the launch that logs to `logs`, by the files of its ranks."""
+    """Return the global rank of local rank 0 in the launch that logs to `logs`, read from `dumps`; None if unknown."""
     for path in dumps.glob("groups_*.json"):
         try:
             worker = msgspec.convert(read_json(path), GroupsFile)

@@ -22,9 +22,9 @@ DRAIN_S = 2.0
 
 
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
-    """Run a command to its end, with a copy of its output in `logs`.
+    """Run a command to its end, with a copy of its output in the folder `logs`.
 
-    Returns its exit status (minus the signal that killed it), and whether this process was asked to end.
+    Returns (exit status, whether this process was asked to end); the status is -N if signal N killed the command.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]
@@ -49,7 +49,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
 
 
 def in_foreground() -> bool:
-    """Return whether this process reads from a terminal, which then sends it Ctrl-C and the command too."""
+    """Return whether stdin is a terminal, which sends Ctrl-C to the command as well as to this process."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -57,9 +57,9 @@ def in_foreground() -> bool:
 
 
 def channel(sink: BinaryIO) -> tuple[int, int]:
-    """Return the two ends of the channel that replaces one of our streams.
+    """Return (our end, the command's end), descriptors of a channel that carries the command's output to us.
 
-    They belong to a pseudo-terminal if the stream is a terminal, else to a pipe.
+    They belong to a pseudo-terminal if `sink`, our own output, is a terminal, else to a pipe.
     """
     if not sink.isatty():
         return os.pipe()
@@ -72,7 +72,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
 
 
 def read_chunk(source: int) -> bytes:
-    """Return the next bytes; empty at the end, also where a terminal reports the end as an error."""
+    """Return the next bytes of a descriptor; empty at the end, also where a terminal reports the end as an error."""
     try:
         return os.read(source, 1 << 16)
     except OSError:
@@ -80,7 +80,10 @@ def read_chunk(source: int) -> bytes:
 
 
 def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
-    """Copy what a channel brings to our own output and to a file; a reader that has left ends only its own copy."""
+    """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`.
+
+    If one of these can no longer be written, the copying to the other goes on.
+    """
     sinks = [sink, file]
     while chunk := read_chunk(source):
         for each in list(sinks):
@@ -93,7 +96,10 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
 
 @contextlib.contextmanager
 def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
-    """Pass signals on to the command while it runs; yields the times at which they came (monotonic seconds)."""
+    """Pass signals that this process gets on to the command while the context is active.
+
+    Yields a list to which the time of each signal is added, in seconds of the monotonic clock.
+    """
     received: list[float] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -113,7 +119,10 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
 
 
 def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
-    """Return the exit status; a command that does not heed a signal is killed, and at once after the third one."""
+    """Wait for the command and return its exit status; `received` has the times of the signals passed on to it.
+
+    A command that ignores a signal is killed after a while, and at once after the third signal.
+    """
     while True:
         try:
             return process.wait(0.5)

@@ -16,9 +16,9 @@ WITHOUT_EFFECT = {
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:
-    """Return a launch with what the variables say where the command line says nothing, and a note on each variable.
+    """Return the launch request completed from environment variables such as NGPU, and a note on each one that is used.
 
-    They count for our trainer alone: what follows `--` has its own.
+    The command line takes precedence. The variables count for our trainer only, not for a command after `--`.
 
     Raises:
         UsageProblem: A variable has no usable value, or two contradict each other.
@@ -45,7 +45,7 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
 
 
 def with_config(request: Request, given: Mapping[str, str]) -> Request:
-    """Return a launch with the configuration that the variables name, if the command line names none.
+    """Return the request with the configuration that the variables `given` name, if the command line names none.
 
     Raises:
         UsageProblem: They name two, or a module without one.
@@ -63,7 +63,7 @@ def with_config(request: Request, given: Mapping[str, str]) -> Request:
 
 
 def rank_count(text: str) -> int:
-    """Return NGPU as a number.
+    """Return the value of NGPU, the number of ranks.
 
     Raises:
         UsageProblem: It is no number from 1.

@@ -22,7 +22,7 @@ DONE = b"done"
 
 @contextlib.contextmanager
 def guarded_job(folder: Path, job: str) -> Iterator[None]:
-    """Start a guard for the job that this process launches inside; Linux only."""
+    """Run a guard process for the job that is launched inside this context; it needs Linux."""
     if not Path("/proc/self/environ").exists():
         yield
         return
@@ -42,7 +42,7 @@ def guarded_job(folder: Path, job: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Wait for the end of the launcher, and clean up after it if it was killed."""
+    """Wait until the launcher ends; if it was killed, end the job's processes and record that in run.json."""
     folder, job, launcher = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if sys.stdin.buffer.read() == DONE:
         return

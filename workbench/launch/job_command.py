@@ -53,7 +53,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class JobCommand:
-    """A command that can be started: its words, its form, and the file of a Python program where it is known."""
+    """A command that can be started: its words, how it becomes ranks, and the file of its Python program if known."""
 
     words: tuple[str, ...]
     form: Form
@@ -72,7 +72,7 @@ class JobCommand:
 
 
 def job_command(words: Sequence[str]) -> JobCommand:
-    """Return the command in a form that can be started; a script `train.py` is run by this Python.
+    """Return how to start the words of a command; a script such as `train.py` is run by this Python interpreter.
 
     Raises:
         UsageProblem: There is no command.
@@ -92,7 +92,7 @@ def job_command(words: Sequence[str]) -> JobCommand:
 
 
 def python_command(words: tuple[str, ...]) -> JobCommand:
-    """Return a command of the Python interpreter: its program is a script, a module (`-m`) or code (`-c`).
+    """Return how to start a Python command, whose program is a script, a module (`-m`) or code (`-c`).
 
     Raises:
         InputError: There is no such script.
@@ -111,7 +111,7 @@ def python_command(words: tuple[str, ...]) -> JobCommand:
 
 
 def program_of(words: Sequence[str]) -> tuple[str, str]:
-    """Return what an interpreter runs, as ("-m", module), ("-c", code), ("", script); two empty texts: nothing.
+    """Return what a Python command line runs: ("-m", module), ("-c", code) or ("", script); ("", "") for nothing.
 
     >>> program_of(["python", "-X", "dev", "-um", "package.train", "--lr", "1"])
     ('-m', 'package.train')
@@ -128,13 +128,13 @@ def program_of(words: Sequence[str]) -> tuple[str, str]:
 
 
 def module_file(module: str) -> Path | None:
-    """Return the file of a module in the working folder; None where it is elsewhere."""
+    """Return the source file of a module if it is in the working folder, else None."""
     home = Path(*module.split("."))
     return next((path for path in (home.with_suffix(".py"), home / "__main__.py") if path.is_file()), None)
 
 
 def source_text(path: Path | None) -> str:
-    """Return the beginning of a program's text; empty where there is none."""
+    """Return the beginning of a program's source; empty if it cannot be read."""
     try:
         return path.read_bytes()[:SCRIPT_BYTES].decode(errors="replace") if path and path.is_file() else ""
     except OSError:

@@ -15,7 +15,10 @@ POLL_S = 0.2
 
 
 def processes_of(job: str) -> Iterator[int]:
-    """Yield the process IDs of a job on this machine but for this process and the collectors; Linux only."""
+    """Yield the process IDs of a job on this machine, without this process and the dump collectors; needs Linux.
+
+    `job` is the mark in the environment that the job's processes inherit.
+    """
     mark = f"{MARK}={job}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
@@ -26,7 +29,7 @@ def processes_of(job: str) -> Iterator[int]:
 
 
 def end_processes(job: str, grace_s: float = GRACE_S) -> int:
-    """End the processes of a job: by SIGTERM, and after `grace_s` seconds by SIGKILL. Returns how many there were."""
+    """End the processes of a job by SIGTERM, and after `grace_s` seconds by SIGKILL. Returns how many there were."""
     first = set(processes_of(job))
     send(first, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
@@ -37,7 +40,7 @@ def end_processes(job: str, grace_s: float = GRACE_S) -> int:
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
-    """Send a signal to processes, some of which may have ended."""
+    """Send a signal to each process ID in `pids`; those that have ended are skipped."""
     for pid in pids:
         try:
             os.kill(pid, number)

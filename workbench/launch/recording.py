@@ -25,7 +25,7 @@ USED_KEYS = (
 
 
 def recording_config(request: "Request") -> JobConfig:
-    """Return the configuration that the options beside `--` give.
+    """Return the configuration of the recorders for a command after `--`, from the launcher's options.
 
     Raises:
         UsageProblem: An option belongs to our trainer and has no effect on a command.
@@ -48,7 +48,7 @@ def no_effect(option: str, hint: str) -> UsageProblem:
 
 
 def recording(request: "Request", config: JobConfig) -> dict[str, object]:
-    """Return what the ranks of a foreign job record, as their start-up hook reads it."""
+    """Return the settings of the recorders for a command after `--`, as JSON values that its ranks read at start-up."""
     profiling = config.profiling
     timeout_key = any("train_timeout" in word for word in request.overrides)
     timeout_s = request.timeout or (config.comm.train_timeout_seconds if timeout_key else None)
@@ -64,7 +64,10 @@ def recording(request: "Request", config: JobConfig) -> dict[str, object]:
 
 
 def recorder_settings(recorded: dict[str, object]) -> dict[str, str]:
-    """Return the variables that attach the recorders to every Python process of a job."""
+    """Return the environment variables that attach the recorders to every Python process of a job.
+
+    `recorded` has the settings that `recording` returns.
+    """
     given = os.environ.get("PYTHONPATH")
     entries = [str(START_UP), *([given] if given else [])]
     hook = {"PYTHONPATH": os.pathsep.join(entries), VARIABLE: json.dumps(recorded | {"root": str(PACKAGE_ROOT)})}

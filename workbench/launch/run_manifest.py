@@ -23,7 +23,10 @@ Manifest = dict[str, object]
 
 
 class LauncherPart(msgspec.Struct):
-    """What the launchers of all nodes have written so far: each adds its own ranks, and the earliest error stays."""
+    """The fields of `run.json` that the launchers of all nodes write.
+
+    Each launcher adds the exit codes of its ranks, and the earliest error of all is kept as cause.
+    """
 
     exit_codes: dict[str, int] = {}
     launches: dict[str, object] = {}
@@ -31,7 +34,10 @@ class LauncherPart(msgspec.Struct):
 
 
 def record_start(folder: Path, command: Sequence[str], world_size: int | None) -> None:
-    """Write the `run.json` of a foreign job, which writes none itself; `world_size` is None where it is unknown."""
+    """Write the `run.json` of a job whose command writes none itself.
+
+    `world_size` is None where it is unknown.
+    """
     manifest = {
         "schema": "workbench.run/1",
         "argv": sys.argv,
@@ -46,9 +52,9 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
 
 
 def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:
-    """Write into `run.json` that the launcher was killed at the Unix time `began`, and how many processes that ended.
+    """Write into `run.json` that the launcher with process ID `pid` was killed, and that `ended` processes were ended.
 
-    A job that was over by then keeps the status that it has.
+    `began` is the Unix time at which that was noticed. A job that was over by then keeps its status.
     """
     with settling(folder):
         manifest = read_manifest(folder / "run.json")
@@ -60,7 +66,7 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Hold the lock on `run.json`: the launchers of several nodes end at the same time."""
+    """Hold a lock on the `run.json` in `folder`, as the launchers of several nodes may write it at the same time."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".settling").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,7 +80,10 @@ def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
 
 
 def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
-    """Add the outcome to what the trainer and other launchers wrote; the manifest of an earlier run is replaced."""
+    """Add the outcome to the `run.json` at `path`, which the trainer and other launchers may have written before.
+
+    The manifest of an earlier run is replaced.
+    """
     manifest = read_manifest(path)
     # Not by `started_ns`: the launcher of another node may have begun, and written, before this one began.
     if not manifest or path.stat().st_mtime < began:
@@ -91,14 +100,14 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write `run.json`; readers never see half of it."""
+    """Write `run.json` atomically, so that readers never see an incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
 
 
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
-    """Return the launches with this node's, and the earliest cause of all nodes that have ended."""
+    """Return `launches` with this node's launch added, and `cause`, the earliest error of all nodes so far."""
     first = outcome.first_rank
     if first is None and outcome.logs:
         first = first_rank_here(folder / "dumps", outcome.logs)
@@ -109,7 +118,7 @@ def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPa
 
 
 def launcher_part(manifest: Manifest) -> LauncherPart:
-    """Return what other launchers wrote; nothing where it is not what a launcher writes."""
+    """Return the fields that launchers have written into a manifest; empty ones if they are malformed."""
     known = {name: value for name in LauncherPart.__struct_fields__ if (value := manifest.get(name))}
     try:
         return msgspec.convert(known, LauncherPart)
@@ -118,7 +127,7 @@ def launcher_part(manifest: Manifest) -> LauncherPart:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest; empty where there is none, or where it is broken."""
+    """Return the content of a `run.json`; empty if it does not exist or is not valid JSON."""
     try:
         return msgspec.convert(read_json(path), Manifest)
     except (OSError, ValueError, msgspec.ValidationError):

@@ -14,12 +14,12 @@ from workbench.options import Scheduler
 
 
 def shell(job: Plan) -> str:
-    """Return what is handed to the scheduler: an sbatch script, or a torchx command."""
+    """Return the text that is submitted to the scheduler: an sbatch script, or a torchx command line."""
     return sbatch_script(job) if job.request.scheduler == Scheduler.SLURM else torchx_command(job)
 
 
 def submit(job: Plan) -> None:
-    """Hand the job to the scheduler.
+    """Submit the job to the scheduler, and print the scheduler's answer.
 
     Raises:
         WorkbenchError: The scheduler's command is not installed, or refuses the job.
@@ -33,7 +33,7 @@ def submit(job: Plan) -> None:
 
 
 def run_submission(command: Sequence[str], script: str | None = None) -> str:
-    """Return what the scheduler's command prints; `script` is its standard input."""
+    """Run the scheduler's command and return its output; `script` is its standard input."""
     name = command[0]
     if shutil.which(name) is None:
         raise MissingExtra(f"no {name} on this machine", "submit from a login node, or add --dry-run to see the job")
@@ -45,7 +45,7 @@ def run_submission(command: Sequence[str], script: str | None = None) -> str:
 
 
 def sbatch_script(job: Plan) -> str:
-    """Return a batch script that starts one launcher on each node; the first node hosts the rendezvous."""
+    """Return a Slurm batch script that starts one launcher on each node; the first node hosts the rendezvous."""
     return f"""\
 #!/bin/bash
 #SBATCH --job-name=workbench
@@ -63,7 +63,10 @@ srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.jo
 
 
 def launcher(request: Request) -> list[str]:
-    """Return this command as each node runs it; the number of processes is left to the node, which has the devices."""
+    """Return the `workbench launch` command line to run on each node, with the options of the request.
+
+    Without --nproc each node decides the number of processes itself, as it knows its devices.
+    """
     options = {
         "--config": request.config,
         "--module": request.module,
@@ -82,12 +85,12 @@ def launcher(request: Request) -> list[str]:
 
 
 def job_arguments(request: Request) -> list[str]:
-    """Return the words after the launcher's own options: the overrides, and a command after `--`."""
+    """Return the words that follow the launcher's options: configuration overrides, or `--` and the user's command."""
     return [*request.overrides, *(["--", *request.command] if request.command else [])]
 
 
 def torchx_command(job: Plan) -> str:
-    """Return the command that runs TorchX's distributed component; `.torchxconfig` names the cluster."""
+    """Return the command line that runs TorchX's dist.ddp component; `.torchxconfig` names the cluster."""
     if job.module is None:
         raise UsageProblem("TorchX starts a module, not a command", "give --trainer MODULE, or use --scheduler slurm")
     settings = ",".join(f"{name}={value}" for name, value in sorted(job.environment.items()))

@@ -33,19 +33,19 @@ HIDDEN = ("inputs", "verdict", "findings", "data")
 
 
 class StandIns:
-    """Stand-ins such as `host2`, numbered by kind in the order in which names are seen."""
+    """Replacements of names, such as `host2`, numbered by kind in the order in which the names are seen."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str] = {}
 
     def __call__(self, kind: str, name: str) -> str:
-        """Return the stand-in of a name, always the same."""
+        """Return the stand-in of a name, which is always the same; `kind` is its beginning, such as `host`."""
         number = 1 + sum(known == kind for known, _ in self._known)
         return self._known.setdefault((kind, name), f"{kind}{number}")
 
 
 def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
-    """Return the report and its run with every identifying text replaced; numbers and ids stay."""
+    """Return the report and its run with paths, hosts and addresses in all texts replaced; numbers and ids stay."""
     anonymiser = Anonymiser(hosts(run), texts(msgspec.to_builtins(report)))
     hidden = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
     anonymous = msgspec.structs.replace(report, **hidden)
@@ -54,7 +54,7 @@ def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]
 
 
 def hosts(run: Run) -> set[str]:
-    """Return the machines that the files of a run name."""
+    """Return the host names that occur in the run's files."""
     listed = run.manifest().get("hosts")
     named = set(listed.values()) if isinstance(listed, dict) else set()
     for artefact in run.of(Kind.GROUPS):
@@ -67,7 +67,7 @@ def hosts(run: Run) -> set[str]:
 
 
 def texts(value: object) -> Iterator[str]:
-    """Yield all texts in a tree of plain values, without the keys of mappings."""
+    """Yield all strings in nested dicts and lists, without the keys of dicts."""
     if isinstance(value, str):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -75,7 +75,7 @@ def texts(value: object) -> Iterator[str]:
 
 
 def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
-    """Return a copy of a value, a field of a struct, with each text in it replaced.
+    """Return a copy of a value with each string in it replaced by `anonymiser`; `field` is the struct field it is from.
 
     Members of enums are words of ours, and keys of mappings are names of fields: they stay.
     """
@@ -94,9 +94,9 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
 
 
 class Anonymiser:
-    """Replaces what identifies a machine, a user or a folder in a text.
+    """A function that replaces paths, hosts and addresses in a text.
 
-    `seen` are all texts that it will be used on: a path that is public in one of them is public in short in all.
+    `seen` are all texts that it will be used on: where a path is public in one of them, its short forms stay in all.
     """
 
     def __init__(self, hosts: Iterable[str], seen: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ class Anonymiser:
         return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
 
     def path(self, path: str) -> str:
-        """Return a path with the parts replaced that are not public."""
+        """Return a path with each part replaced that is not the same on every machine."""
         if path in self._public:
             return path
         parts = parts_of(path)
@@ -133,16 +133,16 @@ class Anonymiser:
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the folders and the file of a path, of Unix or Windows."""
+    """Return the names of the folders and the file in a Unix or Windows path."""
     return [part for part in re.split(r"[\\/]", path) if part]
 
 
 def first_public(parts: list[str]) -> int:
-    """Return the index of the first folder that every machine has (site-packages), or the length without one."""
+    """Return the index in `parts` of the first folder that every machine has (site-packages), else their number."""
     return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 
 def public_forms(path: str) -> list[str]:
-    """Return the short forms in which messages name a public file: its last two parts, or one."""
+    """Return the last part and the last two parts of a public file's path, as messages name it; empty if not public."""
     parts = parts_of(path)
     return ["/".join(parts[-count:]) for count in (1, 2)] if first_public(parts) < len(parts) else []

@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 900, 220
 
 
 def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
-    """Return a figure with these SVG shapes, and one entry of the legend for each name and colour."""
+    """Return an HTML figure with these SVG shapes and a legend; `colours` has the colour of each name in the legend."""
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()
     )
@@ -19,5 +19,5 @@ def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
 
 
 def text(value: object) -> str:
-    """Return a value as HTML text, escaped: it may come out of a hostile file."""
+    """Return a value as HTML text, escaped, as it may come from a hostile file."""
     return escape(clean(value))

@@ -64,7 +64,7 @@ def document(report: Report[object], run: Run) -> str:
 
 
 def card(finding: Finding) -> str:
-    """Return one finding: title, why, next and the evidence."""
+    """Return one finding as HTML: title, reason, next step and evidence."""
     title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
     about = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
     facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
@@ -76,7 +76,7 @@ def card(finding: Finding) -> str:
 
 
 def grid(section: Table) -> str:
-    """Return a table under its title."""
+    """Return a table as HTML, under its title."""
 
     def row(cells: tuple[str, ...], tag: str) -> str:
         styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))

@@ -12,7 +12,7 @@ from workbench.present.table import Table
 
 
 def document(report: Report[object], run: Run) -> str:
-    """Return the report as Markdown: verdict, findings, tables."""
+    """Return the report as Markdown text: verdict, findings, tables."""
     verdict = report.verdict
     lines = [
         f"# {STATUS_SIGNS[verdict.status]} {escape(verdict.kind.replace('_', ' '))}",
@@ -31,7 +31,7 @@ def document(report: Report[object], run: Run) -> str:
 
 
 def findings(report: Report[object]) -> list[str]:
-    """Return all findings as a list."""
+    """Return the lines of a Markdown list of all findings."""
     lines = ["## Findings", ""] if report.findings else []
     for finding in report.findings:
         ranks = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
@@ -42,7 +42,7 @@ def findings(report: Report[object]) -> list[str]:
 
 
 def grid(section: Table) -> list[str]:
-    """Return the lines of a table."""
+    """Return the lines of a Markdown table."""
     rule = ["---:" if i in section.numeric else "---" for i in range(len(section.columns))]
     rows = [section.columns, rule, *section.rows]
     lines = ["| " + " | ".join(cell if row is rule else escape(cell) for cell in row) + " |" for row in rows]
@@ -50,7 +50,7 @@ def grid(section: Table) -> list[str]:
 
 
 def escape(text: object) -> str:
-    """Return a text as plain text on one line: a hostile file may hold markup, links or HTML."""
+    """Return a text as one line in which Markdown and HTML are escaped, as it may come from a hostile file."""
     # A line break would end a table row or start a heading.
     flat = clean(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat)

@@ -81,7 +81,7 @@ def estimate(data: object) -> Tables:
 
 
 def tokens(data: object) -> Tables:
-    """Return the table of the tokens that a job trains on."""
+    """Return the tables of a report on the tokens that a job trains on."""
     from workbench.present.tables.rehearsal import token_tables
     from workbench.trainer_answers import TokensData
 
@@ -89,7 +89,7 @@ def tokens(data: object) -> Tables:
 
 
 def parity(data: object) -> Tables:
-    """Return the tables of the same training on several meshes."""
+    """Return the tables of a report that compares runs of the same training on several meshes."""
     from analyzers.parity import ParityData
     from workbench.present.tables.parity import parity_tables
 

@@ -9,7 +9,10 @@ NOT_FINITE = "✗"
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Return at most `width` characters, each the highest value of its stretch; NaN and infinity read `✗`."""
+    """Return a sparkline of at most `width` characters, each for the highest of several consecutive values.
+
+    NaN and infinity are drawn as `✗`.
+    """
     # A NaN among the values would make every level NaN.
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
@@ -17,19 +20,19 @@ def spark(values: Sequence[float], width: int) -> str:
 
 
 def stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
-    """Return the values in at most `width` stretches of nearly equal length."""
+    """Return the values divided into at most `width` consecutive lists of nearly equal length."""
     parts = min(width, len(values))
     edges = [len(values) * i // parts for i in range(parts + 1)] if parts else []
     return [values[a:b] for a, b in pairwise(edges)]
 
 
 def worst(values: Sequence[float]) -> float:
-    """Return the value that must stay visible: the first that is not finite, else the highest."""
+    """Return the value of several to draw: the first that is not finite, else the highest."""
     return next((value for value in values if not math.isfinite(value)), max(values))
 
 
 def level(value: float, low: float, high: float) -> str:
-    """Return the character for a value between `low` and `high`."""
+    """Return the block character for a value between `low` and `high`, `✗` if it is not finite."""
     # A loss that is NaN is the one value a reader looks for.
     if not math.isfinite(value):
         return NOT_FINITE

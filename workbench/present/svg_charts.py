@@ -28,7 +28,7 @@ PHASES = 8
 
 
 def charts(report: Report[object], run: Run) -> Iterator[str]:
-    """Yield a chart for each room that has one, as long as the files behind the report are still there."""
+    """Yield HTML figures of memory and of step phases, for the rooms of the report whose files still exist."""
     if isinstance(report.data, ParityData):
         yield from parity_charts(report.data)
         return
@@ -42,7 +42,7 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 
 
 def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator[str]:
-    """Yield memory over time of the device that ran out of memory, else of the one with the highest peak."""
+    """Yield the HTML figure of memory over time of the device that ran out of memory, else of the highest peak."""
     device = worst_first(data.devices)[0]
     artefact = file_behind(device.path, report, run)
     if artefact is None or not device.entries:
@@ -54,7 +54,7 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
 
 
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
-    """Return the file of a run that a report names; an anonymous report has a stand-in for its name."""
+    """Return the file of the run that a report lists as `path`, maybe an anonymous stand-in; None if it is gone."""
     named = next((file for file in report.inputs if file.path == path), None)
     # Rank, step and size together identify a file of a run, whatever its name.
     facts = named and (named.kind, named.rank, named.step, named.bytes)
@@ -63,7 +63,7 @@ def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
 
 
 def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[str]:
-    """Yield the phases of each step of the first culprit, else of the first rank."""
+    """Yield the HTML figure of the phases of each step, of the first rank in `culprits` with a step log, else any."""
     logs = run.of(*ROOMS["steps"])
     if not logs:
         return
@@ -78,7 +78,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure: the columns of a table as stacked bands, one x position a row, and a legend."""
+    """Return an HTML figure of stacked bands with a legend: `layers` has a column per band and a row per x position."""
     names = [str(name) for name in layers]
     above = layers.to_numpy(float).cumsum(axis=1)
     # Layers without a byte must not divide by zero.
@@ -92,7 +92,7 @@ def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) 
 
 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:
-    """Return the SVG path around a band: along its upper edge from left to right, and back along the lower one."""
+    """Return the SVG path around the band between the lower edge `low` and the upper edge `high`."""
     wide = WIDTH / len(high)
     there = [f"{i * wide:.1f} {HEIGHT - y:.1f}H{(i + 1) * wide:.1f}" for i, y in enumerate(high)]
     back = [f"{(i + 1) * wide:.1f} {HEIGHT - y:.1f}H{i * wide:.1f}" for i, y in reversed(list(enumerate(low)))]

@@ -11,7 +11,7 @@ ROWS = 12
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column heads and rows of text. Cells of columns in `numeric` are aligned to the right."""
+    """A title, column heads and rows of text; columns in `numeric` are right-aligned, `left_out` rows are not shown."""
 
     title: str
     columns: tuple[str, ...]
@@ -21,9 +21,9 @@ class Table:
 
 
 def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int = ROWS) -> Table:
-    """Return a table with heads such as `rank> | phase`, where `>` marks a column of numbers.
+    """Return a table of at most `limit` rows with heads such as `rank> | phase`; `>` marks a column of numbers.
 
-    A cell of None reads `unknown`; builders give "" where a cell does not apply.
+    A cell of None reads `unknown`; callers give "" where a cell does not apply.
     """
     heads = [head.strip() for head in columns.split("|")]
     cells = [tuple(UNKNOWN if cell is None else str(cell) for cell in row) for row in rows]

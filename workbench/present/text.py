@@ -24,7 +24,7 @@ FINDINGS = 8
 
 
 def document(report: Report[object], run: Run) -> str:
-    """Return the report as text; in colour only where stdout is a terminal that supports it."""
+    """Return the report as text for a terminal; in colour only if stdout is a terminal that supports it."""
     buffer = io.StringIO()
     # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -43,7 +43,7 @@ def document(report: Report[object], run: Run) -> str:
 
 
 def head(report: Report[object]) -> Group:
-    """Return the verdict with its reason, the next step and the missing evidence."""
+    """Return the verdict with its reason, the next step and the evidence that is missing."""
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
@@ -65,13 +65,13 @@ def head(report: Report[object]) -> Group:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the first facts behind a finding, one a line."""
+    """Return the first facts behind a finding, one per line."""
     lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:5]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 
 
 def grid(section: Table) -> Group:
-    """Return a table under its title."""
+    """Return a table for Rich, under its title."""
     drawn = Grid(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, column in enumerate(section.columns):
         drawn.add_column(Text(column), justify="right" if i in section.numeric else "left", overflow="fold")
@@ -84,7 +84,7 @@ def grid(section: Table) -> Group:
 
 
 def findings(report: Report[object]) -> Group:
-    """Return the findings: the first `FINDINGS` with why and next, the rest as a count."""
+    """Return the first `FINDINGS` findings with reason and next step, and the number of the others."""
     parts: list[Text | Padding] = [Text("\nFindings", style="bold")]
     for finding in report.findings[:FINDINGS]:
         sign = Text(f"  {SEVERITY_SIGNS[finding.severity]} ", style=SEVERITIES[finding.severity])
@@ -98,10 +98,10 @@ def findings(report: Report[object]) -> Group:
 
 
 def about(finding: Finding) -> str:
-    """Return the ranks that a finding is about, in parentheses."""
+    """Return the ranks that a finding is about, in parentheses; empty if it names none."""
     return f" ({rank_names(finding.ranks)})" if finding.ranks else ""
 
 
 def more(run: Run) -> str:
-    """Return the command that shows more."""
+    """Return the command line that shows more about a run."""
     return f"More: workbench inspect {clean(run.root)}   (terminal app; --web opens the dashboard, --json prints data)"

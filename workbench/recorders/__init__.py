@@ -24,7 +24,7 @@ HOMES = {"Attached": "attach", "start": "attach", "Recorders": "combined", "Reco
 
 
 def __getattr__(name: str) -> object:
-    """Import the module that defines a public name, and torch with it, when the name is first used."""
+    """Return a public name of this package; its module, and torch with it, is imported only on first use."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> "Attached":
-    """Attach the recorders to this rank: its dumps are collected into `folder`/dumps when the job hangs or dies.
+    """Start the recorders on this rank: when the job hangs or dies, dumps are collected into `folder`/dumps.
 
     `timeout_s` is the timeout of the job's collectives, by default that of its default group; dumps are taken well
     before it passes. An error that ends the script is recorded too. A second call returns the first call's object.
@@ -49,19 +49,22 @@ def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> 
 def attach(
     folder: Path, timeout_s: float | None, steps: StepRecorder, on_error: Callable[[BaseException], None]
 ) -> "Attached":
-    """Attach the recorders where the steps are known; `on_error` is called with an error that ends the script."""
+    """Attach the recorders to this rank, whose step and phase the recorder `steps` knows.
+
+    `on_error` is called with an exception that ends the script.
+    """
     Attached.now = Attached(folder, default_timeout() if timeout_s is None else timeout_s, steps, on_error)
     return Attached.now
 
 
 def default_timeout() -> float:
-    """Return the seconds after which a collective of the default group gives up."""
+    """Return the timeout of collectives in the default process group, in seconds."""
     group = dist.distributed_c10d._get_default_group()  # noqa: SLF001
     return float(group._get_backend(group._device_types[0]).options._timeout.total_seconds())  # noqa: SLF001
 
 
 class Attached:
-    """The recorders inside a script that does not call them again."""
+    """The recorders of a script that does not call them itself; `now` is the one attached to this process, if any."""
 
     now: "Attached | None" = None
 
@@ -95,7 +98,7 @@ class Attached:
             Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:
-        """Mark a clean end of the rank.
+        """Mark that the rank ended without an error.
 
         It runs by itself when the interpreter exits, but not after an `os._exit`.
         """
@@ -110,7 +113,10 @@ class Attached:
         self.flight.close()
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Remember an exit with a status that means failure, which no hook sees; a script that catches it goes on."""
+        """Remember a call of `sys.exit` with a status that means failure, which no hook sees, and exit.
+
+        A script may catch the exit and go on.
+        """
         try:
             self._previous_exit(status)
         except SystemExit as error:
@@ -121,12 +127,12 @@ class Attached:
         raise AssertionError
 
     def follow(self, steps: StepRecorder) -> None:
-        """Take the position of this rank from a step recorder."""
+        """Take this rank's step and phase from a step recorder from now on."""
         self._steps, self._heartbeat = steps, steps.heartbeat
 
     @property
     def _position(self) -> tuple[int, str]:
-        """The step and phase of the rank; the steps of a script that does not time them are unknown."""
+        """(step, phase) of the rank; (0, "running") in a script whose steps are not timed."""
         return (self._steps.current_step, self._steps.current_phase) if self._steps else (0, "running")
 
     def _beat(self) -> None:
@@ -134,7 +140,7 @@ class Attached:
         self._heartbeat.beat(step, phase.encode())
 
     def _end_of_child(self) -> None:
-        """End as a child of `multiprocessing` does, which runs neither `atexit` nor `sys.excepthook`."""
+        """Record the end of a `multiprocessing` process, which runs neither `atexit` nor `sys.excepthook`."""
         error = sys.exc_info()[1]
         # torch.multiprocessing.spawn turns an exception into an exit.
         error = error.__context__ if isinstance(error, SystemExit) else error
@@ -144,9 +150,9 @@ class Attached:
             self._record(error)
 
     def _watch(self) -> None:
-        """Advance the heartbeat when new collectives were issued.
+        """Advance the heartbeat whenever this rank has issued new collectives.
 
-        A stuck rank issues none, and one that holds the GIL does not run this thread: both heartbeats stop.
+        A stuck rank issues none, and while the GIL is held this thread does not run: in both cases the heartbeat stops.
         """
         before: dict[str, int] = {}
         while not self._ended.wait(self._check_interval_s):
@@ -160,7 +166,7 @@ class Attached:
             before = now
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Record an error that ends the script, while this rank can still be asked for its dump."""
+        """Record an exception that ends the script, while this rank can still answer requests for its dump."""
         self._previous_hook(kind, error, trace)
         self._record(error.with_traceback(trace))
 
@@ -176,7 +182,7 @@ class Attached:
 def warn_without_ring() -> None:
     """Warn if Flight Recorder is off.
 
-    PyTorch has read the size of its ring by now, so it cannot be switched on any more.
+    PyTorch has read the size of its ring buffer by now, so it cannot be switched on any more.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     # The second name is the older one, which torch still reads.

@@ -8,7 +8,10 @@ _on_flight: list[Callable[[], None]] = []
 
 
 def register(on_steps: Callable[[Any], None], on_flight: Callable[[], None]) -> None:
-    """Remember what to do once the script starts a step recorder, which is passed on, or a flight recorder."""
+    """Register what to do when the script starts recorders of its own.
+
+    `on_steps` is called with the script's step recorder, `on_flight` when it starts a flight recorder.
+    """
     _on_steps.append(on_steps)
     _on_flight.append(on_flight)
 
@@ -26,6 +29,6 @@ def give_way_to_flight() -> None:
 
 
 def forget() -> None:
-    """Forget the automatic recorders, which do not live in a forked child."""
+    """Forget the registered functions, in a forked child, where the automatic recorders do not run."""
     _on_steps.clear()
     _on_flight.clear()

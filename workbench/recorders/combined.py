@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recorders:
-    """Record memory, traces, steps and hangs of one rank, as `options` say.
+    """Records memory, traces, steps and hangs of one rank, as `options` say.
 
     Create it after the process group and the model; call `prepare` before the process group. Call `failed` and `close`
     before the process group is destroyed.
@@ -60,13 +60,13 @@ class Recorders:
 
     @staticmethod
     def prepare(options: RecorderOptions) -> None:
-        """Set the environment variables that PyTorch reads when the process group is made."""
+        """Set the environment variables that PyTorch reads when the process group is created."""
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise Kineto prints two lines per profiler session
         FlightRecorder.prepare(options.folder, options.trace_buf_size)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Record one step; yields the line of the step log, to be filled in by the loop."""
+        """Record a training step inside; yields its line of the step log, which the training loop completes."""
         plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
         traced = plan is not None and plan.is_traced(step)
         with self.steps.step(step) as line:
@@ -83,7 +83,7 @@ class Recorders:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Record a phase of the step, such as data_wait, fwd, bwd or optim."""
+        """Record a phase of the step inside, such as data_wait, fwd, bwd or optim."""
         with ExitStack() as stack:
             stack.enter_context(self.steps.phase(name))
             if self.memory:
@@ -93,7 +93,7 @@ class Recorders:
             yield
 
     def failed(self, error: BaseException) -> None:
-        """Write what explains an error: step log, memory snapshot, dumps. Call it before raising the error on."""
+        """Write the step log, memory snapshot and dumps that explain an error. Call it before raising it again."""
         self.steps.stop()
         if self.memory:
             try:
@@ -104,7 +104,7 @@ class Recorders:
             self.flight.failed(error, step=self.steps.current_step, phase=self.steps.current_phase)
 
     def close(self) -> None:
-        """Mark a clean end of the run on this rank."""
+        """Mark that this rank ended without an error."""
         for recorder in (self.traces, self.memory, self.flight, self.steps):
             if recorder:
                 recorder.close()
@@ -142,7 +142,7 @@ def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
 
 
 def start_flight(options: RecorderOptions) -> FlightRecorder:
-    """Return a flight recorder that serves dumps already."""
+    """Start a flight recorder, which serves dumps from now on, and return it."""
     flight = FlightRecorder(
         options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
     )

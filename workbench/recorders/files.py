@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of this process in its job, from the launcher's environment variables."""
+    """The position of this process in its job, from the launcher's environment variables."""
 
     rank: int
     local_rank: int
@@ -23,7 +23,7 @@ class RankInfo:
 
     @classmethod
     def here(cls) -> "RankInfo":
-        """Return the rank of this process.
+        """Return the RankInfo of this process.
 
         It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. Ranks that a script
         starts itself may have none of these: then the default process group says which rank this is, as if all ranks
@@ -57,7 +57,7 @@ def group_position() -> tuple[int, int] | None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that readers see all of it or nothing; create its folder if needed."""
+    """Write a file atomically, so that readers see all of it or nothing; its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(content)
@@ -66,7 +66,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` as indented JSON, complete or not at all."""
+    """Write `value` as indented JSON, atomically."""
     write_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """Options of all recorders together, named as in torchtitan's profiling and comm sections.
+    """Options of all recorders, named as in torchtitan's profiling and comm sections.
 
     Frequencies and windows are in steps, sizes in entries, timeouts in seconds; folders are relative to `folder`.
-    `memory_until` is the step after which a table of the memory is printed, if one is.
+    `memory_until` is the step after which a table of the memory is printed, or None.
     """
 
     folder: str = "outputs"

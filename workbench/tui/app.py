@@ -36,7 +36,7 @@ SEARCH_HELP = "enter: go to the first match   n N: next, previous match   esc: c
 
 
 class Answered(Message):
-    """A message: a worker thread has finished the report."""
+    """Message: a worker thread has computed the report."""
 
     def __init__(self, report: Report[object]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Answered(Message):
 
 
 class Failed(Message):
-    """A message: a worker thread could not make the report, and why."""
+    """Message: a worker thread could not compute the report; it holds the error."""
 
     def __init__(self, error: WorkbenchError) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class WorkbenchApp(RaisingApp[None]):
 
     @work(thread=True, exclusive=True)
     def _ask(self) -> None:
-        """Ask in a thread, which mostly waits: child processes read the files."""
+        """Compute the report in a thread, which mostly waits for the child processes that read the files."""
         try:
             self.post_message(Answered(self._subject.ask()))
         except WorkbenchError as error:
@@ -138,14 +138,14 @@ class WorkbenchApp(RaisingApp[None]):
                 await tabs.turn_to(self._subject.views[number - 1])
 
     async def on_evidence_wanted(self, message: EvidenceWanted) -> None:
-        """Turn to the evidence of a finding."""
+        """Show the view with the evidence of a finding."""
         tabs = self.query_one(ViewTabs)
         await tabs.turn_to(message.link.room)
         if isinstance(tabs.pane, ShowsEvidence):
             await tabs.pane.show_evidence(message.link)
 
     async def action_search(self) -> None:
-        """Ask for a text to find in the view that is shown."""
+        """Open the search field for the current view."""
         for tabs in self.query(ViewTabs):
             if isinstance(tabs.pane, PreparesSearch):
                 await tabs.pane.before_search()
@@ -159,7 +159,7 @@ class WorkbenchApp(RaisingApp[None]):
             self.notify("this view cannot be searched", markup=False)
 
     def action_leave(self) -> None:
-        """Close the search, else show the chart again that was hidden to make room."""
+        """Close the search field, else show the chart again if it was hidden for more room."""
         if self.query_one("#search", Input).has_class("hidden"):
             self.query(".top").remove_class("hidden")
             return
@@ -170,19 +170,19 @@ class WorkbenchApp(RaisingApp[None]):
         self.query_one(ViewTabs).give_keys()
 
     def action_focus_evidence(self) -> None:
-        """Give the view below the chart all the room, or show the chart again."""
+        """Hide the chart so that the view below it gets all the room, or show the chart again."""
         for tabs in self.query(ViewTabs):
             tabs.pane.query(".top").toggle_class("hidden")
 
     def cursor_text(self) -> str:
-        """Return the text under the cursor of the focused widget, or of one around it; empty without any."""
+        """Return the text at the cursor of the focused widget or of a widget around it; empty if there is none."""
         focused = self.screen.focused
         nodes = focused.ancestors_with_self if focused is not None else []
         texts = (node.text_at_cursor() for node in nodes if isinstance(node, HasCursorText))
         return next(filter(None, texts), "")
 
     def action_source(self) -> None:
-        """Show the file that the text under the cursor names."""
+        """Show the source file that the text under the cursor names, or report that it is not here."""
         source = find_source(self.cursor_text())
         if source is None:
             self.notify("no source file under the cursor is on this machine", markup=False)
@@ -197,18 +197,18 @@ class WorkbenchApp(RaisingApp[None]):
             self._open_source()
 
     def _open_source(self) -> None:
-        """Show the file that the text under the cursor names, if it names one."""
+        """Open the source file that the text under the cursor names, if it names one."""
         if source := find_source(self.cursor_text()):
             self.push_screen(SourceScreen(*source))
 
     def action_copy(self) -> None:
-        """Copy the text under the cursor, else the command that shows the same."""
+        """Copy the text under the cursor to the clipboard, else the command that shows the same."""
         text = self.cursor_text() or self._subject.command
         self.copy_to_clipboard(text)
         self.notify(f"copied: {clean(text)[:200]}", markup=False)
 
     def action_web(self) -> None:
-        """Open the run in a browser, or say at which address it can be opened."""
+        """Open the run in the dashboard, or show the address at which it can be opened."""
         self._dashboard = self._dashboard or Dashboard(self._subject.runs[0].root)
         self._announce(self._dashboard)
 
@@ -218,7 +218,7 @@ class WorkbenchApp(RaisingApp[None]):
         self.call_from_thread(self.notify, message, timeout=20, markup=False)
 
     async def action_quit(self) -> None:
-        """Quit, and stop the processes that are still reading."""
+        """Quit, and end the child processes that are still reading."""
         if self._dashboard is not None:
             self._dashboard.close()
         if self.report is None:
@@ -227,7 +227,7 @@ class WorkbenchApp(RaisingApp[None]):
 
 
 def open_app(subject: Subject) -> None:
-    """Show a subject until the user quits."""
+    """Show a run or comparison in the terminal app until the user quits."""
     # What is loaded by now stays loaded. Python would look through it for garbage now and then, and a key that is
     # pressed meanwhile would wait for a tenth of a second.
     gc.freeze()

@@ -14,9 +14,9 @@ Answer = TypeVar("Answer")
 def ask_in_background(
     widget: Widget, group: str, question: Callable[[], Answer], show: Callable[[Answer], None]
 ) -> None:
-    """Run `question` in a thread, and give its answer to `show` on the event loop.
+    """Run `question` in a thread, and then call `show` with its answer on the event loop.
 
-    The answer is dropped if a newer question of the `group` has come in the meantime. The question must be made of
+    The answer is dropped if a newer question of the same `group` was asked meanwhile. The question must be made of
     plain values: looking at a widget's size or position may lay out the screen, which in a thread would run beside the
     event loop's own layout and without an app.
     """

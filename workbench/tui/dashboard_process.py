@@ -16,7 +16,7 @@ OUTPUT_BYTES = 1 << 16
 
 
 class Dashboard:
-    """Runs `workbench serve` as long as the app does."""
+    """Runs `workbench serve` in a process of its own until the app ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,13 +24,13 @@ class Dashboard:
         self._message = ""
 
     def open(self) -> str:
-        """Start serving, open a browser if there is one, and return a sentence that says where the page is."""
+        """Start the server, open a browser if there is one, and return a sentence with the address of the page."""
         if self._process is None or self._process.poll() is not None:
             self._message = self._start()
         return self._message
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop the server."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -53,5 +53,5 @@ class Dashboard:
 
 
 def text_of(file: IO[bytes]) -> str:
-    """Return all text written so far, without moving the writer's position in the file."""
+    """Return all text that was written to a file so far, without moving the position of its writer."""
     return os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")

@@ -15,23 +15,23 @@ class ShowsEvidence(Protocol):
 
 @runtime_checkable
 class PreparesSearch(Protocol):
-    """A pane that has to show something else before it can be searched."""
+    """A pane that may have to change its view before it can be searched."""
 
     async def before_search(self) -> None:
-        """Show a widget that can be searched."""
+        """Show a view that can be searched."""
 
 
 @runtime_checkable
 class Searchable(Protocol):
-    """A widget with a search."""
+    """A widget that can be searched."""
 
     def search(self, text: str) -> None:
-        """Move the cursor to the first match."""
+        """Move the cursor to the first match of the text."""
 
 
 @runtime_checkable
 class HasCursorText(Protocol):
-    """A widget whose cursor is on a text."""
+    """A widget that can return the text under its cursor."""
 
     def text_at_cursor(self) -> str:
-        """Return the text; empty where there is none."""
+        """Return the text under the cursor; empty if there is none."""

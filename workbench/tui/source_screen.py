@@ -13,7 +13,7 @@ from workbench.tui.widgets.row_list import RowList
 
 
 class SourceScreen(ModalScreen[None]):
-    """A file with one line marked."""
+    """A screen that shows a source file with one line highlighted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
     DEFAULT_CSS = """

@@ -25,7 +25,10 @@ POLL_S = 0.5
 
 
 class WatchApp(RaisingApp[bool]):
-    """Shows a job until its user leaves; `run()` returns True when they want to inspect what was recorded."""
+    """Shows the state of a job until the user leaves.
+
+    `run()` returns True if the user wants to inspect what was recorded.
+    """
 
     TITLE = "workbench watch"
     CSS_PATH = "watch.tcss"
@@ -63,7 +66,7 @@ class WatchApp(RaisingApp[bool]):
 
     @work(thread=True, group="look")
     def _look(self) -> None:
-        """Look off the event loop, as the files of thousands of ranks may lie on a slow disk."""
+        """Read the state of the job in a thread, as the files of thousands of ranks may be on a slow disk."""
         # A look may take longer than the time to the next one, and two at once would change the same logs.
         if self._paused or not self._looking.acquire(blocking=False):
             return
@@ -94,12 +97,12 @@ class WatchApp(RaisingApp[bool]):
         self._redraw()
 
     def action_sort(self) -> None:
-        """Sort the ranks by trouble, or by number."""
+        """Sort the ranks by trouble, or by rank number."""
         self._troubled_first = not self._troubled_first
         self._redraw()
 
     def action_pause(self) -> None:
-        """Stop looking at the job, or go on."""
+        """Pause the display, or continue it."""
         self._paused = not self._paused
         self.sub_title = f"{clean(self._watcher.folder)}{'   paused' if self._paused else ''}"
 

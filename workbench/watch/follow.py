@@ -21,7 +21,7 @@ QUIET_S = 60.0
 
 
 def follow(folder: Path) -> None:
-    """Print what happens to a job until it ends."""
+    """Print the status of a job until it ends."""
     watcher, log_lines = JobWatcher(folder), LogLines()
     while True:
         job = watcher.look()
@@ -34,7 +34,7 @@ def follow(folder: Path) -> None:
 
 
 def has_ended(job: WatchedJob) -> bool:
-    """Return whether the job is over: no further steps and no further verdict will follow."""
+    """Return whether the job has ended, and no further step or verdict will follow."""
     if job.analysing:
         return False
     quiet_s = min((rank.quiet_s for rank in job.now.ranks), default=0.0)
@@ -42,7 +42,7 @@ def has_ended(job: WatchedJob) -> bool:
 
 
 class LiveDisplay:
-    """Shows a job that this process launches, from a thread of its own: `with LiveDisplay(folder, since): ...`.
+    """Shows a job that this process launches, in a thread of its own: `with LiveDisplay(folder, since): ...`.
 
     With `trouble_only` it prints lines about trouble and verdicts, and leaves steps to the job's own output.
     """
@@ -63,7 +63,7 @@ class LiveDisplay:
         self._thread.join(timeout=5)
 
     def _states(self) -> Iterator[WatchedJob]:
-        """Yield the job again and again until stopped, and once after that, so that its last steps are shown."""
+        """Yield the state of the job repeatedly until stopped, and once more then, to show the last steps."""
         while not self._stop.wait(POLL_S):
             yield self._watcher.look()
         yield self._watcher.look()

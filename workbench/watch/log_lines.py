@@ -11,7 +11,10 @@ from workbench.watch.watched_job import WatchedJob
 
 
 class LogLines:
-    """Remembers what it has said, so that each thing is said once; a restarted job says its steps again."""
+    """Turns the states of a watched job into lines, and remembers them so that each is printed once.
+
+    The steps of a restarted job are printed again.
+    """
 
     def __init__(self, *, with_steps: bool = True) -> None:
         self._with_steps = with_steps
@@ -22,7 +25,7 @@ class LogLines:
         self._sentence = ""
 
     def new_lines(self, job: WatchedJob) -> Iterator[str]:
-        """Yield the lines on what is new since the last call."""
+        """Yield the lines on what has happened since the last call."""
         yield from self._restart_lines(job.now)
         if self._with_steps:
             yield from self._step_lines(job.now)
@@ -43,7 +46,7 @@ class LogLines:
                 yield step_line(step, now)
 
     def _trouble_lines(self, now: JobState) -> Iterator[str]:
-        """Yield findings once each, lost and stalled ranks when they change."""
+        """Yield a line for each new finding, and for lost and stalled ranks whenever these change."""
         for finding in now.findings:
             if finding.id not in self._finding_ids:
                 self._finding_ids.add(finding.id)
@@ -71,7 +74,7 @@ class LogLines:
 
 
 def step_line(step: FinishedStep, now: JobState) -> str:
-    """Return one step as `step 3/10  loss 5.1000  1,234 tok/s  memory 1.2 GiB  took 870 ms`."""
+    """Return a finished step as text such as `step 3/10  loss 5.1000  1,234 tok/s  memory 1.2 GiB  took 870 ms`."""
     total = f"/{now.steps}" if now.steps else ""
     loss = "unknown" if step.loss is None else f"{step.loss:.4f}"
     rate = "" if step.tokens_per_s is None else f"  {step.tokens_per_s:,.0f} tok/s"

@@ -41,13 +41,13 @@ def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
 
 
 def summary(now: JobState) -> Text:
-    """Return status, step, loss, speed and time left as one line that wraps."""
+    """Return a line of text, which wraps, with status, step, loss, speed and time left."""
     sign, colour = LIVE_STATE_SIGNS.get(now.status, "?"), LIVE_STATES.get(now.status, STATUSES["unknown"])
     return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(progress(now)))
 
 
 def progress(now: JobState) -> list[str]:
-    """Return what is known of the job's progress, the most wanted first."""
+    """Return what is known of the job's progress as short texts such as `step 3/10`, the most important first."""
     total = f"/{now.steps}" if now.steps else ""
     loss = now.recent[-1].loss if now.recent else None
     facts = [
@@ -64,7 +64,7 @@ def progress(now: JobState) -> list[str]:
 
 
 def charts(now: JobState, width: int) -> list[Text]:
-    """Return loss and step time as sparklines, and the phases of a step as a bar."""
+    """Return the lines of two sparklines, loss and step time, and of a bar with the phases of a step."""
     if not now.recent:
         return []
     room = max(8, width - LABEL_WIDTH - 2 * NUMBER_WIDTH)
@@ -76,14 +76,20 @@ def charts(now: JobState, width: int) -> list[Text]:
 
 
 def sparkline(label: str, values: Sequence[float], room: int, written: Callable[[float], str]) -> Text:
-    """Return `loss  6.1243  █▇▅▃▁  4.5123`: the first value, the line, the last value as `written` puts it."""
+    """Return a line such as `loss  6.1243  █▇▅▃▁  4.5123`: label, first value, sparkline, last value.
+
+    `room` is the width of the sparkline in characters; `written` returns a value as text.
+    """
     first, last = written(values[0]).rjust(NUMBER_WIDTH - 1), written(values[-1]).rjust(NUMBER_WIDTH - 2)
     line = (spark(values, room), STATUSES["ok"])
     return Text.assemble((label.ljust(LABEL_WIDTH), "dim"), first, " ", line, " ", last)
 
 
 def phase_bar(shares: dict[str, float], width: int) -> Text:
-    """Return `phases  ███ fwd 31 % █████ bwd 55 %`: each phase behind a bar of its share; small phases are left out."""
+    """Return a line such as `phases  ███ fwd 31 % █████ bwd 55 %`, in which each bar is as long as the phase's share.
+
+    Small phases are left out.
+    """
     labels = {f" {clean(name)} {percent(part)} ": name for name, part in shares.items() if part >= SMALLEST_PHASE}
     room = max(0, width - sum(map(len, labels)))
     line = Text("phases".ljust(LABEL_WIDTH), style="dim")
@@ -94,7 +100,7 @@ def phase_bar(shares: dict[str, float], width: int) -> Text:
 
 
 def alerts(job: WatchedJob) -> list[Text]:
-    """Return a line for lost ranks, a stall, each finding, and a verdict that is being worked out."""
+    """Return a line for each of: lost ranks, a stall, each finding, a verdict that is being computed."""
     now, lost = job.now, lost_ranks(job.now)
     lines = [alert("error", LAUNCHER_LOST)] if now.launcher_lost else []
     lines += [alert("error", lost_text(lost))] if lost else []
@@ -110,7 +116,7 @@ def alert(severity: str, text: str) -> Text:
 
 
 def lost_ranks(now: JobState) -> list[int]:
-    """Return the ranks whose process ended while the job continues.
+    """Return the ranks whose process has ended while the job continues.
 
     The list is empty for a job that has ended, whose verdict names them.
     """
@@ -125,7 +131,7 @@ def lost_text(ranks: Sequence[int]) -> str:
 
 
 def stall_text(stall: StalledRanks) -> str:
-    """Return which ranks do not move, since when, and what the recorders and the collectives will do about it."""
+    """Return a sentence about stalled ranks: which, since when, and when recorders and collectives will react."""
     ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
     text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.stalled_s)}"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
@@ -136,7 +142,7 @@ def stall_text(stall: StalledRanks) -> str:
 
 
 def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
-    """Sort ranks: lost and stalled ones, then those that will run out of memory, then the fullest."""
+    """Return the ranks sorted: lost and stalled ones, then those about to run out of memory, then by memory used."""
     grave = (*LOST_STATES, "stalled")
     return sorted(
         ranks,
@@ -150,7 +156,7 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
 
 
 def rank_line(rank: RankState) -> Text:
-    """Return a line of the table under `RANK_HEADS`."""
+    """Return the line of a rank in the table with the heads `RANK_HEADS`."""
     sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
     meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
     room = size(rank.headroom_bytes) if rank.limit_bytes else "no limit"
@@ -166,5 +172,5 @@ def rank_line(rank: RankState) -> Text:
 
 
 def time_in_phase(rank: RankState) -> str:
-    """Return how long a rank has been in its phase; empty for a rank that has ended."""
+    """Return as text how long a rank has been in its phase; empty if the rank has ended."""
     return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

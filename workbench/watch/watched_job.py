@@ -25,9 +25,9 @@ NO_EVIDENCE: Evidence = ((), False)
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """A job at one moment.
+    """The state of a job at one moment, and the newest report on its dumps.
 
-    `report` holds the newest verdict, `analysing` says that a newer one is on its way, and `problem` why there is none.
+    `analysing` says that a newer report is being computed, `problem` why there is none.
     """
 
     now: JobState
@@ -37,7 +37,7 @@ class WatchedJob:
 
 
 class JobWatcher:
-    """Reads the folder of a job, and asks the analyzers about its dumps in a thread that waits for child processes."""
+    """Reads the state of a job from its folder, and has its dumps analysed in the background."""
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class JobWatcher:
         self._thread: threading.Thread | None = None
 
     def look(self) -> WatchedJob:
-        """Return the job as it is now."""
+        """Return the current state of the job."""
         now = self._follower.look()
         vanished = any(rank.state is RankStatus.GONE for rank in now.ranks)
         patience_s = EXIT_CODE_S if vanished and not now.ended else SETTLED_S
@@ -61,7 +61,7 @@ class JobWatcher:
 
     @property
     def analysing(self) -> bool:
-        """Whether a verdict on newer evidence is on its way."""
+        """Whether an analysis of newer dumps is running."""
         return self._newest != self._analysed or self._busy
 
     @property
@@ -69,7 +69,10 @@ class JobWatcher:
         return self._thread is not None and self._thread.is_alive()
 
     def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
-        """Ask the analyzers when the evidence has changed and settled, and once more when the job has failed."""
+        """Start an analysis if the dumps have changed and then not changed for `patience_s` seconds.
+
+        One more is started when the job has failed.
+        """
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()
         settled = time.monotonic() - self._newest_since > patience_s

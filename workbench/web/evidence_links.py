@@ -8,7 +8,7 @@ from workbench.web.served_run import ServedRun
 
 
 def evidence_address(served: ServedRun, finding: Finding) -> str | None:
-    """Return the address of what a finding rests on; None where no page shows it."""
+    """Return the address of the page that shows the evidence of a finding; None if no page does."""
     at = evidence_link(finding)
     if at is None or at.room not in served.rooms.names:
         return None
@@ -17,14 +17,14 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query of the URL that opens a page (memory, hang, ...) at the data behind a finding."""
+    """Return the query of the address at which a page (memory, hang, ...) shows the evidence of a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
     ask = {**queries, "logs": logs_query}.get(at.room)
     return ask(served, at) if ask else {}
 
 
 def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the device; for a leak also the first and the last step between which it grew."""
+    """Return the query for the finding's device; for a leak also for the steps between which memory grew."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
     # A rank has a snapshot for each recorded step: the one of the finding shows what it is about.
@@ -36,30 +36,30 @@ def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def hang_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the process group that hangs, and the rank that caused it."""
+    """Return the query for the process group that hangs and the rank that caused it."""
     culprits = served.rooms.hang.culprits if served.rooms.hang else []
     group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
     return ({"group": group} if group else {}) | rank_query(at)
 
 
 def trace_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the trace file of the rank."""
+    """Return the query for the trace file of the finding's rank."""
     ranks = [trace.rank for trace in served.traces]
     return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
 
 
 def steps_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the rank whose steps to show."""
+    """Return the query for the rank whose steps to show."""
     return rank_query(at)
 
 
 def logs_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the first event of the rank that the finding names."""
+    """Return the query for the first event of the finding's rank."""
     events = served.rooms.logs.events if served.rooms.logs else []
     number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
     return {} if number is None else {"event": str(number)}
 
 
 def rank_query(at: EvidenceLink) -> Query:
-    """Return the rank, where the finding names one."""
+    """Return the query for the finding's rank; empty if it names none."""
     return {} if at.rank is None else {"rank": str(at.rank)}

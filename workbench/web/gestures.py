@@ -8,13 +8,13 @@ ALL = (-inf, inf)
 
 
 def clicked_point(click: object) -> Mapping[str, object] | None:
-    """Return the first point of Plotly's `clickData`; None where nothing was clicked."""
+    """Return the first point of `clickData`, which Plotly sends; None if nothing was clicked."""
     points = click.get("points") if isinstance(click, dict) else None
     return points[0] if isinstance(points, list) and points and isinstance(points[0], dict) else None
 
 
 def point_data(point: Mapping[str, object], index: int | None = None) -> str:
-    """Return the custom data of a point as text, or one item of it."""
+    """Return the custom data of a point as text, or its item `index` if that is given."""
     data = point.get("customdata")
     if index is None:
         return str(data)
@@ -22,19 +22,19 @@ def point_data(point: Mapping[str, object], index: int | None = None) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a position or a typed number, rounded towards zero; None for anything else."""
+    """Return a number, or the number in a text, as an int rounded towards zero; None for anything else."""
     if isinstance(value, str):
         return int(value) if value.lstrip("-").isdecimal() and value.isascii() else None
     return int(value) if isinstance(value, int | float) and abs(value) < inf else None
 
 
 def typed_text(value: object) -> str:
-    """Return the text of a field; a field that was never used holds None."""
+    """Return the text of an input field; a field that was never used has the value None and yields an empty text."""
     return value if isinstance(value, str) else ""
 
 
 def zoomed_range(change: object) -> Span | None:
-    """Return the range of the x axis that a zoom shows: `ALL` after a reset, None if the zoom left it alone.
+    """Return the range of the x axis after a zoom: `ALL` after a reset, None if the zoom did not change it.
 
     Plotly reports a range that was dragged, one that code set, and a reset in three different ways.
     """

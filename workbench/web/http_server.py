@@ -33,14 +33,14 @@ STRANGER_BYTES = 4 << 10
 
 @dataclass(frozen=True)
 class Server:
-    """A server that listens, and `sockets`, all that it waits for: its listeners and its connections."""
+    """A waitress server, and in `sockets` everything that it waits for: its listeners and connections."""
 
     inner: BaseWSGIServer | MultiSocketServer
     sockets: dict[int, Any]
 
     @property
     def listeners(self) -> list[BaseWSGIServer]:
-        """A name such as localhost may stand for two addresses, and so for two listeners."""
+        """The listening servers; a name such as localhost may stand for two addresses, and so for two listeners."""
         return [one for one in self.sockets.values() if isinstance(one, BaseWSGIServer)]
 
     @property
@@ -51,11 +51,11 @@ class Server:
         return int(listening_socket.getsockname()[1])
 
     def run(self) -> None:
-        """Answer until SystemExit or KeyboardInterrupt, which it swallows, or until another thread calls `stop`."""
+        """Answer requests until SystemExit or KeyboardInterrupt, which end here, or until a thread calls `stop`."""
         self.inner.run()
 
     def stop(self) -> None:
-        """Stop the server, which runs in a different thread."""
+        """Stop the server from a different thread."""
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
         for channel in list(self.sockets.values()):
@@ -79,7 +79,7 @@ def listening(host: str, port: int, app: AccessControl) -> Server:
 
 @contextmanager
 def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
-    """Give a server that listens on a Unix socket of mode 0600, which is removed afterwards.
+    """Yield a server that listens on a Unix socket of mode 0600, which is removed afterwards.
 
     Raises:
         UsageProblem: A server listens there already, a file is in the way, or the folder cannot be written.
@@ -114,7 +114,7 @@ def is_listening(path: Path) -> bool:
 
 
 def started(app: AccessControl, **place: Any) -> Server:
-    """Return a server at a place, as waitress names it.
+    """Return a waitress server for the app; `place` has the keyword arguments of waitress that say where to listen.
 
     Raises:
         OSError: It cannot listen there.
@@ -147,13 +147,13 @@ def started(app: AccessControl, **place: Any) -> Server:
 
 
 def most_connections() -> int:
-    """Return how many connections may be open: at most half of the files that the process may open."""
+    """Return the largest number of open connections to allow: half of the files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
 
 def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
-    """Return the class of connections that take long bodies only after a header that `admits` accepts."""
+    """Return a class of connections that accept long request bodies only if `admits` accepts the request's cookies."""
 
     class Parser(HTTPRequestParser):
         def parse_header(self, header_plus: bytes) -> None:

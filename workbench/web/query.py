@@ -23,17 +23,17 @@ NODES = 1 << 40
 
 
 def parse_query(search: object) -> Query:
-    """Return the query of an address, the last value of each name."""
+    """Return the query of an address as {name: value}; the last value of a name counts."""
     return dict(parse_qsl(search.lstrip("?"))) if isinstance(search, str) else {}
 
 
 def address(query: Mapping[str, str]) -> str:
-    """Return a query as the address bar takes it."""
+    """Return a query as the part of an address that begins with `?`."""
     return f"?{urlencode(query)}"
 
 
 def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> int:
-    """Return the number `name` of a query if it is below `beyond`, else the default."""
+    """Return query parameter `name` as an int if it is at least 0 and below `beyond`, else the default."""
     text = query.get(name, "")
     # `isdigit` alone accepts characters such as "²", which int() refuses.
     fits = text.isascii() and text.isdigit() and len(text) < DIGITS and int(text) < beyond
@@ -41,12 +41,12 @@ def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> in
 
 
 def search_text(query: Mapping[str, str], name: str = "find") -> str:
-    """Return what the reader searches for."""
+    """Return the searched text in a query, which is parameter `name`."""
     return query.get(name, "")[:SEARCH_CHARACTERS]
 
 
 def window(query: Mapping[str, str], beyond: int) -> tuple[int, int] | None:
-    """Return the window `from` .. `to` of a query; None without a valid one."""
+    """Return the range (`from`, `to`) in a query, within 0 and `beyond`; None if the query has no valid range."""
     first, last = number(query, "from", beyond, 0), number(query, "to", beyond + 1, 0)
     return (first, last) if first < last else None
 
@@ -70,7 +70,10 @@ class MemoryQuery:
 
 
 def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
-    """Return what a query asks of a device; the failed allocation, else the peak, is the default instant."""
+    """Return what a query asks to see of a device's memory.
+
+    Without an instant in the query it is that of the failed allocation, else the peak.
+    """
     by, colour = query.get("by", ""), query.get("colour", "")
     return MemoryQuery(
         number(query, "entry", device.entries, device.oom.index if device.oom else device.peak_index),

@@ -47,29 +47,29 @@ class Place:
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether only this machine can connect to the server."""
         return self.host in (LOOPBACK, "localhost", "::1")
 
     def address(self, port: int) -> str:
-        """Return the address that a browser needs."""
+        """Return the URL for a browser, with this port."""
         everywhere = {"0.0.0.0", "::", ""}  # noqa: S104  # only to recognise it
         host = platform.node() if self.host in everywhere else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def serve(path: Path, place: Place) -> None:
-    """Serve whatever lies at `path` until interrupted."""
+    """Analyse the run or files at `path`, and serve the dashboard until interrupted."""
     run = find_run([path])
     serve_report(run, room_for(run), Options(), place)
 
 
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
-    """Serve the report of one room on its page."""
+    """Analyse a run in one room, and serve the dashboard, opened at the room's page, until interrupted."""
     serve_view(served_run(run, room, options), room if room != JOINED else "", place)
 
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
-    """Serve a run, and what is dropped onto its page."""
+    """Serve the dashboard of a run, and of files dropped onto it, until interrupted; `page` is shown first."""
     place, door = place or Place(), Door()
     if place.socket and (place.browse or place.host != LOOPBACK):
         raise UsageProblem("a Unix socket has no address that a browser opens", "leave out --host and --open")
@@ -90,7 +90,10 @@ def serve_view(served: ServedRun, page: str = "", place: Place | None = None) ->
 
 
 def run_on_socket(path: Path, app: AccessControl, run: Run, page: str, port: int) -> NoReturn:
-    """Serve on a Unix socket until interrupted, and print how a browser gets there: none opens such sockets itself."""
+    """Serve on a Unix socket until interrupted, and print how a browser gets there through ssh.
+
+    Browsers cannot open such sockets themselves.
+    """
     port = port or FAR_PORT
     with listening_on_socket(path, app) as server:
         note(f"serving {run.root} on {path.resolve()}, which only you can open  (Ctrl+C stops it)")
@@ -104,7 +107,7 @@ def run_on_socket(path: Path, app: AccessControl, run: Run, page: str, port: int
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let a terminal that closes, or a job that is ended, interrupt as Ctrl+C does: what was dropped is removed."""
+    """Raise KeyboardInterrupt at SIGHUP and SIGTERM while the context is active, so that dropped files are removed."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -122,27 +125,27 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return all that is served: the dashboard of `served`, those of dropped files, and access control before both."""
+    """Return the WSGI application of a server: access control before the dashboards of `served` and dropped files."""
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     beside = {name: Later(partial(dashboard, run, name, served.options)) for name, run in runs if run}
     return AccessControl(Uploads(make_app(served).server, folder, served.options, beside), door, private)
 
 
 def dashboard(run: Run, name: str, options: Options) -> WSGIApplication:
-    """Return the web application that shows one run of a comparison, served below a path of its own."""
+    """Return the WSGI application that shows run `name` ("a" or "b") of a comparison, under `/open/NAME/`."""
     app: WSGIApplication = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
     return app
 
 
 class Later:
-    """A WSGI application that is made at its first request, as reading a run takes time."""
+    """A WSGI application that is created at its first request, as reading a run takes time."""
 
     def __init__(self, make: Callable[[], WSGIApplication]) -> None:
         self._make, self._lock = make, Lock()
         self._made: WSGIApplication | None = None
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request; the first one makes the application."""
+        """Answer a WSGI request; the first one creates the application."""
         # Two requests at once would read the run twice.
         with self._lock:
             if self._made is None:
@@ -165,7 +168,10 @@ def announce(run: Run, url: str, port: int, place: Place) -> None:
 
 
 def open_browser(url: str, page: Path) -> None:
-    """Open the address in a browser by way of a file: other users see the arguments of every process."""
+    """Open `url` in a browser through the HTML file `page`.
+
+    The arguments of a process, which all users can see, then do not contain the token.
+    """
     page.touch(mode=0o600)
     page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">', encoding="utf-8")
     webbrowser.open(page.as_uri())

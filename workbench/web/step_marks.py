@@ -18,32 +18,32 @@ KEPT = 256
 
 
 def memory_marks(served: ServedRun, device: Device) -> StepMarks:
-    """Return where steps lie among the entries of a device's trace."""
+    """Return the step marks of a device: at which trace entries of its snapshot the steps lie."""
     return snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
 def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
-    """Return where steps lie among the nanoseconds of a trace."""
+    """Return the step marks of a trace: at which nanoseconds the steps lie."""
     return trace_file_marks(artefact, served.options, step_logs(served))
 
 
 def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
-    """Return the logs that say when steps were, for files without step marks of their own."""
+    """Return the step logs of the run, which give step times for files without step marks of their own."""
     return tuple(served.run.of(*TIMED)) if served.rooms.steps else ()
 
 
 @lru_cache(KEPT)
 def snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the marks of one snapshot."""
+    """Return the step marks of one device of a snapshot, cached."""
     return StepMarks.of(memory.clock(artefact, options, device, logged_steps(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
 def trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the marks of one trace."""
+    """Return the step marks of one trace file, cached."""
     return StepMarks.of(traces.clock(artefact, options, logged_steps(logs, options, artefact.rank)))
 
 
 def logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
-    """Return when the steps of a rank were, as its log says."""
+    """Return a table of when the steps of a rank ran, from its step log; None without a log."""
     return steps.clock(logs, options, rank) if logs else None

@@ -36,13 +36,13 @@ class WindowState(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """What a page shows: `span` on its own axis, `steps` for the others; None is everything, or not known."""
+    """The range that a page shows: `span` on its own axis, `steps` for other pages; None is everything, or unknown."""
 
     span: tuple[int, int] | None = None
     steps: Span | None = None
 
     def state(self) -> WindowState:
-        """Return the window as the browser keeps it."""
+        """Return the range as the browser stores it."""
         steps = {"steps": steps_text(self.steps)} if self.steps else {}
         own = {"from": str(self.span[0]), "to": str(self.span[1])} if self.span else {}
         return {"own": own | steps, "steps": steps.get("steps", "")}
@@ -50,35 +50,38 @@ class Window:
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Where steps lie on an axis: positions and the steps there, increasing; between two both grow evenly."""
+    """Pairs of a position on an axis and the step at that position, both increasing.
+
+    Between two pairs, positions and steps are interpolated.
+    """
 
     positions: Floats
     steps: Floats
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> "StepMarks":
-        """Return the marks of a table: its first column has positions on the axis, its second the steps there."""
+        """Return the marks in a table: its first column has positions on the axis, its second the steps there."""
         positions, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
         return cls(positions, steps)
 
     def to_steps(self, positions: "Floats | pd.Series[int]") -> Floats:
-        """Return positions on the axis as steps."""
+        """Return the steps at these positions on the axis, as fractional numbers."""
         at: Floats = np.asarray(positions, float)
         return np.interp(at, self.positions, self.steps)
 
     def to_positions(self, steps: Floats) -> Floats:
-        """Return steps as positions on the axis."""
+        """Return the positions of these steps on the axis."""
         return np.interp(steps, self.steps, self.positions)
 
     def steps_within(self, span: Span) -> Span | None:
-        """Return the steps in a range of the axis; None where there is no step."""
+        """Return the range of steps in a range of the axis; None if there are none."""
         if not len(self.positions) or span[1] <= self.positions[0] or span[0] >= self.positions[-1]:
             return None
         low, high = self.to_steps(np.array(span)).tolist()
         return (low, high) if high - low > NEAR else None
 
     def span_of(self, steps: Span) -> tuple[int, int] | None:
-        """Return the range of the axis that some steps take; None where they are not on it."""
+        """Return the range of the axis that a range of steps takes; None if the steps are not on it."""
         if not len(self.positions) or steps[1] <= self.steps[0] or steps[0] >= self.steps[-1]:
             return None
         low, high = self.to_positions(np.array(steps)).tolist()
@@ -86,7 +89,7 @@ class StepMarks:
         return int(low), max(int(low) + 1, int(np.ceil(high)))
 
     def starts(self) -> list[tuple[int, float]]:
-        """Return each step that starts on the axis, and where; steps of which only the start is known are left out."""
+        """Return (step, position) of each step that starts on the axis, without steps whose end is unknown."""
         # A mark at a fraction of a step lies inside it; only whole numbers are starts.
         number, following = np.floor(self.steps[:-1]), self.steps[1:]
         inside = np.flatnonzero((following > self.steps[:-1]) & (following <= number + 1))
@@ -95,7 +98,7 @@ class StepMarks:
 
 
 def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> Window:
-    """Return the window that an address asks for: by the page's own axis, else by steps."""
+    """Return the range that an address asks for: `span` of the page's own axis, else the steps in the query."""
     if span:
         return Window(span, marks.steps_within(span))
     steps = parse_steps(query.get("steps", ""))
@@ -103,17 +106,17 @@ def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> W
 
 
 def without_window(query: Mapping[str, str]) -> Query:
-    """Return a query without its window."""
+    """Return a query without the parameters of the range that is shown."""
     return {name: value for name, value in query.items() if name not in WINDOW_NAMES}
 
 
 def own_window(query: Mapping[str, str]) -> Query:
-    """Return only the window of a query."""
+    """Return only those parameters of a query that give the range to show."""
     return {name: value for name, value in query.items() if name in WINDOW_NAMES}
 
 
 def with_window(query: Query, shown: WindowState) -> Query:
-    """Return a query with the window that is shown.
+    """Return a query with the range that the browser shows.
 
     A zoom changes the address bar without Dash, whose own copy of the address is still the one before the zoom.
     """
@@ -121,14 +124,17 @@ def with_window(query: Query, shown: WindowState) -> Query:
 
 
 def window_state(data: object) -> WindowState:
-    """Return the window that the browser keeps."""
+    """Return the range that the browser stores, from its JSON data."""
     own = data.get("own") if isinstance(data, dict) else None
     texts = {str(name): str(value) for name, value in own.items()} if isinstance(own, dict) else {}
     return WindowState(own=texts, steps=texts.get("steps", ""))
 
 
 def parse_steps(text: str) -> Span | None:
-    """Return the range in `5`, `5-7` or `5.25-6.7`, else None. An end without a fraction includes that whole step."""
+    """Return the range of steps in a text such as `5`, `5-7` or `5.25-6.7`; None if it is not valid.
+
+    An end without a fraction includes that whole step.
+    """
     match = STEPS.fullmatch(text.strip())
     if not match:
         return None

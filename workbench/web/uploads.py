@@ -32,10 +32,11 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 
 
 class Uploads:
-    """A WSGI application: `main`, and beside it a dashboard for each set of files dropped onto it, kept in `folder`.
+    """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    `beside` are applications that are open from the start, under names that no dropped set can have. Dropped files show
-    no source file of this machine, as an artefact could name any.
+    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no
+    dropped set can have. Dashboards of dropped files show no source files of this machine, as an artefact could name
+    any.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Uploads:
         self._writing = Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Pass a request on to the application that its path selects."""
+        """Pass a WSGI request on to the application that its path selects."""
         path = environ.get("PATH_INFO", "/")
         if match := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
             return self._enter(match[1], match[2], environ, start_response)
@@ -80,10 +81,10 @@ class Uploads:
             return answer(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
 
     def _take(self, name: str, file: str | None, environ: WSGIEnvironment) -> dict[str, str]:
-        """Store a file, or open the set that was stored.
+        """Store a dropped file of set `name`, or open the set's dashboard if `file` is None; return the answer.
 
         Raises:
-            WorkbenchError: It is too large, or of no known kind.
+            WorkbenchError: The file is too large, or of no known kind.
         """
         if file is not None:
             # Several at once could pass the limit together. No client is waited for: the body is here already.
@@ -96,7 +97,7 @@ class Uploads:
         return {"at": f"/open/{name}/"}
 
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
-        """Write the body of a request to a file of the set, within the limits."""
+        """Write the body of a request to file `file` of set `name`, within the limits on size."""
         home = self._folder / name
         if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
             raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
@@ -116,11 +117,13 @@ class Uploads:
 
 
 class NoRoom(Exception):
-    """The limit of all dropped files together is reached."""
+    """The limit on the size of all dropped files together is reached."""
 
 
 def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
-    """Copy the body of a request, and count its bytes: what a request announces is not what it sends.
+    """Copy the body of a request to `target`, at most `limit` bytes.
+
+    The bytes are counted, as a request may send more than it announces.
 
     Raises:
         NoRoom: There are more than `limit`.
@@ -134,11 +137,11 @@ def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> Non
 
 
 def safe(name: str) -> str:
-    """Return a file name that stays in its folder; the parts that name rank and kind of a file survive."""
+    """Return a name without characters that could lead out of the folder; rank and kind can still be read from it."""
     return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
 
 
 def answer(start_response: StartResponse, content: dict[str, str], status: str = "200 OK") -> Iterable[bytes]:
-    """Answer a request with a JSON object and an HTTP status."""
+    """Answer a WSGI request with a JSON object and an HTTP status."""
     start_response(status, [("Content-Type", "application/json"), ("X-Content-Type-Options", "nosniff")])
     return [json.dumps(content).encode()]

@@ -16,7 +16,10 @@ DEFAULT_CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class RanksInOp:
-    """Ranks that issued the same operation. `line` is the user's line that issued it, where stacks were recorded."""
+    """Ranks that issued the same operation: a collective, a send or a recv, with its shape and sequence number.
+
+    `line` is the user's line that issued it, where stacks were recorded; `group` is the label of the process group.
+    """
 
     ranks: list[int]
     operation: str
@@ -29,7 +32,7 @@ class RanksInOp:
 
 @dataclass(frozen=True)
 class HostState:
-    """What a living rank's process does, as its heartbeat, its answers and the operating system show it.
+    """The state of a living rank's process, from its heartbeat, its answers to requests and the operating system.
 
     `step` and `phase` are of its heartbeat, None and empty outside of any; `holds_gil`: it answers no Python request.
     `thread_error` is an exception that ended one of its threads, for which it may wait.
@@ -44,10 +47,12 @@ class HostState:
 
 @dataclass(frozen=True)
 class Cause:
-    """A culprit with the facts behind it; each fact is there only for the reasons that need it.
+    """A culprit with the facts behind it; a fact is set only for the reasons that need it.
 
-    `sides` are the differing operations of a group or a ring; `issued` and `expected` what the culprits and the other
-    ranks issued; `elements` those sent and received; `completed` how many of the group's `members` have completed it.
+    `sides` are the differing operations of a process group, or of ranks that wait for each other, each with its ranks.
+    `issued` is what the culprits issued, `expected` what the other ranks did. `elements` are the elements sent and
+    received, or, where gloo aborted a rank, the bytes received and expected. `completed` is how many of the `members`
+    of the group have completed the operation.
     """
 
     culprit: Culprit
@@ -63,7 +68,7 @@ class Cause:
 
     @property
     def kind(self) -> HangClass:
-        """The class of the culprit."""
+        """The class of the hang: that of the culprit."""
         return self.culprit.kind
 
     @property
@@ -91,7 +96,7 @@ class Cause:
         return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
 
     def in_group(self, group: Group) -> "Cause":
-        """Return a copy of this cause that blames the culprit for its absence in a different process group."""
+        """Return a copy of this cause in which the culprit is missing in a different process group."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))
 
 
@@ -107,10 +112,10 @@ def make_cause(
     op: Op | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Cause:
-    """Return a cause whose victims wait in `node`.
+    """Return the cause that `ranks` are the culprits, and that `victims` wait for them in the operation `node`.
 
     `op` is the operation to name, by default that of the ranks in `node`. The culprit's stack is `frames`, else its
-    main thread's, else that of the operation that it is in itself.
+    main thread's, else that of the operation that the culprit itself is in.
     """
     group = context.group(node)
     op = op or next(iter(context.fronts(node)), None)
@@ -133,7 +138,7 @@ def make_cause(
 
 
 def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
-    """Return an operation as sentences show it."""
+    """Return `ranks` with the operation that they issued: its name, shape, user's line, process group and number."""
     job = context.job
     signature = job.signature(op)
     label = job.groups[op.group].label
@@ -141,7 +146,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
 
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:
-    """Return the ranks that are in an operation, with that operation as sentences show it."""
+    """Return the ranks that are in the operation `node`, with the operation as the first of them recorded it."""
     arrived, fronts = context.graph.arrived(node), context.fronts(node)
     if fronts:
         return ranks_in_op(context, arrived, fronts[0])

@@ -11,7 +11,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 @dataclass(frozen=True)
 class HangContext:
-    """Everything that a verdict may rest on."""
+    """Everything that a verdict may depend on: the dumps, the files beside them, the wait-for graph, the programs."""
 
     job: Job
     side: SideFiles
@@ -20,22 +20,22 @@ class HangContext:
 
     @classmethod
     def of(cls, job: Job, side: SideFiles) -> "HangContext":
-        """Return the context of a job and its side files."""
+        """Return the context of a job and its side files, with the wait-for graph built."""
         return cls(job, side, build_graph(job, side), Programs(job))
 
     def fronts(self, node: OpNode) -> list[Op]:
-        """Return the entries of the ranks that are in an operation."""
+        """Return the recorded operation of each rank that is in `node`: a rank's first one that is not complete."""
         fronts = (self.job.ranks[rank].front for rank in self.graph.arrived(node))
         return [op for op in fronts if op]
 
     def began_ns(self, node: OpNode) -> int:
-        """Return when the first rank issued an operation."""
+        """Return when the first rank issued an operation, in nanoseconds since the epoch; 0 if that is unknown."""
         return min((op.created_ns for op in self.fronts(node)), default=0)
 
     def group(self, node: OpNode) -> Group:
-        """Return the group of an operation."""
+        """Return the process group of an operation."""
         return self.job.groups[node.group]
 
     def ends(self) -> list[RankEnd]:
-        """Return how ranks ended, of those that had ended when the dumps were taken."""
+        """Return how each rank ended that had ended when the dumps were taken."""
         return [end for rank in range(self.job.world_size) if (end := self.side.end(rank))]

@@ -24,7 +24,10 @@ BEST_FIRST = tuple(HangClass)
 
 
 def find_causes(context: HangContext) -> list[Cause]:
-    """Return the causes: those of the wait-for graph, and deaths of ranks that no other was seen waiting for."""
+    """Return the causes of a hang, each once, the best explanation first.
+
+    They come from the wait-for graph, and from ranks that died although no other was seen waiting for them.
+    """
     causes = classify_roots(context, find_roots(context.graph))
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
     named = {rank for cause in causes for rank in cause.ranks}
@@ -39,10 +42,10 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes without ranks that are accused for a missing dump alone, where that dump is no evidence.
+    """Return the causes, without those that have no evidence but a missing dump where that proves nothing.
 
-    Such a rank is a victim if it shares a group with the victims of a known culprit. And when most dumps are missing
-    for no known reason, they are one unknown cause.
+    A rank without a dump is a victim if it shares a group with the victims of a known culprit. And when most dumps are
+    missing for no known reason, their ranks are one unknown cause.
     """
     silent = [c for c in causes if c.reason is Reason.NO_DUMP]
     others = [c for c in causes if c.reason is not Reason.NO_DUMP]
@@ -58,15 +61,18 @@ def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Caus
 
 
 def ranks_near(context: HangContext, cause: Cause) -> set[int]:
-    """Return the ranks that share a group with a culprit or its victims: without a dump, such a rank waits too."""
+    """Return the ranks that share a process group with a culprit or its victims.
+
+    Such a rank is likely to wait too if it left no dump.
+    """
     involved = {*cause.ranks, *cause.victims}
     return {rank for g in context.job.groups if involved.intersection(g.ranks) for rank in g.ranks}
 
 
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes without ranks that ended because they lost the connection to a different rank.
+    """Return the causes, without ranks that ended because they lost the connection to a different rank.
 
-    They stay only where nothing shows that any other rank is to blame.
+    Such causes stay only where nothing shows that any other rank is to blame.
     """
     ends = {
         rank: end for c in causes if c.kind is HangClass.DEAD for rank in c.ranks if (end := context.side.end(rank))
@@ -76,7 +82,7 @@ def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
 
 
 def find_deaths(context: HangContext) -> list[Cause]:
-    """Return the ranks that ended by their own fault, although no rank was seen waiting for them.
+    """Return the causes of ranks that ended by their own fault, although no rank was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
     of memory comes before any other one. A rank that ended normally is to blame only where others gave up later.
@@ -93,7 +99,10 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Return the ends in groups of equal ones: such ranks did not wait for each other."""
+    """Return the ends of ranks in groups: those with the same exit code, or the same exception at the same line.
+
+    Ranks that ended in the same way did not wait for each other.
+    """
     groups: dict[tuple[object, ...], list[RankEnd]] = {}
     for end in ends:
         groups.setdefault(what_ended(end), []).append(end)
@@ -101,27 +110,30 @@ def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
 
 
 def what_ended(end: RankEnd) -> tuple[object, ...]:
-    """Return what equal ends of ranks share: the exit code, or the exception and its line."""
+    """Return what equal ends of ranks share, to group by: the exit code, or the exception and its line."""
     error = end.exit_file
     line = user_frame(error.traceback) if error else user_frame(end.stack)
     return (end.ending, end.exit_code, end.signal, error.error if error else "", line)
 
 
 def find_late_aborts(context: HangContext) -> list[Cause]:
-    """Return the ranks that gloo ended, because sizes differ, after dumps that show nothing wrong yet."""
+    """Return the causes of ranks that gloo ended after the dumps, because tensor sizes differ.
+
+    Such dumps show nothing wrong yet.
+    """
     aborts = [end for rank in range(context.job.world_size) if (end := context.side.late_abort(rank))]
     return [blame_deaths(context, group) for group in equal_ends([end for end in aborts if end.is_size_abort])]
 
 
 def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> bool:
-    """Return whether all ranks ended without a word: something outside ended the job."""
+    """Return whether all ranks' processes exited without an error or a signal: something outside ended the job."""
     return len(ends) == context.job.world_size > 1 and all(
         end.ending is Ending.PROCESS_EXITED and not end.signal for end in ends
     )
 
 
 def find_early_ends(context: HangContext) -> list[RankEnd]:
-    """Return the ranks that had ended normally when the first of the others gave up waiting."""
+    """Return the ends of ranks that had ended normally when the first of the others gave up waiting."""
     side = context.side
     gave_up_ns = min((end.time_ns for end in side.exits.values() if is_victim(end)), default=0)
     beats = side.last_words.beats.items()
@@ -133,12 +145,12 @@ def find_early_ends(context: HangContext) -> list[RankEnd]:
 
 
 def is_out_of_memory(end: RankEnd) -> bool:
-    """Return whether an allocation that failed ended a rank."""
+    """Return whether a rank ended because a memory allocation failed."""
     return bool(end.exit_file and end.exit_file.out_of_memory)
 
 
 def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
-    """Return the cause that equal ends of ranks are; all others are their victims."""
+    """Return the cause of ranks that ended in the same way; all other ranks are their victims."""
     end, ranks = ends[0], sorted(end.rank for end in ends)
     exit_file = end.exit_file
     culprit = Culprit(
@@ -157,10 +169,12 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return the cause of a size abort with the rank whose tensor was larger, where that one may be the wrong one.
+    """Return the cause of a gloo size abort, blaming also the sender of the larger tensor if that may be wrong.
 
-    Gloo ends the one with the smaller tensor. Where more than two ranks are at one line, its neighbour in gloo's ring
-    may as well have passed a larger tensor than all others; a buffer of a scalar belongs to a different collective.
+    Gloo ends the rank with the smaller tensor (`end`), which received the larger one from its neighbour in gloo's ring.
+    The cause stays as it is where the neighbour is not to blame: with more than two ranks, if it is at another line, if
+    a third rank has issued the same collective, or if the buffer is a scalar's and so belongs to a different
+    collective.
     """
     size, other = context.job.world_size, find_place_of_victims(context.side)
     own = place_of([end.rank], end.stack)
@@ -178,7 +192,10 @@ def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
 
 
 def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
-    """Return whether the last collective that a rank recorded is also that of a third rank, sizes included."""
+    """Return whether a third rank recorded the same collective, sizes included, as the last one of `rank`.
+
+    The third rank is any other than `rank` and `aborted`.
+    """
     state = job.ranks.get(rank)
     last = max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
     if last is None:
@@ -189,14 +206,14 @@ def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return ranks at the user's line of a stack, where the operation is not known."""
+    """Return the ranks with the user's line in their stack, for an operation that is not known."""
     return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
-    """Return the line in which the first victim gave up waiting for a different rank, from its error.
+    """Return the first rank that gave up waiting for a different one, with the user's line in its traceback.
 
-    The result is None if no error has a line.
+    The result is None if no error of such a rank has a traceback.
     """
     gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
     first = min(gave_up, key=lambda end: end.time_ns, default=None)
@@ -204,6 +221,6 @@ def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:
-    """Return the step that a rank's heartbeat was in."""
+    """Return the step in the heartbeat of a rank; None without a heartbeat, or outside of any step."""
     beat = side.heartbeat(rank)
     return (beat.step or None) if beat else None  # 0: not in any step

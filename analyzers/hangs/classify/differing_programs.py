@@ -15,9 +15,10 @@ LESS_PER_FURTHER_SIDE = 0.1
 
 
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
-    """Return the cause of ranks that deviate from their sisters: of those all that deviate as the first one does.
+    """Return the cause of ranks whose operations deviate from those of ranks that run the same program.
 
-    A later deviation may be a consequence of the first.
+    The culprits are all ranks that deviate as the earliest deviation does: a later one may be a consequence of it.
+    `involved` are the ranks that wait.
     """
     job = context.job
     first = min(deviations, key=lambda d: d.issued.created_ns)
@@ -38,9 +39,9 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 
 
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
-    """Return the process group of the expected kind that the deviating rank itself is in.
+    """Return the index of the process group of the deviating rank that corresponds to that of the expected operation.
 
-    Its sister may be in a different one.
+    The expected operation is known from a different rank, whose group of this kind may be a different one.
     """
     groups = context.job.groups
     expected = deviation.expected.group
@@ -50,10 +51,11 @@ def find_own_group(context: HangContext, deviation: Deviation) -> int:
 
 
 def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
-    """Return the cause of members of a group that issued different operations.
+    """Return the cause of members of a process group that issued different operations under one sequence number.
 
-    Where nothing shows which of them diverged, all are named. A skipped operation in another group makes members
-    issue different ones in this group too, so a deviation of the program, if there is one, is the cause.
+    Where nothing shows which of them diverged, all are named. A skipped operation in another group makes members issue
+    different ones in this group too, so a deviation of the program, if there is one, is the cause. `involved` are
+    further ranks that wait.
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]

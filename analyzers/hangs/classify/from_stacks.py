@@ -26,7 +26,7 @@ BACKWARD = re.compile(r"^(?:Tensor\.)?backward$|^_engine_run_backward$")
 
 
 class Activity(StrEnum):
-    """What a rank does, as its stack shows it."""
+    """What a rank is doing, as its stack shows it."""
 
     START_UP = "start_up"
     """It waits for the other ranks to meet."""
@@ -42,9 +42,9 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is: the operation that it waits in, empty in its own code, and the user's line.
+    """Where a rank is: the operation that it waits in (empty in its own code), and the user's line.
 
-    `moved`: it was somewhere else in a later sample; None with one sample.
+    `moved`: whether it was somewhere else in a later sample of its stack; None with one sample.
     """
 
     rank: int
@@ -56,13 +56,16 @@ class Place:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for other ranks, as far as its stack shows."""
+        """Whether the rank waits for other ranks, as far as its stack shows."""
         return self.activity is not Activity.OWN_CODE
 
 
 @dataclass(frozen=True)
 class StackCause:
-    """What stacks alone show: a class, the culprits, the ranks that wait, and all places, those of most ranks first."""
+    """What stacks alone show: the class of the hang, the culprits, and the ranks that wait for them.
+
+    `places` has the ranks grouped by operation and line, the largest group first.
+    """
 
     kind: HangClass
     ranks: list[int]
@@ -71,12 +74,12 @@ class StackCause:
 
 
 def find_places(side: SideFiles) -> list[Place]:
-    """Return where each rank is, by its first stack; later ones show whether it moved."""
+    """Return where each rank is, from its first stack; its later stacks only show whether it moved."""
     return [place for rank in sorted(side.stack_files) if (place := find_place(side.stack_files[rank], rank))]
 
 
 def find_place(path: Path, rank: int) -> Place | None:
-    """Return where a rank is; None without a stack."""
+    """Return where a rank is, from the stack of its main thread in the file at `path`; None without a stack."""
     frames = read_main_thread(path, rank)
     if not frames:
         return None
@@ -87,17 +90,17 @@ def find_place(path: Path, rank: int) -> Place | None:
 
 
 def later_files(path: Path) -> list[Path]:
-    """Return the stacks of the same rank in the later rounds of its set."""
+    """Return the stack files of the same rank from later rounds of the same collection."""
     return sorted(path.parent.glob(f"round_*/{path.name}"))
 
 
 def python_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of Python: those of C++ are not in every sample."""
+    """Return the frames of Python code: C++ frames are not in every sample of a stack."""
     return [frame for frame in frames if origin_of(frame.filename) is not Origin.NATIVE]
 
 
 def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
-    """Return what a rank does, and the operation that it waits in."""
+    """Return what a rank is doing, and the operation that it waits in (empty: none), from its stack."""
     own = next((index for index, f in enumerate(frames) if origin_of(f.filename) is Origin.USER), len(frames))
     inner = frames[:own]
     if any(START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):
@@ -117,9 +120,9 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
 
 
 def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
-    """Return the cause that the places of the ranks show; None where they show none.
+    """Return the cause that the ranks' places show; None with fewer than two places, or if no rank waits.
 
-    Whoever waits for others and does not move is a victim of a rank that does not wait.
+    A rank that waits for others and does not move is a victim of the ranks that do not wait.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
     sides = same_place(places)
@@ -133,7 +136,10 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
 
 
 def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
-    """Return the cause if all ranks wait: ranks in a different operation than the majority took a different branch."""
+    """Return the cause where all ranks wait: those in a different operation than the majority took a different branch.
+
+    `sides` are the places grouped by operation and line, the largest group first.
+    """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
         return StackCause(kind, ranks_of(places) if kind is HangClass.ALL_ARRIVED else [], [], sides)
@@ -151,10 +157,10 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 
 
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
-    """Return the culprits and the victims where ranks wait in sends and receives.
+    """Return (culprits, victims) where some ranks wait in sends and receives.
 
-    One that waits in a collective has gone past its own messages, so that others wait for it; of several of these
-    stacks do not show which. Ranks that are all in messages wait for each other.
+    A single rank that waits in a collective is the culprit: it has passed its own messages, and the others wait for it.
+    Of several such ranks, stacks do not show which. Ranks that are all in messages wait for each other.
     """
     past = [place for place in places if place not in in_message]
     if not past:
@@ -168,7 +174,7 @@ def ranks_of(places: Sequence[Place]) -> list[int]:
 
 
 def same_place(places: Sequence[Place]) -> list[list[Place]]:
-    """Return the places of ranks that are in the same operation at the same line together, most ranks first."""
+    """Return the ranks' places grouped by operation and line, the group of most ranks first."""
     groups: dict[tuple[object, ...], list[Place]] = {}
     for place in places:
         line = (place.line.filename, place.line.line) if place.line else None

@@ -12,7 +12,10 @@ SHORTEST_HANG_NS = 1_000_000_000
 
 
 def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
-    """Return whether the last rank arrived shortly before the dumps, compared with how far apart these were taken."""
+    """Return whether the last rank arrived so shortly before the dumps that the operation may be slow rather than hung.
+
+    Shortly is within a second, or within the time between the first and the last dump if that is longer.
+    """
     answered = [t for rank in context.job.ranks if (t := context.side.answered_ns(rank)) is not None]
     fronts = context.fronts(node)
     # NCCL retires an operation that is not done only when it times out: that one hung.
@@ -23,9 +26,11 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
 
 
 def is_in_flight(context: HangContext, node: OpNode) -> bool:
-    """Return whether an operation began no longer before the dumps than this job's operations usually take.
+    """Return whether an operation began so shortly before the dumps that it may not be hung.
 
-    This is known from the times of the files alone, where no collection recorded when dumps were requested.
+    That is twice the longest pause between operations of this job, plus the time between the first and the last dump.
+    It is only checked where no collection recorded when the dumps were requested, so that the times of the files are
+    all that is known.
     """
     job, fronts = context.job, context.fronts(node)
     if not job.taken_ns or context.side.collection or not fronts or any(op.retired for op in fronts):
@@ -37,7 +42,7 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
 
 
 def longest_pause_ns(job: Job, rank: int) -> int:
-    """Return the longest time that a rank took from one operation to the next, or an operation took to complete."""
+    """Return the longest time between two operations of a rank, or the longest that one took, in nanoseconds."""
     ops = job.ranks[rank].ops
     pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))
     return max([*pauses, *(op.completed_ns - op.created_ns for op in ops if op.done)], default=0)

@@ -14,7 +14,7 @@ NAMED_CONFIDENCE = 0.8
 
 
 def find_absent_by_name(context: HangContext) -> list[Cause]:
-    """Return the ranks that a monitored barrier names as missing."""
+    """Return the cause of the ranks that a monitored barrier names as missing, in a list; empty if it names none."""
     exits = context.side.exits
     named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in ranks_in(match)}
     ranks = sorted(named - exits.keys())
@@ -22,14 +22,15 @@ def find_absent_by_name(context: HangContext) -> list[Cause]:
 
 
 def ranks_in(match: re.Match[str]) -> list[str]:
-    """Return the numbers of a list in a message."""
+    """Return the rank numbers, as texts, in the list of ranks that a match of an error message captured."""
     return re.findall(r"\d+", match[1])
 
 
 def find_other_models(context: HangContext) -> list[Cause]:
-    """Return the ranks whose model has a different number of parameters than most, as the errors of DDP report.
+    """Return the cause of ranks whose model has a different number of parameters than most, from the errors of DDP.
 
-    Each rank compares itself with the first that differs, so only all messages together show the odd one.
+    Each rank compares itself with the first that differs, so only all messages together show which is the odd one. The
+    list is empty if the errors show no difference.
     """
     counts: dict[int, int] = {}
     for end in context.side.exits.values():
@@ -44,7 +45,10 @@ def find_other_models(context: HangContext) -> list[Cause]:
 
 
 def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
-    """Return the cause of ranks that messages name; the line is theirs, else that of a rank that named them."""
+    """Return the cause of ranks that error messages name; all other ranks are their victims.
+
+    The stack is the traceback of the first of them, else that of its main thread.
+    """
     ends = context.side.exits
     culprit = Culprit(
         ranks=ranks,
@@ -57,5 +61,5 @@ def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int
 
 
 def frames_of(end: ExitFile | None) -> list[Frame]:
-    """Return the traceback of an end, innermost frame first."""
+    """Return the traceback of an exit file, innermost frame first; empty without one."""
     return end.traceback if end else []

@@ -19,14 +19,14 @@ SLOW_CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """Two rounds of dumps of the same ranks; `second` is None where no rank left a dump in the second."""
+    """Two rounds of dumps of the same ranks; `second` is None where no rank left a dump in the second round."""
 
     first: Job
     second: Job | None
     side: SideFiles
 
     def made_progress(self, rank: int) -> bool | None:
-        """Return whether a rank made progress, by new operations or a change of phase; None if that is unknown."""
+        """Return whether a rank issued operations or had a newer heartbeat in the second round; None if unknown."""
         before, after = self._beat(rank, 0), self._beat(rank, 1)
         has_both = self.second and rank in self.first.ranks and rank in self.second.ranks
         issued = newest_ns(self.second, rank) > newest_ns(self.first, rank) if self.second and has_both else None
@@ -44,7 +44,7 @@ class TwoRounds:
 def check_progress(
     causes: Sequence[Cause], first: Job, dumps: DumpSet, side: SideFiles, options: store.Options
 ) -> list[Cause]:
-    """Return the causes as a second round of dumps confirms or changes them, where one was taken."""
+    """Return the causes as a second round of dumps confirms, changes or removes them; as they are without one."""
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
     second = load_job(dumps.rounds[1], side, options) if len(dumps.rounds) > 1 else None
@@ -53,16 +53,16 @@ def check_progress(
 
 
 def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
-    """Return the causes without those that the last word of all ranks involved overrules.
+    """Return the causes, corrected where all ranks involved went on after the dumps, or ended cleanly.
 
-    Ranks that went on after the dumps, or ended cleanly, were slow at most; a rank that died and lives again was
-    restarted.
+    Such ranks were slow at most, and the cause becomes a slow rank; a rank that died and lives again was restarted, and
+    its cause is dropped.
     """
     return [kept for cause in causes if (kept := check_last_word(cause, side))]
 
 
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
-    """Return a cause as the last heartbeats leave it; None where nothing of it is left."""
+    """Return a cause, corrected to a slow rank if the ranks involved went on after the dumps; None if disproved."""
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
     # Asking for its stack by a signal interrupts a rank's system call, so that it may have gone on only because of it.
@@ -77,9 +77,9 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 
 
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
-    """Return a cause after a second look at it: more certain if no rank made progress, slow if all did.
+    """Return a cause after a second round of dumps: more certain if no rank involved made progress, slow if all did.
 
-    None where all did and the dumps were requested by a person: such a job is not even stalled.
+    None where all did and a person had requested the dumps: such a job is not even stalled.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause
@@ -97,5 +97,5 @@ def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
 
 
 def newest_ns(job: Job, rank: int) -> int:
-    """Return when a rank issued its newest operation."""
+    """Return when a rank issued its newest operation, in nanoseconds since the epoch; 0 without one."""
     return max((op.created_ns for op in job.ranks[rank].ops), default=0)

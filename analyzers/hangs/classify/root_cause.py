@@ -17,7 +17,7 @@ DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
 def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
-    """Return the cause that a root is; None for one that may still be in flight or that no rank waits for."""
+    """Return the cause at one root of the wait-for graph; None if it may be in flight, or no rank waits for it."""
     ranks = sorted(node for node in root if isinstance(node, int))
     nodes = [node for node in root if isinstance(node, OpNode)]
     waiting = find_victims(context.graph, root)
@@ -30,7 +30,10 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
 
 
 def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
-    """Return the cause of ranks that wait for each other; a skipped operation leaves such a ring too."""
+    """Return the cause of ranks that wait for each other in a cycle; None if the operations may still be in flight.
+
+    A skipped operation leaves such a cycle too. `nodes` are the operations of the cycle, `waiting` its other victims.
+    """
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
     if lost_front or all(is_in_flight(context, node) for node in nodes):
         return None
@@ -51,16 +54,13 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
 
 
 def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
-    """Return the first collective of a cycle in which a minority of the members issued a different operation.
-
-    None means that there is none.
-    """
+    """Return the first divergence with known culprits in the collectives of a cycle; None without one."""
     found = (find_divergence(context.job, node.group, node.seq) for node in nodes if not node.is_p2p)
     return next((divergence for divergence in found if divergence and divergence.culprits), None)
 
 
 def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
-    """Return the cause of ranks that used their groups in different orders; a minority among them is to blame."""
+    """Return the cause of ranks that used their process groups in different orders; a minority is to blame."""
     odd = find_minority(context, ranks, nodes)
     others = sorted({*ranks, *waiting} - set(odd)) if odd else waiting
     cause = make_cause(context, HangClass.ORDER_CYCLE, Reason.OTHER_ORDER, odd or ranks, min(nodes), others)
@@ -68,14 +68,17 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 
 
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
-    """Return the ranks of a ring that are not in the operation of more than half of it; none where no such one is."""
+    """Return the ranks of a ring that are not in the operation of more than half of it; empty without a majority."""
     inside = set(ranks)
     sides = sorted((sorted(inside.intersection(context.graph.arrived(node))) for node in nodes), key=len)
     return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
 
 
 def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
-    """Return the cause of an operation that no absent rank holds up, and that does not complete."""
+    """Return the cause of an operation that does not complete although no rank is missing in it.
+
+    None where the operation may still be in flight.
+    """
     arrived = context.graph.arrived(node)
     waiting = find_victims(context.graph, [node, *arrived])
     proves_nothing = is_in_flight(context, node) or node in context.graph.inconclusive
@@ -97,7 +100,10 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
 
 
 def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
-    """Return the cause of a send and a recv that met and do not complete; the lower rank speaks for the pair."""
+    """Return the cause of a send and a recv that were both issued and do not complete.
+
+    None for the half of the higher rank, which would repeat the cause, and where the peer is in no message.
+    """
     front = context.job.ranks[node.sender].front
     peer = peer_of(context.job, front) if front else None
     if front is None or peer is None:
@@ -118,7 +124,7 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, front: Op, other: Op) -> bool:
-    """Return whether the halves of a message differ in size or type; gloo records neither."""
+    """Return whether a send and its recv differ in size or type; gloo records neither."""
     shapes = [context.job.signature(op).shape for op in (front, other)]
     return shapes[0] != shapes[1] and all(shapes)
 
@@ -130,7 +136,7 @@ def have_other_tags(context: HangContext, front: Op, other: Op) -> bool:
 
 
 def blame_tags(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
-    """Return the cause of a send and a recv with different tags; the shapes of its sides hold the tags."""
+    """Return the cause of a send and a recv with different tags; the `shape` of each of its `sides` holds the tag."""
     pair = [front.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
     sides = ((op, ranks_in_op(context, [op.rank], op)) for op in (front, other))

@@ -21,7 +21,7 @@ Place = tuple[tuple[object, ...], tuple[int, ...]]
 
 
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
-    """Return the causes that the roots of the wait-for graph are."""
+    """Return the causes at the roots of the wait-for graph; equal ranks without any files are classified once."""
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
     causes: list[Cause | None] = []
@@ -38,7 +38,7 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return the place of each rank that some operation waits for."""
+    """Return, for each rank that operations wait for, these operations and the indexes of its process groups."""
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
         for rank in ranks:
@@ -51,7 +51,7 @@ def places_of(context: HangContext) -> Mapping[int, Place]:
 
 
 def ranks_with_files(side: SideFiles) -> set[int]:
-    """Return the ranks of which any file beside the dumps says something."""
+    """Return the ranks about which any file besides the dumps has information."""
     words = side.last_words
     named = [*side.groups, *side.exits, *side.stack_files, *side.exit_codes, *side.log_files]
     answered = [rank for number in side.rounds for rank in number.ranks]
@@ -59,7 +59,7 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return the cause of an equal rank as that of another one."""
+    """Return a copy of a cause with `rank` as its culprit: the cause was found for an equal rank."""
     if cause is None or cause.ranks == [rank]:
         return cause
     return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank]))

@@ -25,7 +25,7 @@ CONFIDENCE_OF_ABORT = 0.8
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
-    """Return the cause that one rank is, for which the victims wait; None if all they wait in may be in flight."""
+    """Return the cause of one rank that the victims wait for; None if all operations they wait in may be in flight."""
     nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
     if not nodes:
         return None
@@ -44,7 +44,7 @@ def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause 
 
 
 def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
-    """Return the first operation that a rank never issued, of all that wait for it."""
+    """Return the first operation that a rank never issued, of those that wait for it (`nodes`)."""
     expected = context.programs.next_expected(rank)
     if expected is None and (first := find_first_missed(context.job, rank, nodes)):
         return first
@@ -53,14 +53,17 @@ def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) 
 
 
 def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
-    """Return whether a sister's operation corresponds to `node`: same kind of process group, same sequence number."""
+    """Return whether `op`, which a rank in the same role issued here, is the same operation as `node`.
+
+    Both are collectives with one sequence number, or both are point-to-point, in process groups described alike.
+    """
     if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
         return False
     return op.p2p or op.seq == node.seq
 
 
 def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank that ended; ranks that lost the connection to it are its victims too."""
+    """Return the cause of a rank that ended; ranks that lost the connection to it are victims too."""
     disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
     everyone = sorted({*victims, *disconnected})
     cause = make_cause(context, HangClass.DEAD, Reason.ENDED, [end.rank], node, everyone)
@@ -83,9 +86,9 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
 
 
 def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank that gloo ended because members brought tensors of different sizes.
+    """Return the cause of a rank that gloo ended because members passed tensors of different sizes.
 
-    Its death is a consequence: where the dumps of the others differ, one of them is to blame, else the rank itself.
+    Its end is a consequence: where the dumps of the others differ, one of them is to blame, else the rank itself.
     """
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
@@ -106,7 +109,7 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
 
 
 def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank without a dump of which no end was recorded."""
+    """Return the cause of a rank without a dump or a recorded end: stuck if it did not answer in time, else dead."""
     answer = context.side.answer(rank)
     if answer and answer.status == AnswerStatus.TIMEOUT:
         cause = make_cause(
@@ -125,7 +128,7 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
 
 
 def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank whose dump shows nothing wrong, from its stack, step and later operations."""
+    """Return the cause of a rank that runs and whose dump shows no error, from its stack, step and later operations."""
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)
     if in_message(frames) or (node.is_p2p and went_on):
@@ -139,7 +142,7 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
 
 
 def read_host_state(side: SideFiles, rank: int) -> HostState:
-    """Return what the heartbeat, the channel of the dump and the operating system say of a rank's process."""
+    """Return what the heartbeat, the answers to requests and the operating system show of a rank's process."""
     answer, thread_error = side.answer(rank), side.last_words.thread_errors.get(rank)
     if answer is None:
         return HostState(thread_error=thread_error)
@@ -155,12 +158,12 @@ def read_host_state(side: SideFiles, rank: int) -> HostState:
 
 
 def read_process_state(answer: Answer) -> ProcessState | None:
-    """Return what keeps a rank's process from running, if anything does."""
+    """Return what keeps a rank's process from running (stopped, or in the kernel); None if nothing does."""
     return next((state for state in ProcessState if state == answer.process), None)
 
 
 def holds_gil(side: SideFiles, rank: int) -> bool:
-    """Return whether a rank answered, but in no round by a channel that needs the GIL."""
+    """Return whether a rank's process seems to hold the GIL: it answered, but by no channel that needs the GIL."""
     answers = [a for number in side.rounds if (a := number.ranks.get(rank)) and a.status == AnswerStatus.OK]
     # Only JSON dumps and py-spy work while a C call holds the GIL.
     return bool(answers) and all(a.channel == "json" and a.stacks != "http" for a in answers)

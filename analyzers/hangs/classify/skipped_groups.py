@@ -25,7 +25,11 @@ TIE_CONFIDENCE = 0.6
 
 @dataclass(frozen=True)
 class Departure:
-    """The first group in which ranks differ: those that are to blame, what they made instead, and what was expected."""
+    """The first process-group number under which ranks created different groups, or that some did not create.
+
+    `ranks` are to blame and created `issued` (None: nothing); `others` created `expected`. `is_skipped`: the culprits
+    left a group out. `is_tie`: the evidence does not show who is to blame.
+    """
 
     ranks: list[int]
     expected: NewGroup
@@ -36,9 +40,9 @@ class Departure:
 
 
 def find_skipped_groups(context: HangContext) -> list[Cause]:
-    """Return the ranks that made other groups than the rest, or that others wait for in the making of a group.
+    """Return the cause of ranks that created other process groups than the rest, or that are missing in creating one.
 
-    None where a rank failed by itself, or where no rank waits or gave up: then other groups did no harm.
+    The list is empty where a rank failed by itself, or where no rank waits or gave up: then other groups did no harm.
     """
     side, world = context.side, range(context.job.world_size)
     if any(has_failed(end) for end in context.ends()):
@@ -55,13 +59,16 @@ def find_skipped_groups(context: HangContext) -> list[Cause]:
 def has_failed(end: RankEnd) -> bool:
     """Return whether a rank failed by itself.
 
-    Gloo may end a rank that it connects to a wrong process group by a shared number.
+    An abort by gloo does not count: gloo may connect a rank to a wrong process group that has the same number.
     """
     return not end.is_victim and end.ending is not Ending.NO_ERROR and not end.is_size_abort
 
 
 def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the first number under which ranks made different groups."""
+    """Return the first number under which ranks created different process groups, and who is to blame; None if none.
+
+    `made` has the groups that each rank created, by number.
+    """
     numbers = sorted({number for groups in made.values() for number in groups})
     for number in numbers:
         present = {rank: groups[number] for rank, groups in made.items() if number in groups}
@@ -74,9 +81,9 @@ def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
 def departure_at(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
 ) -> Departure:
-    """Return who is to blame for different groups under one number.
+    """Return who is to blame for different groups under one number, which each rank of `present` created.
 
-    The majority is right. Of two equal sides the one is wrong whose group the others made later: it left one out.
+    The majority is right. Of two equal halves, the one is wrong whose group the others created later: it left one out.
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count
@@ -100,7 +107,10 @@ def departure_at(
 def comes_later(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], mine: tuple[int, ...], other: tuple[int, ...]
 ) -> bool:
-    """Return whether ranks that made `other` under this number made `mine` under a later one."""
+    """Return whether ranks that created the group `other` under this number created `mine` under a later one.
+
+    Both are given as the ranks that are members.
+    """
     ranks = [rank for rank, group in present.items() if group.members == other]
     return any(
         later.members == mine and later.number > present[rank].number for rank in ranks for later in made[rank].values()
@@ -108,7 +118,7 @@ def comes_later(
 
 
 def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the members that have not begun to make a group in which others wait for them."""
+    """Return the members that have not begun to create a group in which others wait for them; None if none."""
     waiting = [rank for rank in made if is_waiting(context, rank)]
     newest = [(max(made[rank]), rank) for rank in waiting if made[rank]]
     if not newest:
@@ -124,7 +134,7 @@ def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departur
 
 
 def is_waiting(context: HangContext, rank: int) -> bool:
-    """Return whether a rank waits in the making of a group, or has given up there."""
+    """Return whether a rank waits in the creation of a process group, or has given up there."""
     if is_making_group(context.side.main_stack(rank)):
         return True
     end = context.side.exits.get(rank)
@@ -132,7 +142,7 @@ def is_waiting(context: HangContext, rank: int) -> bool:
 
 
 def blame(context: HangContext, found: Departure) -> Cause:
-    """Return the cause; all other ranks are its victims, as the numbers of all later groups are wrong."""
+    """Return the cause for groups that differ; all other ranks are victims, as their later groups are misnumbered."""
     kind = HangClass.SKIPPED if found.is_skipped else HangClass.MISMATCH if found.issued else HangClass.HOST_STUCK
     frames = list(found.issued.frames) if found.issued else context.side.main_stack(found.ranks[0])
     culprit = Culprit(
@@ -150,6 +160,6 @@ def blame(context: HangContext, found: Departure) -> Cause:
 
 
 def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
-    """Return ranks that made a group as sentences show them; the shape holds the members."""
+    """Return ranks with the process group that they created, for sentences; `shape` holds the members."""
     members = ", ".join(map(str, group.members))
     return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

@@ -16,12 +16,12 @@ SEVERITIES = {HangClass.SLOW: Severity.WARNING, HangClass.UNKNOWN: Severity.WARN
 
 
 def make_culprit(cause: Cause) -> Culprit:
-    """Return a cause as the document holds it, with its sentences."""
+    """Return the culprit of a cause with its title and evidence, for the JSON document."""
     return msgspec.structs.replace(cause.culprit, detail=detail(cause), title=title(cause))
 
 
 def make_finding(context: HangContext, cause: Cause) -> Finding:
-    """Return the finding of a cause; its id is `hang.` and its class."""
+    """Return the finding on a cause; its id is `hang.` followed by the cause's class."""
     return Finding(
         id=f"hang.{cause.kind}",
         severity=severity_of(context, cause),
@@ -36,14 +36,14 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
 
 
 def severity_of(context: HangContext, cause: Cause) -> Severity:
-    """Return how much a cause matters: a slow rank of a job that ended cleanly is no fault."""
+    """Return the severity of a cause; a slow rank of a job that ended cleanly is no fault."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO
     return SEVERITIES.get(cause.kind, Severity.ERROR)
 
 
 def report_unreadable(job: Job) -> list[Finding]:
-    """Return the finding about damaged dumps, if there are any."""
+    """Return the finding that some dumps could not be read, in a list; empty if all could."""
     damaged = sorted(job.unreadable)
     if not damaged:
         return []

@@ -33,7 +33,7 @@ OTHER_MACHINES = "the ranks of the other machines: run the same command there"
 
 
 def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
-    """Return the verdict on stacks alone."""
+    """Return the verdict on a hang of which only stacks are known."""
     seen = sum(map(len, cause.places))
     statuses = {HangClass.HEALTHY: Status.OK, HangClass.UNKNOWN: Status.UNKNOWN}
     return Verdict(
@@ -47,29 +47,32 @@ def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
 
 
 def is_one_sample(cause: StackCause) -> bool:
-    """Return whether each rank has one stack only, so that nothing says whether it moves."""
+    """Return whether each rank has one stack only, so that nothing shows whether it moves."""
     return all(place.moved is None for side in cause.places for place in side)
 
 
 def confidence(cause: StackCause) -> float:
-    """Return how certain a cause is."""
+    """Return how certain a cause is, from 0 to 1; one sample of each stack makes it less certain than several."""
     return round(CONFIDENCES[cause.kind] * (ONE_SAMPLE_FACTOR if is_one_sample(cause) else 1.0), 2)
 
 
 def why(cause: StackCause) -> str:
-    """Return why the culprits stop the others, as far as stacks show it."""
+    """Return how the culprits stop the other ranks, as far as stacks show it, as a phrase."""
     return WHY[cause.kind] + (ONE_SAMPLE if is_one_sample(cause) else UNMOVED)
 
 
 def sentence(cause: StackCause) -> str:
-    """Return who is where, with both sides and their lines."""
+    """Return the sentence of the verdict: which ranks are in which operation at which line."""
     if cause.kind is HangClass.HEALTHY:
         return f"no rank hangs: ranks moved between the samples of their stacks; {sides(cause)}"
     return f"{title(cause)}{'; ' + waiting(cause) if cause.kind is HangClass.HOST_STUCK else ''}"
 
 
 def title(cause: StackCause) -> str:
-    """Return `rank 1 is stuck in load (train.py:13) and in no collective`, or both sides of a difference."""
+    """Return where the stuck ranks are, such as `rank 1 is stuck in load (train.py:13) and in no collective`.
+
+    For other causes the title names the operation and line of all ranks, as `sides` does.
+    """
     if cause.kind is not HangClass.HOST_STUCK:
         return sides(cause)
     working = [side for side in cause.places if not side[0].waits]
@@ -77,19 +80,19 @@ def title(cause: StackCause) -> str:
 
 
 def waiting(cause: StackCause) -> str:
-    """Return where the victims wait: `ranks 0, 2-3 wait in the backward pass (train.py:34)`."""
+    """Return where the victims wait, as `ranks 0, 2-3 wait in the backward pass (train.py:34)`."""
     groups = [side for side in cause.places if side[0].waits]
     return ", ".join(is_at(side, "waits in", "wait in") for side in groups[:MOST_SIDES])
 
 
 def sides(cause: StackCause) -> str:
-    """Return `rank 0 is in barrier (train.py:98), ranks 1-3 are in the backward pass (train.py:22)`."""
+    """Return where ranks are: `rank 0 is in barrier (train.py:98), ranks 1-3 are in all_reduce (train.py:22)`."""
     # The smaller side first: it is the one that differs.
     return ", ".join(is_at(side, "is in", "are in") for side in reversed(cause.places[:MOST_SIDES]))
 
 
 def is_at(side: list[Place], singular: str, plural: str) -> str:
-    """Return a phrase such as `ranks 1-3 wait in backward (train.py:22)`."""
+    """Return the ranks of one place with a verb and the place, such as `ranks 1-3 wait in backward (train.py:22)`."""
     ranks = sorted(place.rank for place in side)
     return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"
 
@@ -103,7 +106,7 @@ def place_name(place: Place) -> str:
 
 
 def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
-    """Return the culprits as the document holds them."""
+    """Return the culprits as one item for the JSON document, in a list; empty without a culprit."""
     if not cause.ranks:
         return []
     first = next(place for side in cause.places for place in side if place.rank in cause.ranks)
@@ -122,7 +125,7 @@ def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
 
 
 def findings_from_stacks(cause: StackCause) -> list[Finding]:
-    """Return the finding of the cause, with the place of each rank as evidence."""
+    """Return the finding on the culprits, in a list; the evidence is the line that each rank is at."""
     return [
         Finding(
             id=f"hang.{culprit.kind}",
@@ -139,13 +142,13 @@ def findings_from_stacks(cause: StackCause) -> list[Finding]:
 
 
 def evidence(side: list[Place]) -> Evidence:
-    """Return where some ranks are, with the line and its callers."""
+    """Return the evidence of where the ranks of one place are, with the user's line."""
     line = side[0].line
     return Evidence(text=is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")
 
 
 def next_step(cause: StackCause) -> str:
-    """Return the next thing to try."""
+    """Return the next thing to try, as an imperative sentence without a full stop."""
     lines = [format_line(side[0].line) for side in cause.places if side[0].line]
     if cause.kind is HangClass.HOST_STUCK:
         stuck = next((format_line(side[0].line) for side in cause.places if not side[0].waits and side[0].line), "it")

@@ -24,7 +24,7 @@ STATUSES: Mapping[str, str] = {
 
 
 def missing(context: HangContext) -> list[str]:
-    """Return what would have made the verdict more certain."""
+    """Return a phrase for each piece of evidence that would have made the verdict more certain."""
     job, side = context.job, context.side
     lacks = [
         LACKS[lack].format(dump=agree(ranks, "dump", "dumps"), ranks=rank_names(ranks))
@@ -47,7 +47,7 @@ def missing(context: HangContext) -> list[str]:
 
 
 def unreadable(job: Job) -> list[str]:
-    """Return `the dump of rank 3 is unreadable: why`, ranks with the same error together."""
+    """Return a phrase such as `the dump of rank 3 is unreadable: why` for each error, with all its ranks."""
     by_error: dict[str, list[int]] = {}
     for rank, error in sorted(job.unreadable.items()):
         by_error.setdefault(error, []).append(rank)
@@ -58,7 +58,7 @@ def unreadable(job: Job) -> list[str]:
 
 
 def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
-    """Return the ranks without a dump by the reason, which is empty where none is known."""
+    """Return the ranks without a dump, as lists by the reason; the reason is empty where none is known."""
     by_reason: dict[str, list[int]] = {}
     for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
         end, answer = side.end(rank), side.answer(rank)

@@ -17,7 +17,7 @@ COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be t
 
 
 def next_step(cause: Cause) -> str:
-    """Return the next thing to try."""
+    """Return the next thing to try, as an imperative sentence without a full stop."""
     if cause.reason is Reason.OTHER_GROUPS:
         return for_other_groups(cause)
     if cause.reason is Reason.DIFFERENT_TAGS:
@@ -44,7 +44,7 @@ def for_stuck(cause: Cause) -> str:
 
 
 def for_other_groups(cause: Cause) -> str:
-    """Return what to do about ranks that made other process groups than the rest."""
+    """Return what to do about ranks that created other process groups than the rest."""
     line = format_line(cause.expected.line) if cause.expected else ""
     where = f" at {line}" if line else ""
     return f"call new_group{where} on all ranks in the same order, or pass use_local_synchronization=True"
@@ -90,7 +90,7 @@ def for_exception(cause: Cause) -> str:
 
 
 def for_skipped(cause: Cause) -> str:
-    """Return what to do about a rank that left an operation out."""
+    """Return what to do about a rank that skipped an operation."""
     line = format_line(cause.expected.line) if cause.expected else ""
     what = f"around {line}" if line else "around this operation"
     ranks = rank_names(cause.ranks)
@@ -98,13 +98,13 @@ def for_skipped(cause: Cause) -> str:
 
 
 def differing_lines(cause: Cause) -> list[str]:
-    """Return the lines that issued the differing operations, each once, that of most ranks first."""
+    """Return the source lines that issued the differing operations, each once, that of most ranks first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
     return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 
 
 def for_other_order(cause: Cause) -> str:
-    """Return what to do about groups that are used in different orders."""
+    """Return what to do about process groups that are used in different orders."""
     lines = differing_lines(cause)
     what = f"what {lines[0]} and {lines[1]} issue" if len(lines) > 1 else "the operations of these groups"
     return f"issue {what} in the same order on every rank"

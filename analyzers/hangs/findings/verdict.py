@@ -24,7 +24,7 @@ BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
-    """Return the verdict on a hang: its class is that of the first cause."""
+    """Return the verdict on a hang, with the class of the first cause."""
     if not causes:
         return without_cause(context)
     if all(c.kind is HangClass.SLOW for c in causes) and context.side.all_ended_cleanly(context.job.world_size):
@@ -45,7 +45,7 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
 
 
 def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
-    """Return the verdict on a job whose ranks have all marked a clean end, with those that were slow on the way."""
+    """Return the verdict on a job whose ranks all marked a clean end; `slow` are causes that only made it slow."""
     ranks = list(range(context.job.world_size))
     step = max((beat.step for rank in ranks if (beat := context.side.last_beat(rank))), default=0)
     end = f"{rank_names(ranks)} ended cleanly" + (f" after {quantity(step, 'step')}" if step else "")
@@ -58,7 +58,10 @@ def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
 
 
 def without_cause(context: HangContext) -> Verdict:
-    """Return healthy if the dumps could have shown a hang and no rank gave up waiting, else unknown."""
+    """Return the verdict where no cause was found: healthy if the dumps could have shown a hang, else unknown.
+
+    It is unknown too if a rank gave up waiting, or if the job had stalled.
+    """
     job, side = context.job, context.side
     if side.all_ended_cleanly(job.world_size):
         return ended_cleanly(context)
@@ -93,12 +96,12 @@ def has_stalled(context: HangContext) -> bool:
 
 
 def has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
-    """Return whether a rank was in another step or phase when it was asked again."""
+    """Return whether a rank's step or phase changed between two rounds of dumps."""
     answers = (number.ranks.get(rank) for number in side.rounds)
     beats = {(a.heartbeat.step, a.heartbeat.phase) for a in answers if a and a.heartbeat}
     return len(beats) > 1
 
 
 def locations(context: HangContext) -> str:
-    """Return where the ranks are, the location of most ranks first."""
+    """Return where the ranks are, as text, the location of most ranks first."""
     return "; ".join(map(format_location, find_locations(context.job, context.side)[:MOST_LOCATIONS]))

@@ -28,7 +28,7 @@ LONGEST_CONTEXT = 4
 
 
 class IssuedOp(NamedTuple):
-    """An operation, and the ranks that issued it or an equal one."""
+    """An operation, and the ranks that issued it or an operation equal to it."""
 
     ranks: list[int]
     op: Op
@@ -36,11 +36,12 @@ class IssuedOp(NamedTuple):
 
 @dataclass(frozen=True)
 class Divergence:
-    """The operations that members issued under one number, the one that most issued first.
+    """The different operations that members of a process group issued under one sequence number.
 
-    `culprits` diverged, by the evidence `reason`; they are empty when nothing shows which side did. Of these or else of
-    the last side, `issued` is the operation, and `expected` that of the others. `elements` are those sent and received
-    where an all_to_all is unbalanced.
+    `sides` has one item for each operation, that of most ranks first. `culprits` diverged, by the evidence `reason`;
+    they are empty when nothing shows which side did. `issued` is the operation of the culprits, or else of the last
+    side, and `expected` that of the others. `skipped`: the culprits left an operation out. `elements` are those sent
+    and received where an all_to_all is unbalanced.
     """
 
     group: int
@@ -55,12 +56,12 @@ class Divergence:
 
     @property
     def members(self) -> list[int]:
-        """All ranks that issued an operation under this number."""
+        """All ranks that issued an operation under this sequence number."""
         return [m for side in self.sides for m in side.ranks]
 
 
 def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
-    """Return the earliest collective of a group up to `last_seq` under which members recorded different operations."""
+    """Return the first collective of a group, up to `last_seq`, in which members differ; None if they agree."""
     tables = {
         m: {op.seq: op for op in job.ranks[m].collectives(group)} for m in job.groups[group].ranks if m in job.ranks
     }
@@ -79,7 +80,10 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
 
 
 def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
-    """Return which members diverged at `seq`, and whether they skipped an operation."""
+    """Return which members of a group diverged at `seq`, and whether they skipped an operation.
+
+    `tables` has the collectives of each member by sequence number.
+    """
     issued = {m: table[seq] for m, table in tables.items() if seq in table}
     sides = group_by_operation(job, issued)
     culprits, reason = accuse(job, group, seq, tables, sides)
@@ -98,7 +102,7 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
 
 
 def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
-    """Return members with equal operations together, most members first."""
+    """Return the members grouped by equal operations, the operation of most members first."""
     sides: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
         sides.setdefault(comparable(job.signature(op)), []).append(member)
@@ -109,7 +113,10 @@ def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
 def accuse(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
 ) -> tuple[list[int], Reason]:
-    """Return the culprits and the evidence against them: the first kind that fits only some sides decides."""
+    """Return the culprits, and the evidence against them.
+
+    The majority is right; without one, the first kind of evidence that speaks against some sides and not all decides.
+    """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(sides[0].ranks) > len(sides[1].ranks):
         return ranks_of(sides[1:]), Reason.MAJORITY
@@ -122,7 +129,7 @@ def accuse(
 def find_odd_sides(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
-    """Yield kinds of evidence, the strongest first, each with the sides that it speaks against."""
+    """Yield each kind of evidence, the strongest first, with the sides of a divergence that it speaks against."""
     members = len(job.groups[group].ranks)
     yield Reason.SIZE_RULE, [side for side in sides if breaks_size_rule(job.signature(side.op), members)]
     yield Reason.EMPTY_TENSOR, [side for side in sides if is_empty(job.signature(side.op))]
@@ -132,28 +139,31 @@ def find_odd_sides(
 
 
 def select_unusual(job: Job, sides: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
-    """Return the sides whose operation is not among the usual ones; none where nothing usual is known."""
+    """Return the sides whose operation is not in `usual`; none where `usual` is empty."""
     return [side for side in sides if usual and comparable(job.signature(side.op)) not in usual]
 
 
 def ranks_of(sides: Iterable[IssuedOp]) -> list[int]:
-    """Return the ranks of all these sides, ascending."""
+    """Return the ranks of all these sides of a divergence, ascending."""
     return sorted(m for side in sides for m in side.ranks)
 
 
 def sister_groups(job: Job, group: int) -> set[int]:
-    """Return the other groups of the same description: all tp groups of a mesh, for example."""
+    """Return the indexes of the other groups of the same description: all tp groups of a mesh, for example."""
     return {i for i, g in enumerate(job.groups) if g.desc == job.groups[group].desc and i != group}
 
 
 def sister_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
-    """Return the signatures that the sister groups (same role, other ranks) recorded for collective number `seq`."""
+    """Return the signatures of collective number `seq` in the other groups of the same description."""
     states = ((i, state) for i in sister_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m)))
     return {comparable(job.signature(op)) for i, state in states if (op := state.collective(i, seq))}
 
 
 def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
-    """Return what the line that issued these operations issued in sister groups; none where lines differ."""
+    """Return the signatures of what the source line of `ops` issued in the other groups of the same description.
+
+    The set is empty where the operations were issued at different lines.
+    """
     lines = {job.line(op) for op in ops} - {None}
     if len(lines) != 1:
         return set()
@@ -163,12 +173,15 @@ def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparabl
 
 
 def key_of(job: Job, op: Op) -> Key:
-    """Return what identifies an operation of the program in every step."""
+    """Return a key of an operation that is the same in every step: signature and source line."""
     return (*comparable(job.signature(op)), job.line(op))
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
-    """Return what followed in earlier steps on the operations that stand before `seq`; the longest match decides."""
+    """Return the key of the operation that followed, in an earlier step, on those just before `seq`; None if unknown.
+
+    The longest match of preceding operations decides. `table` has the rank's collectives by sequence number.
+    """
     # Short contexts recur within a step, long ones only from step to step.
     for length in range(LONGEST_CONTEXT, 0, -1):
         context = [key_of(job, table[s]) for s in range(seq - length, seq) if s in table]
@@ -182,19 +195,19 @@ def expected_next(job: Job, seq: int, table: Table) -> Key | None:
 
 
 def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
-    """Return whether a rank's operation is not the one that it issued at this point in earlier steps."""
+    """Return whether a rank's operation at `seq` differs from the one that it issued at this point in earlier steps."""
     usual = expected_next(job, seq, table)
     return usual is not None and usual[:2] != key_of(job, table[seq])[:2]
 
 
 def is_shifted(job: Job, seq: int, tables: Mapping[int, Table], side: IssuedOp, sides: Sequence[IssuedOp]) -> bool:
-    """Return whether a side's operations are those of each other side one number later."""
+    """Return whether the operations of `side` from `seq` on are those of each other side one sequence number later."""
     others = [other for other in sides if other is not side]
     return all(has_skipped(job, seq, tables[side.ranks[0]], tables[other.ranks[0]]) for other in others)
 
 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
-    """Return whether one rank's operations from `seq` on equal the other's, shifted by one sequence number."""
+    """Return whether the operations in `mine` from `seq` on are those in `theirs` one sequence number later."""
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
     # Keys are compared without their lines, which dumps in JSON lack.
     later = [s for s in mine if s >= seq and s + 1 in theirs]

@@ -14,7 +14,7 @@ NO_DUMP = "no dump"
 
 
 class Location(NamedTuple):
-    """Ranks at one line. `name` is their operation or function; `line` is empty where no line is known."""
+    """The ranks that are at one line. `name` is their operation or function; `line` is empty where no line is known."""
 
     ranks: list[int]
     name: str
@@ -22,7 +22,7 @@ class Location(NamedTuple):
 
 
 def find_locations(job: Job, side: SideFiles) -> list[Location]:
-    """Return all ranks by where they are, the location of most ranks first."""
+    """Return the ranks grouped by the operation or function and the line that they are in, the largest group first."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in range(min(job.world_size, MOST_RANKS)):
         together.setdefault(find_location(job, side, rank), []).append(rank)
@@ -31,7 +31,7 @@ def find_locations(job: Job, side: SideFiles) -> list[Location]:
 
 
 def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
-    """Return the operation or function that a rank is in, and the user's line."""
+    """Return the operation or function that a rank is in, and the user's line as text (empty if unknown)."""
     state, stack = job.ranks.get(rank), side.main_stack(rank)
     front = state.front if state else None
     line = user_frame(stack) or (job.line(front) if front else None)
@@ -45,5 +45,8 @@ def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
 
 
 def find_python_function(stack: list[Frame], line: Frame) -> str:
-    """Return the innermost Python function of a stack: it names the operation where no dump does."""
+    """Return the name of the innermost Python function in a stack, else that of `line`.
+
+    It names the operation where no dump does.
+    """
     return next((frame.name for frame in stack if frame.filename.endswith(".py")), line.name)

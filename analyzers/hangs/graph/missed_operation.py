@@ -22,9 +22,10 @@ NOT_YET, LONG_AGO = 1 << 62, -1
 
 
 def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
-    """Return the node that most sister ranks issue first; None if no sister's dump shows it.
+    """Return the operation that most ranks with the same program issue first; None if no dump of such a rank shows it.
 
-    Only sisters that can put all operations in an order vote: one of unknown position may be the first.
+    `nodes` are the operations that wait for `rank`. Only ranks that can put all of them in an order vote: one of
+    unknown position may be the first.
     """
     votes: Counter[OpNode] = Counter()
     for sister in find_sisters(job, rank):
@@ -38,9 +39,9 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
 
 
 def find_sisters(job: Job, rank: int) -> list[int]:
-    """Return the ranks with a dump that share a group with `rank`, those of the smallest groups first.
+    """Return the ranks with a dump that run the same program as `rank`, as they share a group; smallest groups first.
 
-    Ranks of one group run the same operations, so that what they recorded stands for what `rank` should have called.
+    What they recorded shows what `rank` should have called. Groups of pipeline stages do not count.
     """
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
@@ -49,15 +50,16 @@ def find_sisters(job: Job, rank: int) -> list[int]:
 
 
 def carries_messages(job: Job, number: int) -> bool:
-    """Return whether a group sends and receives, as stages of a pipeline do: its members run different programs."""
+    """Return whether ranks send and receive in a group, as pipeline stages do: its members run different programs."""
     states = (job.ranks[m] for m in job.groups[number].ranks[:SISTERS_ASKED] if m in job.ranks)
     return any(op.p2p and op.group == number for state in states for op in state.ops)
 
 
 def find_position(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
-    """Return the index, among a sister's operations, of the one that corresponds to the missed operation.
+    """Return the index, among the operations of `sister`, of the one that corresponds to `node`; None if unknown.
 
-    None means that the position is unknown.
+    `sister` is a rank that runs the same program as `rank`. `NOT_YET`: it has not issued the operation. `LONG_AGO`: its
+    dump no longer has it.
     """
     own = find_sister_group(job, rank, sister, node)
     if own is None:
@@ -74,7 +76,10 @@ def find_position(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
 
 
 def find_sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
-    """Return the sister's group of the same kind; for messages the sister must have the rank's position in it."""
+    """Return the index of the group of `sister` that corresponds to that of `node`; None unless exactly one does.
+
+    For messages `sister` must have the position in its group that `rank` has in its own.
+    """
     ranks = job.groups[node.group].ranks
     if sister in ranks and not node.is_p2p:
         return node.group
@@ -85,22 +90,23 @@ def find_sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | N
 
 
 def current_batch(job: Job, rank: int) -> list[Op]:
-    """Return the messages of the launch that a rank is in."""
+    """Return the sends and receives of the launch that a rank is in; empty if it is in no operation."""
     state = job.ranks[rank]
     return find_batch(state, state.front) if state.front else []
 
 
 def are_sister_groups(job: Job, number: int, other: int) -> bool:
-    """Return whether two groups have the same description and size."""
+    """Return whether two groups, given by their indexes in `Job.groups`, have the same description and size."""
     a, b = job.groups[number], job.groups[other]
     return (a.desc, len(a.ranks)) == (b.desc, len(b.ranks))
 
 
 def find_half_position(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
-    """Return the index of a sister's send or recv that corresponds to `front`. The rank's partner is in `front`.
+    """Return the index in the operations of rank `sister` of the send or recv that belongs to `front`.
 
-    Both halves of a message complete together, so from the last completed pair on they can be counted even where the
-    ring no longer holds the first one.
+    `front` is the recv or send in which rank `partner` waits for that rank. A send and its recv complete together, so
+    both ranks' messages are counted from the last completed pair on: the ring of a dump may no longer hold the first
+    pairs. `NOT_YET` if the rank has not issued it, None if it is not known.
     """
     match = NAME.fullmatch(job.operation(front)) if front and partner in job.ranks else None
     if front is None or match is None:
@@ -115,10 +121,10 @@ def find_half_position(job: Job, sister: int, partner: int, group: int, front: O
 
 
 def messages_named(job: Job, rank: int, group: int, name: str) -> list[Op]:
-    """Return a rank's messages of one name in a group, oldest first."""
+    """Return a rank's sends or receives named `name` (such as `send 0->1`) in a group, oldest first."""
     return [op for op in job.ranks[rank].ops if op.p2p and op.group == group and job.operation(op) == name]
 
 
 def count_done(ops: Iterable[Op]) -> int:
-    """Return how many operations have completed."""
+    """Return how many of these operations have completed."""
     return sum(op.done for op in ops)

@@ -30,7 +30,7 @@ Keys = list[int]
 
 @dataclass(frozen=True)
 class Deviation:
-    """The first operation, `issued`, that differs from what sisters issued there, `expected`.
+    """A rank's first operation, `issued`, that differs from what ranks with the same program issued, `expected`.
 
     `kind` is skipped, order_cycle or mismatch.
     """
@@ -43,9 +43,9 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A rank's program beside that of a sister, from the oldest operation that both hold.
+    """A rank's operations compared with those of `sister`, from the oldest one that both dumps hold.
 
-    `agreed` operations are equal; `mine` and `theirs` are the positions of the first ones that are not, or of the ends.
+    `agreed` is how many are equal; `mine` and `theirs` are the indexes of the first ones that are not, or of the ends.
     """
 
     sister: int
@@ -55,7 +55,7 @@ class Comparison:
 
 
 class Programs:
-    """The programs of all ranks, compared with each other on demand."""
+    """The sequence of operations of each rank, compared with those of other ranks on demand."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -67,17 +67,17 @@ class Programs:
         self._deviations: dict[int, Deviation | None] = {}
 
     def deviation(self, rank: int) -> Deviation | None:
-        """Return where a rank deviates from most of its sisters; None if it does not, or if nothing shows it."""
+        """Return where a rank deviates from most ranks with the same program; None if nothing shows it."""
         if rank not in self._deviations:
             self._deviations[rank] = self._find_deviation(rank) if rank in self.job.ranks else None
         return self._deviations[rank]
 
     def is_comparable(self, rank: int) -> bool:
-        """Return whether a rank's dump shares operations with another rank's, so that a deviation would show."""
+        """Return whether a rank's dump shares operations with that of another rank, so that a deviation would show."""
         return rank in self.job.ranks and bool(self._comparisons(rank))
 
     def next_expected(self, rank: int) -> Op | None:
-        """Return what the sister that agrees longest issued where the rank stopped."""
+        """Return what a rank should issue next, as the rank that agrees longest with it did; None if none is ahead."""
         if rank not in self.job.ranks:
             return None
         stopped = [c for c in self._comparisons(rank) if c.mine == len(self.keys(rank)[0])]
@@ -86,7 +86,7 @@ class Programs:
         return self.job.ranks[best.sister].ops[best.theirs] if best else None
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
-        """Return the program of a rank, and the position of each collective (group, seq) in it."""
+        """Return the keys of a rank's operations in order, and the index of each collective (group, seq) among them."""
         if rank not in self._cached:
             ops = self.job.ranks[rank].ops
             keys = [self._number((self.job.groups[op.group].desc, op.signature, op.stack)) for op in ops]
@@ -94,7 +94,10 @@ class Programs:
         return self._cached[rank]
 
     def _number(self, operation: tuple[str, int, int]) -> int:
-        """Return the key of (group description, signature, stack): equal on all ranks for one line of the program."""
+        """Return the key of an operation, which is the same on all ranks for the same line of the program.
+
+        `operation` is (group description, signature, stack); the last two are indexes in the job's lists.
+        """
         if operation not in self._numbers:
             desc, signature, stack = operation
             line = user_frame(self.job.stacks[stack]) if self._use_lines else None
@@ -123,13 +126,13 @@ class Programs:
         return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:
-        """Return the comparisons with sisters that run the same program: with others nearly nothing agrees."""
+        """Return the comparisons with ranks that run the same program: with others nearly nothing agrees."""
         every = [c for sister in self._sisters_of(rank) if (c := self._compare(rank, sister))]
         longest = max((c.agreed for c in every), default=0)
         return [c for c in every if c.agreed * 2 > longest]
 
     def _sisters_of(self, rank: int) -> list[int]:
-        """Return the nearest members of each group of a rank."""
+        """Return the members of each of a rank's groups that are nearest to it by rank number, to compare with."""
         sisters: dict[int, None] = {}
         for group in self.job.ranks[rank].positions:
             members = [m for m in self.job.groups[group].ranks if m != rank and m in self.job.ranks]
@@ -139,7 +142,7 @@ class Programs:
         return list(sisters)
 
     def _compare(self, rank: int, sister: int) -> Comparison | None:
-        """Return the comparison with a sister; None where they share no collective, or nothing agrees."""
+        """Return the comparison with a different rank; None where they share no collective, or nothing agrees."""
         mine, my_positions = self.keys(rank)
         theirs, their_positions = self.keys(sister)
         shared = ((i, their_positions[op]) for op, i in my_positions.items() if op in their_positions)
@@ -152,7 +155,7 @@ class Programs:
 
 
 def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
-    """Return how many keys are equal from `i` and `k` on."""
+    """Return how many keys in a row are equal, from index `i` of `mine` and `k` of `theirs` on."""
     length = min(len(mine) - i, len(theirs) - k)
     if mine[i : i + length] == theirs[k : k + length]:
         return length
@@ -160,9 +163,9 @@ def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
 
 
 def predict(keys: Keys, count: int) -> Keys:
-    """Return what followed, in an earlier step, on the operations at the end; the longest equal context decides.
+    """Return the `count` keys that are likely to come next: those that followed the last keys in an earlier step.
 
-    After `A B C A B C A B` the next two are `C A`.
+    The longest equal context decides; without one the list is empty. After `A B C A B C A B` the next two are `C A`.
     """
     best, length = 0, 0
     for end in range(len(keys) - 1, 0, -1):
@@ -177,7 +180,7 @@ def predict(keys: Keys, count: int) -> Keys:
 
 
 def classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
-    """Return how two programs differ, from the keys where they begin to."""
+    """Return how two programs differ, from their keys at and after the first difference."""
     for count in range(1, LARGEST_LAUNCH + 1):
         # A batch of several entries may have been swapped as a whole.
         if mine[: count + 1] == [*theirs[count : count + 1], *theirs[:count]]:

@@ -19,7 +19,7 @@ Comparable = tuple[str, object]
 
 
 def comparable(signature: Signature) -> Comparable:
-    """Return the part of a signature that must be equal on all members of a group."""
+    """Return the part of a signature that must be equal on all members of a process group."""
     name = signature.operation
     if name in ROOTED or name in BARRIERS:
         return name, None
@@ -29,9 +29,10 @@ def comparable(signature: Signature) -> Comparable:
 
 
 def breaks_size_rule(signature: Signature, members: int) -> bool:
-    """Return whether input and output sizes contradict each other, whatever the other ranks issued.
+    """Return whether the input and output sizes of an operation contradict each other.
 
-    An all_reduce has equal sizes; all_gather puts out the input of each member, reduce_scatter the reverse.
+    An all_reduce has equal sizes; all_gather outputs the input of each member, reduce_scatter the reverse. `members` is
+    the size of the group.
     """
     taken, given = elements(signature.input_sizes), elements(signature.output_sizes)
     if not signature.input_sizes or not signature.output_sizes:
@@ -47,19 +48,19 @@ def breaks_size_rule(signature: Signature, members: int) -> bool:
 
 
 def is_empty(signature: Signature) -> bool:
-    """Return whether the input tensors have no element."""
+    """Return whether the input tensors have no elements."""
     return bool(signature.input_sizes) and not any(prod(shape) for shape in signature.input_sizes)
 
 
 def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
-    """Return how many elements tensors of these shapes have together."""
+    """Return the total number of elements of tensors with these shapes."""
     return sum(prod(shape) for shape in sizes)
 
 
 def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
-    """Return the elements that an all_to_all of all members sends and receives, where these differ: it cannot complete.
+    """Return how many elements the members of an all_to_all send and receive in total; None where these are equal.
 
-    Each rank's sizes may differ, but what all of them send must be received.
+    Each rank's sizes may differ, but what all of them send must be received: the operation cannot complete otherwise.
     """
     signatures = [job.signature(op) for op in issued.values()]
     if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(UNEVEN):

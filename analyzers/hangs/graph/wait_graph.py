@@ -26,7 +26,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 
 class OpNode(NamedTuple):
-    """An operation as a node: `group` indexes `Job.groups`.
+    """An operation as a node of the graph; `group` is an index in `Job.groups`, `seq` a sequence number in that group.
 
     A collective is one node for all its members. A launch of sends and receives is a node of its rank, `sender`, with
     its p2p sequence number; in a collective `sender` is -1.
@@ -38,7 +38,7 @@ class OpNode(NamedTuple):
 
     @property
     def is_p2p(self) -> bool:
-        """Whether it is a launch of sends and receives."""
+        """Whether the node is a launch of sends and receives."""
         return self.sender >= 0
 
 
@@ -59,27 +59,30 @@ class WaitGraph:
     """Operations with an absence that proves nothing: they began after a dump was taken, or earlier ones were lost."""
 
     def successors(self, node: Node) -> list[Node]:
-        """Return what a node waits for."""
+        """Return what a node waits for: the absent ranks of an operation, or the operation that a rank is in."""
         if isinstance(node, OpNode):
             return list(self.absent[node])
         return [self.waits_in[node]] if node in self.waits_in else []
 
     def nodes(self) -> list[Node]:
-        """Return all ranks, ascending, then all operations."""
+        """Return all nodes of the graph: ranks, ascending, then operations."""
         absent = {rank for ranks in self.absent.values() for rank in ranks}
         return [*sorted(absent | set(self.waits_in)), *self.absent]
 
     def arrived(self, node: OpNode) -> list[int]:
-        """Return the ranks that are in an operation."""
+        """Return the ranks that are in an operation, ascending."""
         return sorted(rank for rank, operation in self.waits_in.items() if operation == node)
 
     def operations_waiting_for(self, rank: int) -> list[OpNode]:
-        """Return the operations in which a rank has not arrived."""
+        """Return the operations that a rank is a member of and has not arrived in."""
         return [node for node, ranks in self.absent.items() if rank in ranks]
 
 
 def build_graph(job: Job, side: SideFiles) -> WaitGraph:
-    """Return the graph of all ranks that left a dump. A rank that died is in no operation, whatever it had issued."""
+    """Return the wait-for graph of the ranks that left a dump.
+
+    A rank that died is in no operation, whatever it had issued.
+    """
     graph = WaitGraph()
     fronts: dict[OpNode, list[Op]] = defaultdict(list)
     ends = {rank: end for rank in range(job.world_size) if (end := side.end(rank))}
@@ -103,16 +106,16 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
 
 
 def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
-    """Return whether an operation began after a rank's dump was taken: that dump says nothing about it."""
+    """Return whether an operation began after a rank's dump was taken, so that the dump cannot show it."""
     taken_ns = side.asked_ns(rank) or job.taken_ns.get(rank)
     return taken_ns is not None and began_ns > taken_ns
 
 
 def find_ranks_dumped_early(job: Job) -> set[int]:
-    """Return the ranks whose dumps are older than the others'.
+    """Return the ranks whose dumps are older than the others': they lack operations that other ranks completed.
 
-    Other ranks completed operations with them that these lack.
-    A single such rank is the odd one rather than early. This only counts on NCCL: gloo flags failed operations as done.
+    Other ranks completed operations with them that these lack. A single such rank is the odd one rather than early.
+    This only counts on NCCL: gloo flags failed operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()
@@ -129,7 +132,7 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
 
 
 def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
-    """Return the members of a group that have not arrived in a collective, or died in it."""
+    """Return the members of a process group that have not arrived in a collective, or died in it."""
     members = job.groups[node.group].ranks
     return [
         m
@@ -139,7 +142,7 @@ def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
 
 
 def has_arrived(state: RankState | None, node: OpNode) -> bool:
-    """Return whether a rank is in a collective or past it."""
+    """Return whether a rank is in a collective or past it; False without a dump."""
     if state is None:
         return False
     front = state.front
@@ -151,9 +154,9 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
 
 
 def find_roots(graph: WaitGraph) -> list[list[Node]]:
-    """Return the strongly connected components with no edge out of them: the causes.
+    """Return the strongly connected components of the graph with no edge out of them: each is a cause.
 
-    Whoever waits for somebody is a victim of that one, so a cause can only be where all ways end; a ring of waiting
+    Whoever waits for somebody is a victim of that one, so a cause can only be where all paths end; a ring of waiting
     ranks is one component, as none of them comes before the others.
     """
     all_components = find_components(graph.nodes(), graph.successors)
@@ -166,7 +169,7 @@ def find_roots(graph: WaitGraph) -> list[list[Node]]:
 
 
 def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
-    """Return the strongly connected components (Tarjan, 1972).
+    """Return the strongly connected components of a graph; `next_of` returns the successors of a node (Tarjan, 1972).
 
     Without recursion: a chain of waiting ranks may be as long as there are ranks.
     """
@@ -204,7 +207,7 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Take a finished component off the path, and return it."""
+    """Remove the component that begins at `node` from the end of `path`, and return its nodes."""
     start = path.index(node)
     members = path[start:]
     del path[start:]
@@ -213,7 +216,7 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
 
 
 def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
-    """Return the ranks outside of a root that wait for it, directly or through others."""
+    """Return the ranks outside of a root that wait for it, directly or through others, ascending."""
     # Edges are stored forwards only; the reverse map keeps the walk linear in their number.
     waiting = map_predecessors(graph)
     inside = set(root)
@@ -227,7 +230,7 @@ def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
 
 
 def map_predecessors(graph: WaitGraph) -> Mapping[Node, list[Node]]:
-    """Return the nodes that wait for each node."""
+    """Return, for each node, the nodes that wait for it."""
     waiting: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.nodes():
         for target in graph.successors(node):

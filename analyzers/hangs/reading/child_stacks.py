@@ -15,9 +15,9 @@ PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Child:
-    """A process that a rank started; `stack` is its own part, without what its rank was in when it forked.
+    """A process that a rank started; `stack` leaves out the frames of the rank from before the fork.
 
-    It is empty where the process wrote none.
+    The stack is empty where the process wrote none.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class Child:
 
 
 def read_children(path: Path) -> list[Child]:
-    """Return the child processes in a file; none where it cannot be read."""
+    """Return the child processes that a file of a rank lists; empty where it cannot be read."""
     try:
         with open_regular(path) as file:
             text = file.read(TEXT_BYTES).decode(errors="replace")
@@ -41,5 +41,5 @@ def read_children(path: Path) -> list[Child]:
 
 
 def own_part(stack: list[Frame]) -> list[Frame]:
-    """Return the frames of a forked process since `multiprocessing` started it: the outer ones are of its rank."""
+    """Return the frames of a forked process since `multiprocessing` started it: the outer ones are its rank's."""
     return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))

@@ -52,14 +52,14 @@ Row = dict[str, str]
 
 
 class Section(NamedTuple):
-    """The answer of one rank's own server."""
+    """The part of a page with the answer of one rank's own server."""
 
     rank: int
     text: bytes
 
 
 def holds_many(path: Path) -> bool:
-    """Return whether a file may hold many ranks, by its suffix and its first bytes."""
+    """Return whether a file may hold the dumps or stacks of many ranks, by its suffix and its first bytes."""
     if not path.name.removesuffix(".gz").endswith(SUFFIXES):
         return False
     return content_of(path, 64).lstrip().startswith((b"<", b"=== ", b"PARTIAL DATA"))
@@ -78,21 +78,21 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
 
 
 def split_sections(content: bytes) -> list[Section]:
-    """Return the answers of all ranks that gave one."""
+    """Return the sections of all ranks that gave an answer; those with an error message are left out."""
     matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
     # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]
 
 
 def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
-    """Return the ranks whose servers did not answer, and what happened instead."""
+    """Return the ranks whose servers did not answer, with the status that the page shows."""
     failures = [(match[1] or match[3], match[2] or match[4]) for match in FAILED.finditer(content_of(path))]
     return {int(rank): FAILURES[code] for rank, code in failures if code in FAILURES}
 
 
 @lru_cache(maxsize=8)
 def read_stacks(path: Path) -> dict[int, str]:
-    """Return the stacks of each rank on a page or in a text."""
+    """Return the stacks of each rank in a page or text of the debug server, as text; empty where it cannot be read."""
     try:
         return {
             part.rank: html.unescape(part.text.decode(errors="replace")) for part in split_sections(content_of(path))
@@ -102,7 +102,7 @@ def read_stacks(path: Path) -> dict[int, str]:
 
 
 def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
-    """Return the tables as one dump for each rank, with the operations that it issued in their order."""
+    """Return the tables of `/fr_trace` as one dump for each rank, with the operations that it issued in order."""
     tables = tables_of(content.decode(errors="replace"))
     named = (rank_in(row.get("global_rank", "")) for row in tables["NCCL Calls"])
     ranks = {rank for rank in named if rank is not None}
@@ -127,7 +127,10 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
 
 
 def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
-    """Return the entries that a row of `Collectives` was made from, by rank."""
+    """Return the dump entries that one row of the table `Collectives` was made from, by rank.
+
+    `members` are the ranks of the group; those that the row names as missing issued nothing.
+    """
     present = set(members).difference(numbers(row.get("missing_ranks", "")))
     if match := MESSAGE.fullmatch(row["collective_name"]):
         return both_halves(row, match, present, members)
@@ -138,7 +141,10 @@ def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def both_halves(row: Row, match: re.Match[str], present: set[int], members: list[int]) -> dict[int, dict[str, Any]]:
-    """Return the entries of a send and its recv, which share a row that has the name of one of them."""
+    """Return the entries of a send and its recv by rank: both share one row, which has the name of one of them.
+
+    `match` is that name, taken apart by `MESSAGE`; `present` are the ranks that issued their half.
+    """
     me, peer, arrow = match["me"], match["peer"], {"send": "->", "recv": "<-"}
     other = "recv" if match["verb"] == "send" else "send"
     names = {int(me): match[0], int(peer): f"{match['prefix']}{other} {peer}{arrow[other]}{me}"}
@@ -151,7 +157,7 @@ def both_halves(row: Row, match: re.Match[str], present: set[int], members: list
 
 
 def entry(row: Row) -> dict[str, Any]:
-    """Return a row as an entry of a dump, as far as the tables show one."""
+    """Return a row of the table `Collectives` as an entry of a dump, with the fields that the table has."""
     return {
         "collective_seq_id": row["collective_seq_id"],
         "p2p_seq_id": row["p2p_seq_id"],
@@ -163,7 +169,7 @@ def entry(row: Row) -> dict[str, Any]:
 
 
 def tables_of(text: str) -> dict[str, list[Row]]:
-    """Return the rows of each table by its title; on a page of two backends those of both."""
+    """Return the rows of each table by its title; where a page has tables of two backends, the rows of both."""
     tables: dict[str, list[Row]] = defaultdict(list)
     for title, body in PAGE_TABLE.findall(text):
         grid = [[html.unescape(cell).strip() for cell in PAGE_CELL.findall(row)] for row in PAGE_ROW.findall(body)]
@@ -174,15 +180,15 @@ def tables_of(text: str) -> dict[str, list[Row]]:
 
 
 def rows_of(grid: list[list[str]]) -> list[Row]:
-    """Return the rows below a header as dicts, in which a column that a page lacks is empty."""
+    """Return the rows of a table as dicts by the names in its first row; a missing column is an empty text."""
     header, *rows = grid or [[]]
     return [defaultdict(str, zip(header, row, strict=False)) for row in rows]
 
 
 def split_columns(lines: list[str]) -> list[list[str]]:
-    """Return the cells of a plain-text table.
+    """Return the cells of a plain-text table, row by row.
 
-    Cells may hold single spaces, so a column ends where at least two characters are blank in every line.
+    Cells may contain single spaces, so a column ends where at least two characters are blank in every line.
     """
     lines = [line for line in lines if line.strip()]
     width = max(map(len, lines), default=0) + 2
@@ -200,12 +206,12 @@ def numbers(text: str) -> list[int]:
 
 
 def number(text: str) -> int:
-    """Return a cell as a number; 0 where it holds none."""
+    """Return the number in a cell; 0 where it holds none."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 
 def shapes(text: str) -> Any:
-    """Return a cell such as `[[4, 4]]` as lists; an empty one where it is cut."""
+    """Return the shapes in a cell such as `[[4, 4]]` as lists; an empty list where the text is truncated."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -26,12 +26,12 @@ def is_done(entry: Entry) -> bool:
 
 
 def launch(entry: Entry) -> tuple[str, int, int]:
-    """Return what the entries of one coalesced launch have in common."""
+    """Return a key that all entries of one coalesced launch share: group and sequence numbers."""
     return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
 def count_of(entry: Entry) -> int:
-    """Return the number of an operation in its group: the lower of its counts with and without sends and receives."""
+    """Return the number of an operation in its group: the lower of the counts with and without sends and receives."""
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)
 
@@ -45,9 +45,9 @@ def group_of(entry: Entry) -> tuple[str, str]:
 
 
 def signature(entry: Entry) -> tuple[Any, ...]:
-    """Return (backend, operation, input sizes, input dtypes, output sizes, output dtypes).
+    """Return (backend, operation, input sizes, input dtypes, output sizes, output dtypes) of an entry.
 
-    `nccl:all_reduce` splits at its last colon.
+    Backend and operation are the parts of its name, such as `nccl:all_reduce`, around the last colon.
     """
     backend, _, operation = text(entry.get("profiling_name", "")).rpartition(":")
     return (
@@ -70,7 +70,7 @@ def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
 
 
 def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    """Return shapes; a bare shape counts as a list of one."""
+    """Return a field of sizes as a tuple of shapes; a single shape that is in no list counts as a list of one."""
     if not isinstance(value, (list, tuple)):
         return ()
     shapes = value if any(isinstance(item, (list, tuple)) for item in value) else [value] if value else []
@@ -78,13 +78,13 @@ def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def dtypes(value: Any) -> tuple[str, ...]:
-    """Return the types of tensors; a bare name counts as a list of one, as the official test data have it."""
+    """Return the names of tensor types; a single name that is in no list counts as a list of one."""
     items = value if isinstance(value, (list, tuple)) else [value] if value else []
     return tuple(text(item) for item in items)
 
 
 def statuses(value: Any) -> dict[str, list[int]]:
-    """Return pg_status as {pg_id: [last enqueued, last started, last completed]}."""
+    """Return the field `pg_status` as {pg_id: [last enqueued, last started, last completed]}."""
     if not isinstance(value, dict):
         return {}
     keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
@@ -98,7 +98,7 @@ def integers(value: str) -> list[int]:
 
 
 def whole(value: Any, default: int = -1) -> int:
-    """Return a number that fits a column; dumps hold strings and None too."""
+    """Return a field as a number that fits a column of 64 bits; `default` for what is no number, such as None."""
     # The common case comes first, as a dump has thousands of numbers; `type` because a bool is an int too.
     if type(value) is int and -LARGEST < value < LARGEST:
         return value
@@ -109,7 +109,10 @@ def whole(value: Any, default: int = -1) -> int:
 
 
 def text(value: Any) -> str:
-    """Return a value as text, cut to `TEXT_AT_MOST` characters and without what UTF-8 cannot hold."""
+    """Return a value as text, truncated to `TEXT_AT_MOST` characters and without what UTF-8 cannot encode.
+
+    Lists and dicts become an empty text.
+    """
     # Nearly all texts are short and ASCII, and encoding them takes longer than checking.
     if type(value) is str and len(value) <= TEXT_AT_MOST and value.isascii():
         return value

@@ -25,16 +25,16 @@ Rounds = dict[int, list[Artefact]]
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang: `rounds[i]` are those of the i-th request. The collector of each node fills a folder."""
+    """The dumps of one hang: `rounds[i]` are those of the i-th request. Each node's collector has a folder."""
 
     folders: tuple[Path, ...]
     rounds: list[list[Artefact]]
 
 
 def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
-    """Return the set of dumps that shows the hang and its side files, without rounds from before the hang began.
+    """Return the set of dumps that shows the hang, and its side files.
 
-    Nor with rounds from before all ranks had started.
+    Rounds from before the hang began, or from before all ranks had started, are left out.
     """
     dumps = newest_set(run)
     side = read_side_files(run, dumps.folders)
@@ -46,7 +46,7 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
 
 
 def rounds_before_hang(side: SideFiles) -> int:
-    """Return how many rounds saw the first rank that gave up elsewhere, before a round that saw it where it gave up."""
+    """Return how many rounds were taken before the first rank that gave up was in the step and phase of its end."""
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
     if first is None:
@@ -57,16 +57,13 @@ def rounds_before_hang(side: SideFiles) -> int:
 
 
 def rounds_before_start(side: SideFiles) -> int:
-    """Return how many rounds of dumps precede the registration of the rank that registered last.
-
-    They say nothing about it.
-    """
+    """Return how many rounds of dumps were taken before all ranks had registered: they say nothing of the last."""
     late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
     return late.index(False) if False in late else 0
 
 
 def newest_set(run: Run) -> DumpSet:
-    """Return the last set of dumps in a folder that was taken in time; each hang has its own."""
+    """Return the newest set of dumps in a folder that was taken before ranks gave up; each hang has its own set."""
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
         base, number = base_of(artefact.path)
@@ -86,7 +83,7 @@ def newest_set(run: Run) -> DumpSet:
 
 
 def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
-    """Return the first set, and those of other ranks taken at about the same time.
+    """Return the folder of the first set, and those of sets of other ranks taken at about the same time.
 
     Each node has a collector of its own, which writes a set of that node's ranks.
     """
@@ -102,7 +99,7 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
 
 
 def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
-    """Return whether a set was taken after ranks had given up waiting: an earlier set shows more.
+    """Return whether a set of dumps was taken after ranks had given up waiting, so that an earlier set shows more.
 
     After an error the failed operation may be flagged as done.
     """
@@ -115,9 +112,10 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 
 
 def timed_out(stall: Collection, later: Collection) -> bool:
-    """Return whether a stall's timeout had passed by a later set, in which all ended ranks last moved before the stall.
+    """Return whether a stall's timeout had passed, and had ended ranks, when a later set of dumps was taken.
 
-    NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim.
+    All ranks that had ended by then must have moved last before the stall. NCCL's watchdog ends a rank without any
+    message, so nothing else shows that such a rank is a victim.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
@@ -129,21 +127,22 @@ def timed_out(stall: Collection, later: Collection) -> bool:
 
 
 def newest_s(rounds: Rounds) -> float:
-    """Return when the last dump of a set was written."""
+    """Return when the last dump of a set was written, in seconds since the epoch."""
     return max(artefact.path.stat().st_mtime for artefacts in rounds.values() for artefact in artefacts)
 
 
 def set_number(base: Path) -> int:
-    """Return the index of a set of dumps by its folder: `set_2` is the second; the dumps folder itself is the first."""
+    """Return the number of a set of dumps from its folder's name: 2 for `set_2`, 1 for the dumps folder itself."""
     match = SET.fullmatch(base.name)
     return int(match[1]) if match else 1
 
 
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return one dump for each rank, with the rank set: a pickle before JSON, which has no frames; then the newest.
+    """Return one dump for each rank, with its rank filled in, and then the pages of many ranks.
 
-    Pages of PyTorch's debug server, which hold the dumps of many ranks, come last: of the texts that it writes every
-    minute only the newest, and pages of JSON after tables, as they hold more and the last one wins.
+    A pickle is taken before JSON, which has no frames, and then the newest. Pages of PyTorch's debug server hold the
+    dumps of many ranks: of the texts that it writes every minute only the newest is taken, and pages of JSON come after
+    tables, as they hold more and the last one wins.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.
@@ -159,6 +158,6 @@ def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def rank_of(artefact: Artefact) -> int | None:
-    """Return the rank that a file is known to be of, else the last number in its name."""
+    """Return the rank of a dump's file: as known, else the last number in its name; None without one."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

@@ -21,7 +21,7 @@ CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket
 
 
 class Ending(StrEnum):
-    """What is known of the end of a rank."""
+    """How a rank ended, as far as that is known."""
 
     EXCEPTION = "exception"
     EXIT_CODE = "exit_code"
@@ -33,10 +33,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of a rank. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal.
+    """How a rank ended. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal.
 
-    `signal` is a fatal signal by Python's name for it, `stack` the main thread's stack then. `sizes` are the bytes that
-    gloo received and expected where it ended the rank because they differ.
+    `signal` is a fatal signal by Python's name for it, `stack` the main thread's stack at that time. `sizes` are the
+    bytes that gloo received and expected where it ended the rank because these differ.
     """
 
     rank: int
@@ -51,18 +51,18 @@ class RankEnd:
 
     @property
     def is_size_abort(self) -> bool:
-        """Whether gloo ended the rank in a collective, as it does where members bring tensors of different sizes."""
+        """Whether gloo ended the rank in a collective, as it does where members pass tensors of different sizes."""
         return self.sizes is not None or (self.signal == ABORTED and in_collective(self.stack))
 
 
 def in_collective(stack: list[Frame]) -> bool:
-    """Return whether a stack is in a collective, or in a backward pass, which issues those of DDP."""
+    """Return whether a stack is in `torch.distributed`, or in a backward pass, which issues the collectives of DDP."""
     innermost = stack[:INNERMOST_FRAMES]
     return any("/torch/distributed/" in f.filename or f.name == BACKWARD for f in innermost)
 
 
 def is_victim(end: ExitFile) -> bool:
-    """Return whether a rank ended because a different rank ended, or did not arrive in time."""
+    """Return whether a rank ended because a different rank ended or did not arrive in time."""
     if end.out_of_memory:
         return False
     # Only the exception's own words tell the two apart: PyTorch raises a plain RuntimeError for a lost connection.

@@ -25,14 +25,14 @@ INNERMOST_FRAMES = 6
 
 
 class MessageName(NamedTuple):
-    """The name of the group, and `send 0->1` or `recv 1<-0` in ranks of that group."""
+    """The name of a process group, and `send 0->1` or `recv 1<-0`, with ranks as that group numbers them."""
 
     group: str
     name: str
 
 
 class MessageCount(NamedTuple):
-    """How often a rank issued one kind of message, when last, and with which tag then.
+    """How often a rank issued one send or recv, and the time and the tag of the last one.
 
     Files of recorders before there were tags have zeros in their place.
     """
@@ -48,7 +48,7 @@ AllCounts = Mapping[int, MessageCounts]
 
 
 def read_message_counts(path: Path) -> MessageCounts:
-    """Return the rows of a `p2p_R.bin`; none where it cannot be read."""
+    """Return how often a rank issued each message, from its `p2p_R.bin`; empty where it cannot be read."""
     try:
         with open_regular(path) as file:
             content = file.read(FILE_BYTES)
@@ -65,17 +65,20 @@ def read_message_counts(path: Path) -> MessageCounts:
 
 
 def decoded(raw: bytes) -> str:
-    """Return a field of fixed width as text."""
+    """Return a zero-padded field of bytes as text."""
     return raw.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def in_message(frames: list[Frame]) -> bool:
-    """Return whether a stack is in a send or receive."""
+    """Return whether a stack is in a send or receive of `torch.distributed`."""
     return any(f.name in CALLS and LIBRARY.search(f.filename) for f in frames[:INNERMOST_FRAMES])
 
 
 def add_messages(job: Job, side: SideFiles) -> None:
-    """Put the messages without their other half in front of the operations of each rank whose stack is in one."""
+    """Add the sends and receives that gloo did not record to the pending operations of ranks that wait in one.
+
+    They are those whose other half was not issued, and they come before the operations that were recorded.
+    """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}
     waiting = {rank: known[rank] for rank, stack in stacks.items() if in_message(stack)}
@@ -90,7 +93,7 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the messages of a rank whose other half the peer issued fewer times."""
+    """Return the messages of a rank whose other half the peer issued fewer times; `known` has all ranks' counts."""
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
 
 
@@ -104,14 +107,14 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
 
 
 class OtherHalf(NamedTuple):
-    """The global rank at the other side of a message, and what the message is called there."""
+    """The global rank of the peer of a message, and the name of the other half there."""
 
     peer: int
     message: MessageName
 
 
 def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
-    """Return the other half of a rank's message; None where its group or its peer is not known."""
+    """Return the other half of a rank's message; None where the process group or the peer is not known."""
     match, number = NAME.fullmatch(message.name), group_number(job, rank, message.group)
     if not match or number is None or int(match["peer"]) >= len(job.groups[number].ranks):
         return None
@@ -119,7 +122,7 @@ def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
 
 
 def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
-    """Return the last message of a rank, if its peer waits for it under a different tag; else None."""
+    """Return the last message of a rank, if its peer waits for it under a different tag; else an empty dict."""
     message, issued = max(waiting[rank].items(), key=lambda item: item[1].time_ns)
     half = find_half(job, rank, message)
     theirs = waiting.get(half.peer) if half else None
@@ -130,7 +133,10 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 
 
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
-    """Return a message as NCCL's recorder would have recorded it."""
+    """Return an unrecorded message of gloo as a pending operation, as NCCL's recorder would have recorded it.
+
+    `launch` is its p2p sequence number, which the unmet messages of the rank share. None where the group is not known.
+    """
     number = group_number(job, state.rank, message.group)
     if number is None:
         return None
@@ -152,5 +158,5 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
 
 
 def group_number(job: Job, rank: int, name: str) -> int | None:
-    """Return the index in `Job.groups` of a rank's group of that name."""
+    """Return the index in `Job.groups` of the group `name` that `rank` is a member of; None without one."""
     return next((i for i, g in enumerate(job.groups) if g.name == name and rank in g.ranks), None)

@@ -21,7 +21,7 @@ READER = "analyzers.hangs.reading.reader"
 
 
 def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.Options) -> Job:
-    """Return the job that these dumps and their side files show."""
+    """Return the job that these dumps and their side files describe."""
     batches, unreadable = read_batches(artefacts, options)
     job = Job(find_world_size(side, batches), [], {}, [], [], unreadable)
     directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
@@ -37,9 +37,10 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
 
 
 def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
-    """Return when each rank's dump was written, by its file's time; nothing if any file is older than its content.
+    """Return when each rank's dump was written, in nanoseconds since the epoch, from the time of its file.
 
-    Copying a folder may give all files the time of the copy, or that of an archive.
+    The result is empty if any file is older than its content: copying a folder may give all files the time of the copy,
+    or that of an archive.
     """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
     believable = all(times.get(rank, 0) >= state.newest_time_ns() for rank, state in job.ranks.items())
@@ -48,22 +49,22 @@ def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, i
 
 @dataclass(frozen=True)
 class DumpBatch:
-    """Dumps that one child read together, as columns. `ranks[i]` is the rank of the i-th."""
+    """The columns of the dumps that one child process read together; `ranks[i]` is the rank of the i-th dump."""
 
     columns: dict[str, Column]
     meta: dict[str, Any]
     ranks: list[int]
 
     def readable(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """Return (index, rank, what `meta` says of the dump) of those without a problem."""
+        """Return (index in the batch, rank, the dump's item of `meta`) of each dump that could be read."""
         dumps = zip(self.ranks, self.meta["dumps"], strict=True)
         return [(index, rank, dump) for index, (rank, dump) in enumerate(dumps) if "problem" not in dump]
 
 
 def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[DumpBatch], dict[int, str]]:
-    """Return the dumps, and the errors of the unreadable ones by rank.
+    """Return the dumps in batches, and the errors of the unreadable ones by rank.
 
-    One child reads all of them; where a hostile file takes that child down, several children read a part each.
+    One child process reads all of them; where a hostile file crashes it, several children read a part each.
     """
     batches, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
@@ -80,7 +81,7 @@ def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> t
 
 
 def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
-    """Yield the name and members of each group in the dumps' own `pg_config`; thousands of dumps repeat the same."""
+    """Yield the name and members of each group in the dumps' own `pg_config`, without repetitions within a batch."""
     for batch in batches:
         lists = [tuple(sorted(set(members))) for members in batch.meta["members"]]
         groups = {(name, number) for _, _, dump in batch.readable() for name, (_, number) in dump["groups"].items()}
@@ -88,7 +89,7 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
 
 
 def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
-    """Return the number of ranks: as recorded, else the highest rank in any file plus one."""
+    """Return the number of ranks in the job: as recorded, else the highest rank in any file plus one."""
     recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
     if believable := [size for size in recorded if 0 < size <= RANKS_AT_MOST]:
         return max(believable)
@@ -100,9 +101,9 @@ def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
 
 
 class Loader:
-    """Adds what children read to a job, in chunks.
+    """Adds the batches of dumps to a job.
 
-    In each chunk the numbers of signatures, stacks and process groups begin at 0; the job numbers each of them once.
+    In each batch the numbers of signatures, stacks and process groups begin at 0; the job numbers each of them once.
     """
 
     def __init__(self, job: Job, directory: GroupRegistry) -> None:
@@ -126,7 +127,7 @@ class Loader:
                 self.job.lacks.setdefault(lack, []).append(rank)
 
     def _renumbered(self, batch: DumpBatch) -> dict[str, Column]:
-        """Append a batch's signatures and stacks to the job's; return its operations with the job's numbers."""
+        """Append a batch's signatures and stacks to the job's lists; return its operations with the job's numbers."""
         columns = {name.removeprefix("ops."): c for name, c in batch.columns.items() if name.startswith("ops.")}
         columns["signature"] = columns["signature"] + len(self.job.signatures)
         columns["stack"] = columns["stack"] + len(self.job.stacks)
@@ -138,7 +139,7 @@ class Loader:
         return columns
 
     def _one_operation(self, ops: list[Op]) -> Op:
-        """Return collectives that were launched together, and share a sequence number, as one operation."""
+        """Return collectives that were launched together, and share a sequence number, as a single operation."""
         if len(ops) == 1:
             return ops[0]
         numbers = tuple(op.signature for op in ops)
@@ -150,7 +151,7 @@ class Loader:
 
 
 def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
-    """Return what a dump lacks, from what the reader's `meta` says of it."""
+    """Return what a dump lacks, from its item of the reader's `meta`."""
     has_entries = bool(dump["entries"])
     lacks: dict[Lack, object] = {
         Lack.STACKS: has_entries and not dump["frames"],
@@ -171,7 +172,7 @@ def launch_of(op: Op) -> tuple[int, int, int]:
 
 
 def combine_signatures(signatures: Sequence[Signature]) -> Signature:
-    """Return the signature of collectives that were launched as one; the entry that closes the launch has no sizes."""
+    """Return one signature for collectives that were launched together; the entry that closes a launch has no sizes."""
     names = dict.fromkeys(s.operation for s in signatures if s.operation != "coalesced")
     return Signature(
         signatures[0].backend,
@@ -184,7 +185,7 @@ def combine_signatures(signatures: Sequence[Signature]) -> Signature:
 
 
 def positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
-    """Return, by the index of a dump, its rows (group, first, enqueued, completed)."""
+    """Return, by the index of a dump in its batch, the (group, first, enqueued, completed) of each of its groups."""
     names = ("dump", "group", "first", "enqueued", "completed")
     rows: dict[int, list[tuple[int, ...]]] = {}
     for dump, *rest in zip(*(batch.columns[f"positions.{name}"].tolist() for name in names), strict=True):
@@ -193,5 +194,5 @@ def positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
 
 
 def nested(value: list[list[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return lists of lists, as JSON gives them, as tuples, which can be compared and hashed."""
+    """Return a list of lists as a tuple of tuples, which can be compared and hashed."""
     return tuple(tuple(shape) for shape in value)

@@ -17,7 +17,7 @@ FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "s
 
 
 class GroupCall(msgspec.Struct):
-    """A group that a rank began to make: its number as PyTorch counts them, its members, and the stack."""
+    """A line of the file: a process group that a rank began to create, with its number (`name`), members and stack."""
 
     name: str
     ranks: Annotated[list[int], msgspec.Meta(min_length=1)]
@@ -26,7 +26,7 @@ class GroupCall(msgspec.Struct):
 
 @dataclass(frozen=True)
 class NewGroup:
-    """A group that a rank began to make; `line` is the user's line."""
+    """A process group that a rank began to create; `line` is the user's line that did."""
 
     number: int
     members: tuple[int, ...]
@@ -39,12 +39,12 @@ NewGroups = Mapping[int, NewGroup]
 
 
 def read_new_groups(path: Path) -> NewGroups:
-    """Return the groups of a rank; those before a damaged line, and none where the file cannot be read."""
+    """Return the process groups that a rank created, by number, up to a damaged line; empty where it cannot be read."""
     return {group.number: group for group in calls_of(path)}
 
 
 def calls_of(path: Path) -> Iterator[NewGroup]:
-    """Return the groups that a file names, in order, as far as it can be read."""
+    """Yield the process groups that a file names, in order, up to the first line that cannot be read."""
     try:
         with open_regular(path) as file:
             for _ in range(MOST_CALLS):
@@ -56,5 +56,5 @@ def calls_of(path: Path) -> Iterator[NewGroup]:
 
 
 def is_making_group(frames: list[Frame]) -> bool:
-    """Return whether a stack is in PyTorch's making of a group."""
+    """Return whether a stack is in a function of PyTorch that creates a process group."""
     return any(frame.name in FUNCTIONS and "torch" in frame.filename for frame in frames)

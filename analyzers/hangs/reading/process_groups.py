@@ -19,7 +19,7 @@ DEFAULT_GROUP = "default_pg"
 
 @dataclass
 class KnownGroup:
-    """A group whose members were recorded; `number` is its index in `Job.groups`, once a rank has used it."""
+    """A process group whose members were recorded; `number` is its index in `Job.groups` once a rank has used it."""
 
     members: frozenset[int]
     source: GroupSource
@@ -27,7 +27,7 @@ class KnownGroup:
 
 
 class GroupRegistry:
-    """Numbers the process groups of a job, in the order in which ranks are found to have used them."""
+    """The process groups of a job, numbered in the order in which ranks are found to have used them."""
 
     def __init__(self, job: Job, files: Iterable[GroupsFile], configured: Iterable[tuple[str, Members]]) -> None:
         self.job = job
@@ -45,7 +45,7 @@ class GroupRegistry:
                 self._known.setdefault(name, []).append(KnownGroup(frozenset(members), source))
 
     def number(self, rank: int, name: str, desc: str) -> int:
-        """Return the index in `Job.groups` of a group that a rank has used."""
+        """Return the index in `Job.groups` of a group that a rank has used; add the group where it is new."""
         known = next((group for group in self._known.get(name, ()) if rank in group.members), None)
         if known is None:
             return self._inferred_number(rank, name, desc)
@@ -54,10 +54,10 @@ class GroupRegistry:
         return known.number
 
     def infer(self) -> None:
-        """Complete the groups whose members no map names, once all dumps are in.
+        """Complete the members of groups that no map lists, after all dumps were added.
 
-        Its members are the ranks that used it; of the default group all ranks. A rank without a dump is added where
-        the group waits for somebody and the rank fits into the spacing of the mesh.
+        The members of such a group are the ranks that used it, or all ranks for the default group. A rank without a
+        dump is added where the group waits for somebody and the rank fits into the spacing of the mesh.
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
@@ -70,13 +70,17 @@ class GroupRegistry:
                 self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
     def _is_incomplete(self, group: Group) -> bool:
-        """Return whether all ranks that used a group wait in one operation of it: with every member it would end."""
+        """Return whether all ranks that used a group wait in one operation of it: then a member must be missing."""
         fronts = [self.job.ranks[rank].front for rank in group.ranks]
         operations = {(front.group, front.seq) if front else None for front in fronts}
         return len(operations) == 1 and all(front and self.job.groups[front.group] is group for front in fronts)
 
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
-        """Add the ranks without a dump that must belong to a group; record them where more may belong than fit."""
+        """Add the ranks without a dump (`lost`) that must belong to a group.
+
+        If more of them fit than members are missing, they are recorded as possible members. `usual_size` is the size of
+        the largest group of the same description.
+        """
         # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
         if len(fitting) <= max(1, usual_size - len(group.ranks)):
@@ -85,7 +89,7 @@ class GroupRegistry:
             self.job.possible_members.setdefault(group.label, []).extend(fitting)
 
     def _inferred_number(self, rank: int, name: str, desc: str) -> int:
-        """Return the index of a group of which only its users are known, and count this rank among them."""
+        """Return the index of a group whose members no map lists, and add this rank to its users."""
         if (name, desc) not in self._inferred:
             self._inferred[name, desc] = self._append(Group(name, desc, [], GroupSource.ENTRIES))
         self.job.groups[self._inferred[name, desc]].ranks.append(rank)
@@ -97,7 +101,7 @@ class GroupRegistry:
 
 
 def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
-    """Return whether a rank could belong to members that a mesh spaces evenly.
+    """Return whether a rank could be a further one of `members`, which a mesh spaces evenly.
 
     `usual_size` is the size of other groups of this kind. Rank 4 fits {0, 2, 6} of 4 members; 3 and 8 do not.
     """

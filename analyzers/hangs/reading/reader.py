@@ -58,7 +58,7 @@ POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns `ops.*` and `positions.*`, and `meta`.
+    """Return the columns `ops.*` and `positions.*`, and `meta`, of the dumps in these files.
 
     `meta.dumps` has one item for each dump: the index of its file (`path`), its `rank` if a page names it, and a
     `problem` if it could not be read.
@@ -73,7 +73,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
-    """Return one dump's item of `meta`; a damaged file must not hide the others."""
+    """Return the item of `meta` for one dump, whose rows are added to `tables`; on an error it holds the problem."""
     try:
         return tables.add(len(tables.dumps), checked(content()))
     except InputError as error:
@@ -85,9 +85,10 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 
 
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
-    """Return a (rank, read function) pair for each dump in a file.
+    """Return a (rank, function that reads it) pair for each dump in a file.
 
-    A file holds one, of a rank that only its name gives; a page of PyTorch's debug server holds one for each rank.
+    A file holds one dump, whose rank is then None as only the file's name gives it; a page of PyTorch's debug server
+    holds one for each rank.
     """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
@@ -102,7 +103,7 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
 
 
 def parse(path: Path) -> Any:
-    """Return the content of a dump, pickle or JSON, gzipped or not."""
+    """Return the content of a dump file, a pickle or JSON, gzipped or not."""
     with open_regular(path) as file:
         # 1f 8b begins a gzip stream, 80 a pickle of protocol 2 or later.
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
@@ -113,7 +114,7 @@ def parse(path: Path) -> Any:
 
 
 def checked(content: Any) -> dict[str, Any]:
-    """Return content that is a dump.
+    """Return `content` if it is a Flight Recorder dump.
 
     Raises:
         InputError: It is not.
@@ -136,7 +137,7 @@ def decode(text: bytes) -> Any:
 
 
 class Interned(Generic[Value]):
-    """Gives each distinct value a number, in order of appearance."""
+    """Numbers for distinct values, in order of appearance; calling it with a value returns its number."""
 
     def __init__(self) -> None:
         self.numbers: dict[Value, int] = {}
@@ -145,12 +146,12 @@ class Interned(Generic[Value]):
         return self.numbers.setdefault(value, len(self.numbers))
 
     def values(self) -> list[Value]:
-        """Return the values by their numbers."""
+        """Return the values in the order of their numbers."""
         return list(self.numbers)
 
 
 class Tables:
-    """What is kept of the dumps of a set: rows of numbers, and lists that they index."""
+    """What is kept of the dumps of a set: rows of numbers, and the lists of values that these numbers refer to."""
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -163,7 +164,7 @@ class Tables:
         self.members = Interned[str]()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
-        """Keep a dump's rows, and return its item of `meta`."""
+        """Add the rows of a dump to the tables, and return the dump's item of `meta`."""
         entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         stacks: dict[tuple[int, ...], int] = {}
@@ -188,7 +189,7 @@ class Tables:
         }
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
-        """Return the rows of `POSITIONS`: first, highest enqueued and highest done collective of each group."""
+        """Return a dump's rows of `POSITIONS`: first, highest enqueued and highest done collective of each group."""
         first: dict[tuple[str, str], int] = {}
         enqueued: dict[tuple[str, str], int] = {}
         completed: dict[tuple[str, str], int] = {}
@@ -222,7 +223,7 @@ class Tables:
         return known[addresses]
 
     def signature(self, entry: Entry) -> int:
-        """Return the number of an entry's signature."""
+        """Return the number of an entry's signature in the table of distinct signatures."""
         # Most signatures are known, and writing one as text is cheaper than normalizing it again.
         written = str([entry.get(key) for key in SIGNED])
         number = self.signature_numbers.get(written)
@@ -231,7 +232,7 @@ class Tables:
         return number
 
     def row(self, index: int, entry: Entry, stack: int) -> tuple[int, ...]:
-        """Return the numbers of an entry, in the order of `OPS`."""
+        """Return an entry as a row of numbers, in the order of `OPS`."""
         return (
             index,
             self.groups(group_of(entry)),
@@ -251,7 +252,10 @@ class Tables:
         )
 
     def configured(self, config: Any) -> dict[str, list[Any]]:
-        """Return pg_config as {name: [desc, number of the member list]}; every file repeats the same long lists."""
+        """Return the field `pg_config` as {name: [description, number of the list of members]}.
+
+        The lists have numbers because every file repeats the same long ones.
+        """
         if not isinstance(config, dict):
             return {}
         return {
@@ -261,11 +265,11 @@ class Tables:
         }
 
     def columns(self) -> dict[str, Column]:
-        """Return the collected operations and their positions as columns."""
+        """Return the collected operations and positions as columns."""
         return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:
-        """Return what the columns' numbers index."""
+        """Return the lists that the numbers in the columns refer to, and an item for each dump."""
         return {
             "dumps": self.dumps,
             "groups": self.groups.values(),
@@ -298,7 +302,7 @@ def only_unfinished(entries: list[Entry]) -> bool:
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Return old operations, all done, and recent ones: the last `tail`, and more if an earlier one is not done."""
+    """Return (old, recent) entries: recent are the last `tail`, and all from the first one that is not done."""
     old = entries[:-tail]
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
     cut = len(old) if pending is None else pending
@@ -306,7 +310,7 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 
 
 def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
-    """Return whether the ring has lost operations that were not done: then its oldest entry is not the front.
+    """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first one.
 
     If a group's oldest entry is not done, all operations before it must have completed. Statuses may count sends and
     receives or not, depending on the backend, so operations are lost only if both counts say so.
@@ -320,7 +324,7 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
-    """Return the last collective and the last send or receive of each group."""
+    """Return the last collective and the last send or receive of each process group."""
     try:
         return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
     except (KeyError, TypeError):  # JSON has lists in place of tuples
@@ -328,7 +332,7 @@ def newest(entries: list[Entry]) -> list[Entry]:
 
 
 def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, Column]:
-    """Return rows of equal length, one after the other in an array, as columns `prefix.name`."""
+    """Return the columns `prefix.name` of a table; `rows` is one array with its rows one after the other."""
     matrix = (
         np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
         if rows

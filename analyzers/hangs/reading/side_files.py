@@ -41,7 +41,7 @@ ROUND = re.compile(r"round_(\d+)")
 
 @dataclass
 class SideFiles:
-    """Everything known beside the dumps, by rank; each part may be empty."""
+    """Everything that files beside the dumps say, by rank; each part may be empty."""
 
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
@@ -58,44 +58,47 @@ class SideFiles:
 
     @property
     def rounds(self) -> list[Round]:
-        """The requests for dumps, oldest first; empty if the dumps have no record of how they were requested."""
+        """The rounds in which dumps were requested, oldest first; empty where no collection was recorded."""
         return self.collection.rounds if self.collection else []
 
     def answer(self, rank: int) -> Answer | None:
-        """Return what the first round brought from a rank."""
+        """Return a rank's answer to the first request for dumps; None if there is none."""
         return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
-        """Return the time (ns) at which a rank's dump arrived; None if it is not known."""
+        """Return when a rank's dump arrived, in nanoseconds since the epoch; None if it is not known."""
         answer = self.answer(rank)
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
     def asked_ns(self, rank: int) -> int | None:
-        """Return the earliest time at which a rank's dump may have been taken: it need not hold what began later."""
+        """Return the earliest time at which a rank's dump may have been taken: it need not hold what began later.
+
+        None where the rank did not answer. In nanoseconds since the epoch.
+        """
         answer = self.answer(rank)
         return answer.asked_ns if answer and answer.status == AnswerStatus.OK else None
 
     def heartbeat(self, rank: int) -> Heartbeat | None:
-        """Return the heartbeat of a rank in the first round."""
+        """Return the heartbeat of a rank in the first round of dumps; None if it is not known."""
         answer = self.answer(rank)
         return answer.heartbeat if answer else None
 
     def last_beat(self, rank: int) -> LastBeat | None:
-        """Return the last sign of life of a rank's present process, which may be newer than any dump."""
+        """Return the last heartbeat of a rank's current process, which may be newer than any dump."""
         return self.last_words.beats.get(rank)
 
     def registered_later(self, rank: int) -> bool:
-        """Return whether a rank registered only after it was asked for its dump: that it gave none says nothing."""
+        """Return whether a rank registered only after its dump was requested, so that a missing dump proves nothing."""
         answer = self.answer(rank)
         return bool(answer and answer.status == AnswerStatus.UNREGISTERED) and rank in self.groups
 
     def ended_cleanly(self, rank: int) -> bool:
-        """Return whether a rank marked a clean end, and nothing says that it failed after all."""
+        """Return whether a rank marked a clean end, and no exception or exit code contradicts it."""
         beat = self.last_beat(rank)
         return bool(beat and beat.is_done) and rank not in self.exits and not self.exit_codes.get(rank)
 
     def was_signalled(self, rank: int) -> bool:
-        """Return whether a rank was asked for its stack by a signal."""
+        """Return whether a rank's stack was requested by sending it a signal."""
         return any((a := number.ranks.get(rank)) and a.stacks == SIGNAL for number in self.rounds)
 
     def all_ended_cleanly(self, world_size: int) -> bool:
@@ -103,10 +106,7 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank made progress after the last round of dumps, or ended cleanly.
-
-        Its dumps are out of date then.
-        """
+        """Return whether a rank moved on after the last round of dumps, or ended cleanly, so that its dumps are old."""
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
@@ -114,12 +114,12 @@ class SideFiles:
         return bool(asked and beat.time_ns > max(asked) + AFTER_ROUND_NS) or self.ended_cleanly(rank)
 
     def main_stack(self, rank: int) -> list[Frame]:
-        """Return the main thread's frames, innermost first."""
+        """Return the frames of a rank's main thread, innermost first; empty where none were recorded."""
         path = self.stack_files.get(rank)
         return read_main_thread(path, rank) if path else []
 
     def end(self, rank: int) -> RankEnd | None:
-        """Return how a rank ended, if it had ended when the dumps were taken."""
+        """Return how a rank ended; None if it had not ended when the dumps were taken."""
         exit_file, answered = self.exits.get(rank), self.answered_ns(rank)
         # Collecting takes time: a rank that loses its connection just after its dump was taken had waited all the same.
         grace = COLLECTION_NS if exit_file and is_victim(exit_file) else 0
@@ -128,27 +128,27 @@ class SideFiles:
         return self._end_of_process(rank) if answered is None else None
 
     def late_abort(self, rank: int) -> RankEnd | None:
-        """Return the fatal signal that ended a rank after its dump was taken, which the dump cannot show."""
+        """Return the fatal signal that ended a rank after its dump was taken; None if there was none."""
         if rank not in self.last_words.signals or self.end(rank):
             return None
         return self._with_last_words(RankEnd(rank, Ending.PROCESS_EXITED))
 
     def _end_of_process(self, rank: int) -> RankEnd | None:
-        """Return how a rank's process ended, where the rank itself raised no exception."""
+        """Return how a rank's process ended, for a rank that raised no exception; None if it had not ended."""
         end = self._process_end(rank)
         if end is None or end.is_victim or end.ending is Ending.NO_ERROR:
             return end
         return self._with_last_words(end)
 
     def _with_last_words(self, end: RankEnd) -> RankEnd:
-        """Return an end with the signal, the stack and the sizes that the rank left behind."""
+        """Return a copy of `end` with the fatal signal, the stack and gloo's sizes that the rank left behind."""
         rank = end.rank
         fatal, log = self.last_words.signals.get(rank), self.log_files.get(rank)
         sizes = read_gloo_sizes(log) if log else None
         return replace(end, signal=fatal.name if fatal else "", stack=fatal.stack if fatal else [], sizes=sizes)
 
     def _process_end(self, rank: int) -> RankEnd | None:
-        """Return how a rank's process ended, as the collector or the launcher saw it."""
+        """Return how a rank's process ended, as the collector or the launcher saw it; None if neither did."""
         answer = self.answer(rank)
         code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
         if code == -signal.SIGKILL and answer and answer.status == AnswerStatus.TIMEOUT:
@@ -164,14 +164,14 @@ class SideFiles:
 
 
 def has_ended_cleanly(answer: Answer) -> bool:
-    """Return whether a rank's heartbeat had marked a clean end."""
+    """Return whether a rank's heartbeat in this answer marks a clean end."""
     return answer.heartbeat is not None and answer.heartbeat.phase == DONE_PHASE
 
 
 def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
-    """Return the side files of a set of dumps, which may lie in a folder for each node.
+    """Return the side files of a set of dumps, which may be in a folder for each node.
 
-    Where several files speak of one rank, the one beside the set's dumps counts. Rounds before `first_round` are left
+    Where several files are of one rank, the one beside the set's dumps counts. Rounds before `first_round` are left
     out.
     """
     manifest = manifest_of(run)
@@ -201,9 +201,9 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
 
 
 def stack_pages(run: Run) -> dict[int, Path]:
-    """Return the saved page that shows each rank's stack: the newest `/stacks`, else the newest `/pyspy_dump`.
+    """Return, for each rank, the saved page with its stack: the newest `/stacks`, else the newest `/pyspy_dump`.
 
-    A rank that holds the GIL answers only to py-spy.
+    A rank whose GIL is held answers only to py-spy.
     """
     pages = [a.path for a in run.of(Kind.STACKS) if a.rank is None and holds_many(a.path)]
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
@@ -215,14 +215,14 @@ def stack_pages(run: Run) -> dict[int, Path]:
 
 
 def collection_of_pages(run: Run) -> Collection | None:
-    """Return saved pages of PyTorch's debug server as a collection: they name the ranks that did not answer."""
+    """Return saved pages of PyTorch's debug server as a collection of ranks that did not answer; None if all did."""
     pages = [a.path for a in run.of(Kind.FLIGHT) if holds_many(a.path)]
     silent = {rank: Answer(status=status) for path in pages for rank, status in read_unanswered(path).items()}
     return Collection(reason=CollectionReason.ASKED, rounds=[Round(ranks=silent)]) if silent else None
 
 
 def joined(collections: Sequence[Collection]) -> Collection | None:
-    """Return one account of what the collectors of several nodes did at the same time."""
+    """Return one collection in place of those that the collectors of several nodes wrote; None if there is none."""
     if len(collections) < 2:
         return collections[0] if collections else None
     first = min(collections, key=lambda c: c.asked_ns)
@@ -235,9 +235,9 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
 
 
 def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
-    """Return the file of each rank, taken from the first round that has one.
+    """Return the file of each rank for one kind, taken from the earliest round that has one, `first_round` or later.
 
-    Sets of dumps from other times are ignored.
+    Files in the folders of other sets of dumps are ignored.
     """
     other_sets = {a.path.parent for a in run.of(Kind.COLLECTION)}.difference(folders)
     files = [(a, *base_of(a.path)) for a in nearest_last(run, kind, folders)]
@@ -249,7 +249,7 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
 
 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
-    """Return the artefacts of one kind, those of the set's first round last: in a dict by rank these win."""
+    """Return the artefacts of one kind, those of the set's first round last: in a dict by rank they win."""
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
         base, number = base_of(artefact.path)
@@ -259,26 +259,26 @@ def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact
 
 
 def base_of(path: Path) -> tuple[Path, int]:
-    """Return the folder of a file's set of dumps, and the number of its round."""
+    """Return the folder of the set of dumps that a file belongs to, and the number of its round."""
     match = ROUND.fullmatch(path.parent.name)
     return (path.parent.parent, int(match[1])) if match else (path.parent, 1)
 
 
 def read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
-    """Return the readable side files of a kind."""
+    """Return the content of the readable side files of a kind; those of other formats are left out."""
     return [content for _, content in read_with_paths(run, kind, folders, struct)]
 
 
 def read_with_paths(
     run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]
 ) -> Sequence[tuple[Path, Struct]]:
-    """Return the readable side files of a kind with their paths."""
+    """Return (path, content) of the readable side files of a kind, those beside the set's first round last."""
     files = ((a.path, read_side(a.path, struct)) for a in nearest_last(run, kind, folders))
     return [(path, content) for path, content in files if content]
 
 
 def manifest_of(run: Run) -> Mapping[str, object]:
-    """Return run.json, which lies above the folder when only the dumps were given."""
+    """Return the content of `run.json`, which lies above the folder when only the folder of dumps was given."""
     if manifest := run.manifest():
         return manifest
     # `dumps/set_2/round_2` lies three folders below run.json.
@@ -288,7 +288,7 @@ def manifest_of(run: Run) -> Mapping[str, object]:
 
 
 def exit_codes(manifest: Mapping[str, object]) -> dict[int, int]:
-    """Return the exit code of each rank, as its launcher recorded it."""
+    """Return the exit code of each rank, as its launcher recorded it in `run.json`."""
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict):
         return {}

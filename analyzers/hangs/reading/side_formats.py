@@ -26,7 +26,7 @@ class AnswerStatus(StrEnum):
 
 
 class ProcessState(StrEnum):
-    """What keeps a process from running at all."""
+    """What keeps a process from running at all: it is stopped, or waits in the kernel."""
 
     STOPPED = "stopped"
     IN_KERNEL = "in the kernel"
@@ -63,7 +63,7 @@ class GroupsFile(msgspec.Struct):
 
 
 class Heartbeat(msgspec.Struct):
-    """The last sign of life of a rank's main thread: its step (0: none yet) and phase, and when it entered that."""
+    """The last heartbeat of a rank's main thread: its step (0: none yet) and phase, and when it entered that phase."""
 
     step: int
     phase: str = ""
@@ -71,7 +71,7 @@ class Heartbeat(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """The answer of one rank to the request for its dump; `status` is an `AnswerStatus`."""
+    """How one rank answered the request for its dump; `status` is an `AnswerStatus`."""
 
     status: str = ""
     channel: str | None = None
@@ -124,7 +124,7 @@ class ThreadError(ExitFile):
 
 
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """Return a side file; None when it is damaged, as a verdict can do without it."""
+    """Return the content of a side file; None when it is damaged, as a verdict can do without it."""
     try:
         return msgspec.convert(read_json(path), struct, strict=False)
     except (OSError, ValueError, msgspec.ValidationError):

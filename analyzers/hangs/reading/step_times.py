@@ -13,7 +13,7 @@ TAIL_BYTES = 1 << 16
 
 
 def measure_phase(side: SideFiles, rank: int) -> float | None:
-    """Return the seconds since a rank last changed its phase, at the last round that it answered."""
+    """Return how many seconds a rank had been in its phase when it last answered a round; None if that is unknown."""
     answers = (answer for number in reversed(side.rounds) if (answer := number.ranks.get(rank)))
     answer = next((a for a in answers if a.status == AnswerStatus.OK), None)
     if answer is None or answer.heartbeat is None or not answer.asked_ns or not answer.heartbeat.time_ns:
@@ -22,9 +22,9 @@ def measure_phase(side: SideFiles, rank: int) -> float | None:
 
 
 def read_step_times(log: Path | None) -> list[float]:
-    """Return the durations, in seconds, of the last steps in a step log.
+    """Return the durations, in seconds, of the last steps in a step log; empty without one.
 
-    The first one read is left out: it is the process's first step, which also warms up, or a line that was cut.
+    The first one read is left out: it is the process's first step, which also warms up, or a truncated line.
     """
     if log is None:
         return []
@@ -39,7 +39,7 @@ def read_step_times(log: Path | None) -> list[float]:
 
 
 def duration_s(line: bytes) -> float | None:
-    """Return the duration in a line of a step log; None for a line that holds no step."""
+    """Return the duration in a line of a step log, in seconds; None for a line that holds no step."""
     try:
         content = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):

@@ -15,9 +15,10 @@ THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 
 def read_main_thread(path: Path, rank: int) -> list[Frame]:
-    """Return the stack of the thread that runs the script, innermost first; of a page of many ranks, that of `rank`.
+    """Return the stack of the thread that runs the script, innermost frame first; empty where the file cannot be read.
 
-    Neither tool marks the main thread reliably. It is the one that began in `<module>`; where none did, the deepest.
+    A page of many ranks has that of `rank`. Neither tool marks the main thread reliably. It is the one that began in
+    `<module>`; where none did, the deepest.
     """
     try:
         return main_thread_of(text_of(path, rank))
@@ -26,14 +27,14 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
 
 
 def main_thread_of(text: str) -> list[Frame]:
-    """Return the stack of the thread that runs the script, of the stacks of one process."""
+    """Return the stack of the thread that runs the script, from the text with all threads of one process."""
     threads = split_threads(text.splitlines())
     scripts = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
     return max(scripts or threads, key=len, default=[])
 
 
 def text_of(path: Path, rank: int) -> str:
-    """Return what a file says of a rank's stacks."""
+    """Return the text with the stacks of `rank`, from its own file or from a page of many ranks."""
     if holds_many(path):
         return read_stacks(path).get(rank, "")
     with open_regular(path) as file:
@@ -41,7 +42,7 @@ def text_of(path: Path, rank: int) -> str:
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:
-    """Return the stack of each thread."""
+    """Return the stack of each thread, as lists of frames, innermost first."""
     threads: list[list[Frame]] = [[]]
     for line in lines:
         if THREAD.match(line):

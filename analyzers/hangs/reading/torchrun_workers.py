@@ -24,7 +24,7 @@ UNKNOWN_RANK = -1
 
 @dataclass(frozen=True)
 class Worker:
-    """A file of one worker; `rank` is None where it may be a worker of several nodes."""
+    """A file of one torchrun worker; `rank` is None where workers of several nodes may have written it."""
 
     path: Path
     attempt: int
@@ -32,7 +32,7 @@ class Worker:
 
 
 def find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
-    """Yield the workers that have a file of a kind."""
+    """Yield each file of a kind that a worker wrote, with the worker's attempt and rank."""
     matches = [(match, a.path) for a in run.of(kind) if (match := WORKER.fullmatch(str(a.path)))]
     files = run.of(Kind.GROUPS) if matches else []
     sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
@@ -57,9 +57,9 @@ def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
-    """Return the ranks of a launch by the rank within its node, from the side files of its run folder.
+    """Return the global ranks of a launch by local rank, from the side files of its run folder.
 
-    None: a rank within the node is the rank itself. An empty dict: nothing says which node the launch ran on.
+    None: the local rank is the global one. An empty dict: nothing says which node the launch ran on.
     """
     named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
     if named:
@@ -76,12 +76,12 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
 
 
 def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
-    """Return ranks by their rank within the node."""
+    """Return the global rank of each local rank (the rank within a node)."""
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
-    """Return the errors of workers in all attempts, each with its file's path; the rank may be `UNKNOWN_RANK`."""
+    """Return (error, path of its file) of the workers in all attempts; the rank may be `UNKNOWN_RANK`."""
     read = (
         (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
         for w in find_workers(run, Kind.ERROR)
@@ -96,12 +96,12 @@ def read_last_errors(run: Run) -> dict[int, ExitFile]:
 
 
 def find_log_files(run: Run) -> dict[int, Path]:
-    """Return each rank's standard error in the last attempt."""
+    """Return the path of each rank's standard error in the last attempt."""
     return of_last_attempt(run, Kind.LOG, "stderr.log")
 
 
 def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, Path]:
-    """Return the files of the last attempt by rank, or those of one file name."""
+    """Return the files of one kind from the last attempt by rank; with `name`, only files of that name."""
     # Logs count too: an attempt whose workers were killed leaves no error.json.
     every = [*find_workers(run, Kind.ERROR), *find_workers(run, Kind.LOG)]
     last = max((w.attempt for w in every), default=0)
@@ -110,7 +110,10 @@ def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, 
 
 
 def read_error(path: Path, rank: int) -> ExitFile | None:
-    """Return an `error.json`: {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}."""
+    """Return the error in torchrun's `error.json`; None where it cannot be read.
+
+    Its format is {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
+    """
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -121,7 +124,7 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 
 
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
-    """Return an error of torchrun in the form of our own exit file.
+    """Return an error that torchrun recorded, in the form of our own exit file.
 
     Its timestamp has whole seconds, so the rank had ended at the end of that second.
     """
@@ -143,19 +146,19 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the last lines of a log as one line; empty where it cannot be read."""
+    """Return the last lines of a log, joined into one; empty where it cannot be read."""
     lines = (line.strip() for line in read_tail(log).splitlines())
     return " | ".join([line for line in lines if line and not NOTICE.match(line)][-LOG_LINES:])[:500]
 
 
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
-    """Return the bytes that gloo received and expected where it ended a rank because these differ."""
+    """Return the bytes that gloo received and expected where it ended a rank as these differ; None if not logged."""
     match = GLOO_SIZES.search(read_tail(log))
     return (int(match[1]), int(match[2])) if match else None
 
 
 def read_tail(log: Path) -> str:
-    """Return the end of a log; empty where it cannot be read."""
+    """Return the last `LOG_BYTES` of a log; empty where it cannot be read."""
     try:
         with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))

@@ -15,7 +15,7 @@ INNERMOST_FRAMES = 4
 
 
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
-    """Put the call that a rank's stack is in in front of its operations, where the recorder leaves such calls out."""
+    """Add the unrecorded call that a rank's stack shows as its pending operation, if the rank has no other one."""
     for rank, state in job.ranks.items():
         if state.front is None and (name := call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)
@@ -23,16 +23,13 @@ def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
 
 
 def call_in(frames: list[Frame]) -> str | None:
-    """Return the name of the collective that a stack is in although the Flight Recorder has no entry for it.
-
-    The result is None if there is none.
-    """
+    """Return the name of the collective that a stack is in and Flight Recorder does not record; None without one."""
     innermost = frames[:INNERMOST_FRAMES]
     return next((f.name for f in innermost if f.name in CALLS and LIBRARY.search(f.filename)), None)
 
 
 def operation(job: Job, state: RankState, name: str) -> Op:
-    """Return a call as the recorder would have recorded it."""
+    """Return an unrecorded call as a pending operation, as Flight Recorder would have recorded it."""
     # The call's group is not known; nearly all are in the default group, which is the largest one.
     mine = [i for i, group in enumerate(job.groups) if state.rank in group.ranks]
     group = max(mine, key=lambda i: len(job.groups[i].ranks))

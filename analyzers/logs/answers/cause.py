@@ -25,7 +25,7 @@ OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNM
 
 
 class Certainty(StrEnum):
-    """How sure the logs make the answer."""
+    """How surely the logs show the cause."""
 
     SHOWN = "shown"
     PROBABLE = "probable"
@@ -34,7 +34,7 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job ended. `ranks` are to blame; empty where no rank is, or none is known."""
+    """Why a job ended. `ranks` are to blame for it; empty where no rank is to blame, or none is known."""
 
     kind: LogClass
     ranks: list[int]
@@ -51,26 +51,26 @@ class Cause:
 
     @property
     def lead(self) -> LogEvent:
-        """The event that shows the cause best."""
+        """The event in the logs that shows the cause best."""
         return self.failure.lead
 
     @property
     def reason(self) -> Reason | None:
-        """What exactly happened, where the class has several causes."""
+        """What exactly happened, where a class has several reasons; None if no event has one."""
         reasons = (event.facts.reason for event in self.failure.events)
         return next((reason for reason in reasons if reason), None)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The cause, None where the logs show no failure, and the failures that follow from it or stand beside it."""
+    """The cause of a job's end, and all other failures; `cause` is None where the logs show no failure."""
 
     cause: Cause | None
     others: list[Failure]
 
 
 def find_answer(logs: Logs) -> Answer:
-    """Return why a job ended, by its logs."""
+    """Return why a job ended, according to its logs."""
     failures = find_failures(logs)
     failures = [f for f in failures if not is_harmless(f, logs)]
     if not failures:
@@ -81,7 +81,7 @@ def find_answer(logs: Logs) -> Answer:
 
 
 def may_have_survived(failure: Failure, logs: Logs) -> bool:
-    """Return whether a program may have caught an exception, as only its traceback speaks of a failure.
+    """Return whether the program may have caught the exceptions of a failure, as only their tracebacks report it.
 
     PyTorch's hook prints `[rank1]:` before the traceback of an uncaught exception, once the ranks have met, which they
     must have done to print steps; and torchrun reports a worker that ends by one.
@@ -107,7 +107,10 @@ def is_harmless(failure: Failure, logs: Logs) -> bool:
 
 
 def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return a failure as the cause, with the ranks that it blames."""
+    """Return the cause that a failure is, with the ranks to blame.
+
+    `failures` are all failures of the job.
+    """
     match failure.role.kind:
         case LogClass.COLLECTIVE_TIMEOUT:
             return timeout_cause(failure, logs)
@@ -129,7 +132,7 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
 
 
 def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks that a failure of their own names."""
+    """Return the ranks that a failure itself shows to be at fault; empty if it shows none."""
     kind = failure.role.kind
     if kind is LogClass.MISMATCH:
         return odd_ranks(failure.events) or odd_sizes(failure, logs)
@@ -146,9 +149,10 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks of failures that were printed without one, where torchrun's table leaves no doubt.
+    """Return the ranks of a failure that was printed without ranks, if torchrun's table shows which ones failed.
 
-    Ranks that fail before `init_process_group` print no prefix: three equal tracebacks, three ranks with exit code 1.
+    It is empty if that leaves a doubt. Ranks that fail before `init_process_group` print no prefix: three equal
+    tracebacks, three ranks with exit code 1.
     """
     ended = [e for e in logs.events if e.kind in TABLE and e.rank is not None and (e.facts.exit_code or 0) > 0]
     said_why = {e.rank for e in logs.events if e.kind not in TABLE and e.kind is not EventKind.EXIT}
@@ -157,7 +161,7 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
 
 
 def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return lost connections with the rank that is gone, if anything shows it, and how it ended."""
+    """Return the cause of lost connections: the rank that ended, if anything shows it, and how it ended."""
     blame = blame_for_lost_connection(failure, logs)
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
     if aborted and blame.ranks:
@@ -171,16 +175,16 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
 
 
 def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
-    """Return a host without memory, with the ranks that were killed."""
+    """Return the cause that a host ran out of memory, with the ranks that were killed."""
     killed = [f for f in failures if f.role.tier is Tier.KILLED]
     ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
     return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
 
 
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return a timeout as a cause, blaming the ranks that did not join.
+    """Return the cause of a timeout, blaming the ranks that did not join the collective.
 
-    Ranks in a different operation make it a mismatch.
+    It is a mismatch if those ranks were in a different operation.
     """
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
@@ -195,5 +199,5 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
 
 
 def certainty_of(failure: Failure) -> Certainty:
-    """Return how sure a failure is the cause: an exit code alone does not say why a process ended."""
+    """Return how sure it is that a failure is the cause: an exit code alone does not say why a process ended."""
     return Certainty.SHOWN if failure.role.tier < Tier.STOPPED else Certainty.PROBABLE

@@ -18,7 +18,10 @@ ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABOR
 
 @dataclass(frozen=True)
 class Failure:
-    """Equal failures of several ranks; `events` in the order of the job."""
+    """The same failure on one or several ranks; `events` are in the order of the job.
+
+    `role` is its verdict class, `order` its sort key: the most probable cause has the lowest.
+    """
 
     role: Role
     events: list[LogEvent]
@@ -27,7 +30,7 @@ class Failure:
 
     @property
     def lead(self) -> LogEvent:
-        """The event that says most: the first one with the user's line, else the first one."""
+        """The event that says most: the first one with a line of the user's code, else the first one."""
         described = [
             e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         ]
@@ -64,7 +67,7 @@ def group_key(occurrence: Occurrence) -> tuple[object, ...]:
 
 
 def failure_of(group: Sequence[Occurrence]) -> Failure:
-    """Return the failure that these occurrences are."""
+    """Return occurrences of the same failure as one failure."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
@@ -72,13 +75,13 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failures without exit codes of ranks that also say why, and of ranks that nobody knows."""
+    """Return the occurrences without exit codes of unknown ranks and of ranks that also reported why they failed."""
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
 def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failures without those that follow an order to stop, such as workers that SIGTERM ended."""
+    """Return the occurrences without those that follow an order to stop, such as workers that SIGTERM ended."""
     stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
     if stop is None:
         return found
@@ -86,7 +89,7 @@ def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
 
 
 def is_stop(occurrence: Occurrence) -> bool:
-    """Return whether the scheduler or a user ended the job."""
+    """Return whether an event shows that the scheduler or the launcher ended the job from outside."""
     event = occurrence.event
     return event.kind is EventKind.STOP_REQUESTED and event.facts.reason is not Reason.CANCELLED
 

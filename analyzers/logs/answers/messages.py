@@ -12,15 +12,19 @@ MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 
 
 def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
-    """Return the ranks that waited in a send or recv."""
+    """Return the ranks that waited in a send or recv.
+
+    `places` holds, by rank, the event that says where the rank waited.
+    """
     return [rank for rank, event in places.items() if event.facts.operation in MESSAGES]
 
 
 def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
     """Return the ranks to blame for sends and receives that did not match; empty if the lines do not name the peers.
 
-    From each rank that waits in a message the peers are followed: to one that waits elsewhere, which never issued the
-    other half, or around a ring of ranks that wait for each other.
+    `places` holds, by rank, the event that says where the rank waited. From each rank that waits in a send or recv the
+    peers are followed: to one that waits elsewhere, which never issued the other half, or around a ring of ranks that
+    wait for each other.
     """
     waiting = in_messages(places)
     culprits = {rank for start in waiting for rank in follow(start, places)}
@@ -31,7 +35,10 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
 
 
 def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
-    """Return the rank, or the ring of ranks, at which the peers end that are followed from one rank."""
+    """Return the rank, or the ring of ranks, that is reached by following the peers of sends and receives from `start`.
+
+    Empty if a peer is not known.
+    """
     path = [start]
     while True:
         peer = peer_of(path[-1], places[path[-1]])
@@ -45,7 +52,10 @@ def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def peer_of(rank: int, event: LogEvent) -> int | None:
-    """Return the rank that a message is sent to or awaited from: `0`, or `+1` from the rank's own."""
+    """Return the rank that `rank` sends to or receives from, according to its event; None if the event does not say.
+
+    The event names it as `0`, or as `+1` relative to the rank's own number.
+    """
     text = event.facts.peer
     if not text:
         return None

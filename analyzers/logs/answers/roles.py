@@ -21,7 +21,7 @@ NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 
 
 class Tier(IntEnum):
-    """The order in which kinds of events are trusted as the cause: a lower tier wins."""
+    """How far a kind of event is trusted as the cause of a job's end: the failure with the lowest tier is the cause."""
 
     HARDWARE = 10
     OWN_FAILURE = 20
@@ -42,7 +42,7 @@ class Tier(IntEnum):
 
 
 class Role(NamedTuple):
-    """The verdict class of an event if it is the cause, and how far it is trusted as the cause."""
+    """The role of an event if it caused the job's end: a verdict class, and how far it is trusted as the cause."""
 
     kind: LogClass
     tier: Tier
@@ -77,7 +77,7 @@ def role_of(event: LogEvent) -> Role | None:
 
 
 def role_of_exception(event: LogEvent) -> Role:
-    """Return the class of an exception that is none of PyTorch's own."""
+    """Return the role of an exception that no pattern recognises."""
     if PLAIN_NAMES.match(event.message):
         return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
     is_numeric = bool(NOT_FINITE.search(event.message))
@@ -99,48 +99,54 @@ def role_of_end(event: LogEvent) -> Role | None:
 
 
 def role_of_worker(event: LogEvent) -> Role:
-    """Return the class of a data-loader worker's death; SIGTERM is how a launcher ends the processes of a job."""
+    """Return the role of a data-loader worker's death; SIGTERM is how a launcher ends the processes of a job."""
     is_ended = (event.facts.signal or "").startswith("Terminated")
     return Role(LogClass.DATALOADER_WORKER, Tier.ABORTED if is_ended else Tier.OWN_FAILURE)
 
 
 def role_of_hardware(event: LogEvent) -> Role:
-    """Return the class of a device's error; some Xids are those of a program."""
+    """Return the role of a hardware error; some Xids are errors of a program, which are trusted less."""
     is_software = event.facts.reason is Reason.XID_SOFTWARE
     return Role(LogClass.HARDWARE, Tier.SOFT_HARDWARE if is_software else Tier.HARDWARE)
 
 
 def role_of_mismatch(event: LogEvent) -> Role:
-    """Return the class of different operations; that of sizes is less sure, as a broken connection can cause it."""
+    """Return the role of ranks in different operations.
+
+    Unequal sizes are trusted less, as a lost connection can cause them.
+    """
     is_size = event.facts.reason is Reason.SIZES
     return Role(LogClass.MISMATCH, Tier.SOFT_HARDWARE if is_size else Tier.OWN_FAILURE)
 
 
 def role_of_nan(event: LogEvent) -> Role:
-    """Return the role of a number that is not finite; a job may continue with it, so a rank's failure outranks it."""
+    """Return the role of a number that is not finite; a job may continue with it, so that other failures outrank it."""
     is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
 
 
 def role_of_network(event: LogEvent) -> Role | None:
-    """Return the class of a failed connection; a failed bind alone is harmless."""
+    """Return the role of a failed connection; None for a failed bind, which alone is harmless."""
     return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)
 
 
 def role_of_nccl_error(event: LogEvent) -> Role:
-    """Return the class of an error of NCCL: a wrong call, or something with the system."""
+    """Return the role of an error of NCCL: a wrong call, or a problem of the system."""
     is_usage = "invalid" in (event.facts.name or "")
     return Role(LogClass.STARTUP, Tier.SOFT_HARDWARE) if is_usage else Role(LogClass.NETWORK, Tier.VAGUE)
 
 
 def role_of_startup(event: LogEvent) -> Role:
-    """Return the class of a failed start; ranks that are missing may have failed by themselves."""
+    """Return the role of a failed start.
+
+    That ranks are missing is trusted less, as these may have failed by themselves.
+    """
     is_late = event.facts.reason in LATE_STARTUPS
     return Role(LogClass.STARTUP, Tier.UNREACHED if is_late else Tier.OWN_FAILURE)
 
 
 def role_of_stop(event: LogEvent) -> Role | None:
-    """Return the class of an order to stop."""
+    """Return the role of an order to stop; None if its reason is unknown."""
     return STOPS[event.facts.reason] if event.facts.reason else None
 
 

@@ -26,7 +26,10 @@ ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A failure event with its position in the order of the job."""
+    """A failure event with its role and its position in the order of the job.
+
+    `clock` is the last time (ns) that its log had printed before, `file` the index of that log.
+    """
 
     event: LogEvent
     role: Role
@@ -35,12 +38,12 @@ class Occurrence:
 
     @property
     def order(self) -> tuple[int, int, int, int, int]:
-        """What decides which of two failures is the more probable cause."""
+        """The sort key that puts the more probable cause of two failures first."""
         return (self.event.attempt, self.role.tier, self.clock, self.file, self.event.line)
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failures without those that a job outlived: after them its log says that the training completed."""
+    """Return the occurrences without those that the job outlived, as a later line says that training completed."""
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
         if event.kind is EventKind.COMPLETED:
@@ -56,13 +59,19 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failures without those of attempts before one that printed something and did not fail."""
+    """Return the occurrences without those of attempts before the last one, if that one did not fail.
+
+    Only attempts that printed something count.
+    """
     last = max(logs.attempts, default=0)
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
 def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failures without errors that the program handled, but for those that explain how their rank ended."""
+    """Return the occurrences without errors that the program handled.
+
+    Errors that explain how their rank ended are kept.
+    """
     done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
     handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
     others = [o for o in found if o not in handled]
@@ -71,7 +80,10 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the program went on after an error, or printed it as one that it caught."""
+    """Return whether the program continued after an error, or printed it as one that it caught.
+
+    `found` are all occurrences.
+    """
     event = occurrence.event
     # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
     if event.facts.survived or event.facts.logged or (event.facts.thread and event.kind not in GAVE_UP):
@@ -86,19 +98,22 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank that says at its end that it is done caught an error of its own before."""
+    """Return whether a rank caught this error, as it later printed that it is done; `done` are all ranks that did."""
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
 
 def is_independent(event: LogEvent) -> bool:
-    """Return whether an event is an exception of the main thread that did not follow from another one."""
+    """Return whether an event is an exception in the main thread that no other exception led to."""
     return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
 
 
 def explains_end(
     occurrence: Occurrence, handled: Sequence[Occurrence], others: Sequence[Occurrence], logs: Logs
 ) -> bool:
-    """Return whether an error that looks handled ended its rank all the same: nothing else explains the rank's end."""
+    """Return whether an error that looks handled did end its rank, as nothing else explains that rank's end.
+
+    `handled` are all errors that look handled, `others` the remaining failures.
+    """
     event = occurrence.event
     if occurrence.role.kind is LogClass.NONFINITE_LOSS or not others:
         return False
@@ -113,7 +128,7 @@ def explains_end(
 
 
 def handled_errors(logs: Logs) -> list[LogEvent]:
-    """Return what ranks reported of errors that they survived, in the order of the logs."""
+    """Return the events of errors that ranks reported and survived, in the order of the logs."""
     return [
         e
         for e in logs.events
@@ -123,6 +138,6 @@ def handled_errors(logs: Logs) -> list[LogEvent]:
 
 
 def has_completed(logs: Logs) -> bool:
-    """Return whether a log says that the training completed, in so many words or by the last line of a rank."""
+    """Return whether a log says that the training completed, as an event or in the last line of a rank."""
     last = [rank.last_line for rank in (*logs.ranks.values(), *logs.unranked)]
     return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(SAYS_DONE.match, last))

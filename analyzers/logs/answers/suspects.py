@@ -11,9 +11,10 @@ SCALAR_BYTES = 8
 
 
 def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
-    """Return the ranks that a timer of Python's fault handler found outside of the collective that others wait in.
+    """Return the failure and the blame for ranks whose stacks are outside of the collective that the others wait in.
 
-    The timer ends a process with exit code 1 and without an exception, so `failure` are exit codes.
+    A timer of Python's fault handler prints these stacks. It ends the process with exit code 1 and without an
+    exception, so `failure` consists of exit codes. None if the stacks do not show such ranks.
     """
     stacks = {e.rank: e for e in logs.events if e.kind is EventKind.STACKS and e.source and e.rank is not None}
     waiting = [rank for rank, event in stacks.items() if event.facts.operation]
@@ -26,7 +27,10 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
 
 
 def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
-    """Return the errors that all blamed ranks, and none of those that wait for them, caught before they went on."""
+    """Return an error that each blamed rank caught, if all of these ranks and none of the waiting ones caught one.
+
+    Otherwise the list is empty.
+    """
     by_rank: dict[int, LogEvent] = {}
     for event in handled_errors(logs):
         if event.rank is not None:
@@ -36,7 +40,7 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
 
 
 def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank with a different size than the others, or two ranks of which one has it.
+    """Return the rank whose tensor had a different size than the others', or two ranks one of which had it.
 
     gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks it received that from
     its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A buffer of a
@@ -56,7 +60,7 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
 
 
 def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank that gloo aborted, with the one that it received from if all others wait at one line."""
+    """Return `rank`, which gloo aborted, and the neighbour it received from if all `others` wait at one line."""
     expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
     lines = {(event.source, event.facts.operation) for event in places.values()}

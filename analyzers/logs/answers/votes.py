@@ -7,7 +7,7 @@ from analyzers.logs.model import LogEvent
 
 
 def odd_ranks(events: Sequence[LogEvent]) -> list[int]:
-    """Return the rank that most comparisons name; none where two ranks accuse each other.
+    """Return the rank that most comparisons name, as a list; empty where two ranks accuse each other.
 
     PyTorch's debug mode compares a rank with the first one that differs. If rank 2 brought another shape, ranks 0, 1
     and 3 name it, and it names rank 0: of the pairs (0, 2), (1, 2), (3, 2), (2, 0) rank 2 is in four, rank 0 in two.

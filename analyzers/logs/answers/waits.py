@@ -20,7 +20,7 @@ RANKS_AT_MOST = 1 << 14
 
 
 class Basis(StrEnum):
-    """The evidence by which absent ranks are distinguished from waiting ranks."""
+    """The evidence by which the ranks that did not join are distinguished from those that waited for them."""
 
     NAMED = "named"
     """The text names them: a monitored barrier, a desync report."""
@@ -53,7 +53,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Blame:
-    """The ranks that were missed, and how that is known; `waiting` are those that gave up."""
+    """The ranks that the others waited for, and the evidence for it; `waiting` are the ranks that gave up waiting."""
 
     ranks: list[int]
     basis: Basis
@@ -81,7 +81,10 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return what is known of a timeout where most ranks are silent, or none is."""
+    """Return what is known of a timeout where most ranks, or no rank, printed nothing about it.
+
+    `waiting` are the ranks that gave up waiting, `silent` those that did not.
+    """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
     if len(waiting) == 1 and any(e.kind is EventKind.COMPLETED for e in logs.events):
@@ -94,7 +97,7 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
 
 
 def named(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return the ranks that a monitored barrier or a desync report names."""
+    """Return blame for the ranks that a monitored barrier or a desync report names; None if neither names any."""
     barrier = sorted({r for e in failure.events if e.kind is EventKind.MONITORED_BARRIER for r in e.facts.ranks})
     if barrier:
         return Blame(barrier, Basis.NAMED, waiting)
@@ -110,21 +113,24 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return the ranks that others wait for while they make a process group, by the store's key and the members."""
+    """Return blame for the ranks that others wait for while making a process group; None if that is not known.
+
+    The store's key and the members in the source line show them.
+    """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
 
 
 def in_other_groups(logs: Logs) -> bool:
-    """Return whether ranks gave up in different operations, one of which makes a process group."""
+    """Return whether ranks gave up waiting in different operations, one of which is the making of a process group."""
     operations = {event.facts.operation for event in places_of_waiting(logs.events)}
     return NEW_GROUP in operations and len(operations) > 1
 
 
 def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
-    """Return the silent ranks whose last printed step is before that of the ranks that waited, where those are few.
+    """Return the silent ranks whose last printed step is before the last one of the ranks that waited.
 
-    Without steps none is named: the launcher may have ended a rank that waited too before it gave up.
+    Without printed steps no rank is returned: the launcher may have ended a rank that waited too before it gave up.
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
@@ -132,7 +138,10 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
 
 
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return the ranks that enqueued fewer operations of the group than the one that timed out."""
+    """Return blame for the ranks that had enqueued fewer operations of the process group than the one that timed out.
+
+    None if the watchdogs' reports show no such rank.
+    """
     timeouts = [e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
     if not timeouts:
         return None
@@ -144,12 +153,15 @@ def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def is_before(event: LogEvent, seq: int) -> bool:
-    """Return whether a rank had not enqueued an operation yet."""
+    """Return whether a watchdog's report shows that the rank had not yet enqueued operation number `seq`."""
     return event.facts.enqueued is not None and event.facts.enqueued < seq
 
 
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return the ranks in a different operation than most, under the same sequence number of the same process group."""
+    """Return blame for the ranks in a different operation than most, at the same sequence number of one process group.
+
+    None if no such timeouts differ.
+    """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
     for rank, event in timeouts.items():
@@ -165,7 +177,10 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return who did not issue the other half of a message; None where no rank gave up in one."""
+    """Return blame for the ranks that did not issue the other half of a send or recv.
+
+    None where no rank waited in one.
+    """
     places = {event.rank: event for event in places_of_waiting(logs.events) if event.rank is not None}
     if len(places) < 2 or not in_messages(places):
         return None
@@ -173,9 +188,10 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return the ranks that gave up at a different line than most, if the majority certainly waits for them.
+    """Return blame for the ranks that gave up at a different line than most, if most ranks certainly wait for them.
 
-    A send or receive waits at a line of its own by right. Where a rank is silent, the others may wait for it.
+    A send or recv waits at a line of its own by right. Where a rank is silent (not `is_complete`), the others may wait
+    for that one. None if all gave up at one line, or a comparison means nothing.
     """
     places = places_of_waiting(events)
     gave_up = {event.rank: event for event in places}
@@ -197,15 +213,15 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
 
 
 def only_sends(event: LogEvent) -> bool:
-    """Return whether a rank gave up in a gather or reduce to a different rank, which its line names.
+    """Return whether a rank gave up in a gather or reduce whose root is another rank, which its source line names.
 
-    It only has to send there, so that it waits for nobody else.
+    Such a rank only sends, so that it waits for nobody else.
     """
     return (event.facts.peer or "").isdecimal() and event.facts.peer != str(event.rank)
 
 
 def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return for each rank the first event that says at which line it gave up waiting."""
+    """Return, for each rank that gave up waiting, the first event that says at which line, in order of ranks."""
     gave_up: dict[int, LogEvent] = {}
     for event in events:
         if event.kind in SAYS_WHERE and event.rank is not None and event.source:
@@ -220,7 +236,7 @@ def silent_ranks(logs: Logs) -> list[int]:
 
 
 def known_ranks(logs: Logs) -> list[int]:
-    """Return all ranks of the job: those that the logs show, and the numbers between, up to the world size."""
+    """Return all ranks of the job: from 0 up to the world size, or to the highest rank that the logs show."""
     shown = {*logs.ranks, *(e.rank for e in logs.events if e.rank is not None)}
     size = min(max([logs.world_size or 0, *(rank + 1 for rank in shown)]), RANKS_AT_MOST)
     return list(range(size))
@@ -239,7 +255,7 @@ def is_first(failure: Failure, logs: Logs) -> bool:
 
 
 def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
-    """Return the ranks that are gone without a word where the others lost their connections."""
+    """Return blame for the ranks that ended without a message where the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
     silent = [rank for rank in known_ranks(logs) if rank not in spoke]

@@ -10,7 +10,7 @@ from analyzers.words import rank_names
 
 
 def mismatch(cause: Cause) -> str:
-    """Return the title of ranks that issued different operations: both sides."""
+    """Return the title for ranks that issued different operations, with the operation of each."""
     lead = first_with(cause, "operation")
     if cause.blame and cause.blame.basis in BY_BASIS:
         return BY_BASIS[cause.blame.basis](cause)
@@ -24,9 +24,9 @@ def mismatch(cause: Cause) -> str:
 
 
 def fingerprint_sides(cause: Cause) -> list[str]:
-    """Return what each rank called, those to blame first: `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`.
+    """Return what each rank called, as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`; ranks to blame come first.
 
-    Each rank's own error names its operation and line; a rank whose error the logs lack is named by the others'.
+    Each rank's own error names its operation and line; if the logs lack that error, the other ranks' errors name them.
     """
     calls = {e.facts.ranks[0]: (e.facts.operation, place(e)) for e in fingerprints(cause)}
     for event in fingerprints(cause):
@@ -38,12 +38,12 @@ def fingerprint_sides(cause: Cause) -> list[str]:
 
 
 def fingerprints(cause: Cause) -> list[LogEvent]:
-    """Return the errors that compare one rank's operation with another's."""
+    """Return the events of a cause that compare one rank's operation with another rank's."""
     return [e for e in cause.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
 
 
 def different_sizes(cause: Cause) -> str:
-    """Return the title of tensors of different sizes, with the lines at which the other ranks lost the connection."""
+    """Return the title for tensors of different sizes, with the lines at which the other ranks lost the connection."""
     lead = first_with(cause, "operation")
     known = {event.rank for event in cause.waited}
     are_others = (cause.ranks and len(cause.ranks) == 1) or known - {*cause.ranks}
@@ -54,7 +54,7 @@ def different_sizes(cause: Cause) -> str:
 
 
 def sizes_of(cause: Cause) -> str:
-    """Return the bytes that did not fit."""
+    """Return a clause on the bytes that arrived and the bytes that were expected."""
     facts = cause.lead.facts
     if facts.input_elements is None:
         return "a message does not fit its buffer"
@@ -62,7 +62,7 @@ def sizes_of(cause: Cause) -> str:
 
 
 def different_timeouts(cause: Cause) -> str:
-    """Return the operations in which the ranks wait under one number."""
+    """Return the title for ranks that wait in different operations, naming each operation with its ranks."""
     by_operation: dict[str, list[int]] = {}
     for event in cause.failure.events:
         if event.rank is not None and event.facts.operation:
@@ -72,7 +72,7 @@ def different_timeouts(cause: Cause) -> str:
 
 
 def different_lines(cause: Cause) -> str:
-    """Return that ranks waited at different lines, and the line of each."""
+    """Return the title for ranks that waited at different lines, with the line of each."""
     if len(cause.ranks) == len(cause.waited):
         return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
     return (
@@ -81,7 +81,7 @@ def different_lines(cause: Cause) -> str:
 
 
 def caught_and_went_on(cause: Cause) -> str:
-    """Return that ranks left out collectives after an error that they caught, what it was, and where others wait."""
+    """Return the title for ranks that caught an error and skipped collectives, and where the other ranks wait."""
     error = cause.caught[0]
     left_out = (
         f"{who(cause.ranks)} caught an error{place(error)}{at_step(error)}, left out the collectives of that step"
@@ -90,12 +90,12 @@ def caught_and_went_on(cause: Cause) -> str:
 
 
 def different_groups(cause: Cause) -> str:
-    """Return that ranks made different process groups, or in a different order, and where each waits."""
+    """Return the title for ranks that made different process groups, or in a different order, and where each waits."""
     return f"{who(cause.ranks)} did not make the same process groups as the others: {waiting_places(cause)}"
 
 
 def waiting_places(cause: Cause) -> str:
-    """Return the lines at which the ranks waited for each other, with the operation where it is known."""
+    """Return the lines at which ranks waited for each other, as `rank 0 in barrier in main (train.py:98), ...`."""
     by_line: dict[str, list[int]] = {}
     for event in cause.waited:
         if event.rank is not None:

@@ -9,7 +9,7 @@ from analyzers.words import rank_names
 
 
 def startup(cause: Cause) -> str:
-    """Return the title of a job that did not start."""
+    """Return the title for a job that did not start."""
     describe = STARTUPS.get(cause.reason) if cause.reason else None
     lead = first_with(cause, "name")
     what = describe(cause) if describe else f"NCCL reports {lead.facts.name or quoted(lead)}{place(lead)}"
@@ -17,20 +17,20 @@ def startup(cause: Cause) -> str:
 
 
 def port_in_use(cause: Cause) -> str:
-    """Return the port that is in use already."""
+    """Return a clause for the title: the port that is already in use."""
     port = first_with(cause, "port").facts.port
     return f"port {port or 'unknown'} is in use by another process"
 
 
 def unreachable_master(cause: Cause) -> str:
-    """Return the address that does not answer."""
+    """Return a clause for the title: the address of rank 0's store, which does not answer."""
     facts = first_with(cause, "peer").facts
     where = f" at {facts.peer}:{facts.port}" if facts.peer else ""
     return f"the store of rank 0{where} does not answer"
 
 
 def missing_ranks(cause: Cause) -> str:
-    """Return how many of the expected ranks joined, or the ranks that did not."""
+    """Return a clause for the title: the ranks that did not join at the start, or how many joined."""
     lead = first_with(cause, "expected")
     facts = lead.facts
     if facts.expected is None and facts.ranks:
@@ -39,19 +39,19 @@ def missing_ranks(cause: Cause) -> str:
 
 
 def nccl_versions(cause: Cause) -> str:
-    """Return the title for ranks that start with different versions of NCCL."""
+    """Return a clause for the title: two ranks with different versions of NCCL."""
     facts = first_with(cause, "name").facts
     return f"{rank_names(facts.ranks)} have different versions of NCCL: {facts.name}"
 
 
 def duplicate_gpu(cause: Cause) -> str:
-    """Return the two ranks on one device."""
+    """Return a clause for the title: the two ranks that use the same device."""
     pair = first_with(cause, "ranks").facts.ranks
     return f"{' and '.join(f'rank {rank}' for rank in pair) or 'two ranks'} use the same GPU"
 
 
 def wrong_driver(cause: Cause) -> str:
-    """Return the version of the driver, if it is known, and the message."""
+    """Return a clause for the title: the unsuitable NVIDIA driver, with its version if that is known."""
     lead = first_with(cause, "name")
     version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
     return f"the NVIDIA driver{version} does not match this build of PyTorch: {quoted(lead)}"

@@ -30,7 +30,10 @@ RAISED_KINDS = (
 
 
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
-    """Return facts with what the line before a traceback, its first frame and its prefix say of how it was printed."""
+    """Return the facts of an exception with how it was printed: by a logger, as uncaught, or for which thread.
+
+    `before` is the line before its traceback; `has_rank`: its lines begin with PyTorch's `[rankN]:`.
+    """
     thread = THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
     of_child = not has_rank and bool(raised.frames) and raised.frames[0][0] == "<string>"
@@ -41,18 +44,21 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
 
 
 def is_of_worker(raised: Raised) -> bool:
-    """Return whether a connection was lost to a worker of the data loader, and not to a rank."""
+    """Return whether a lost connection was one to a data-loader worker, by the frames of the exception."""
     files = [file for file, _, _ in raised.frames]
     return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
 
 
 def is_handled(kind: EventKind, text: str) -> bool:
-    """Return whether one line reports an error that the program handled: a logger's, which says how it goes on."""
+    """Return whether a line is a logger's report of an error that the program handled, as it says how it goes on."""
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
 
 
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
-    """Return an event with whether the log goes on after it; one that PyTorch's hook printed ended its process."""
+    """Return the event, with `facts.survived` set if the log shows that training went on after it.
+
+    An error that PyTorch's hook printed ended its process, so it is never marked.
+    """
     if event.kind is EventKind.NAN:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)
     else:
@@ -63,14 +69,14 @@ def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
 
 
 def with_facts(event: LogEvent, **changed: object) -> LogEvent:
-    """Return an event with changed facts."""
+    """Return the event with some fields of its facts changed."""
     return msgspec.structs.replace(event, facts=msgspec.structs.replace(event.facts, **changed))
 
 
 def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
-    """Return an event with the user's innermost line and the collective of a stack.
+    """Return the event with the user's innermost line and the collective in a stack.
 
-    Frames are file, line and function, the innermost first.
+    `stack` has (file, line, function) of each frame, the innermost first.
     """
     operation = next((name for file, _, name in stack if file.endswith(COLLECTIVES_FILE) and name), None)
     file, line, name = next((f for f in stack if origin_of(f[0]) is Origin.USER), ("", "", ""))

@@ -10,13 +10,19 @@ FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]
 
 
 def group_of(text: str) -> tuple[str | None, int | None]:
-    """Return the name of the process group that a line names, and the rank within it."""
+    """Return the name of the process group that a line names, and the rank within that group.
+
+    None for what it lacks.
+    """
     match = GROUP.search(text)
     return (match[3] or match[1], number(match[4])) if match else (None, None)
 
 
 def timed_out(match: "re.Match[str]") -> Found:
-    """Return the collective that the watchdog gave up. Old versions print the rank only here."""
+    """Return the event of a collective that the watchdog gave up waiting for.
+
+    Old versions of PyTorch print the rank only here.
+    """
     group, group_rank = group_of(match.string)
     facts = Facts(
         operation=match[3],
@@ -30,7 +36,7 @@ def timed_out(match: "re.Match[str]") -> Found:
 
 
 def progress(match: "re.Match[str]") -> Found:
-    """Return how far a group got."""
+    """Return the event of a watchdog's report: the last collectives that a process group enqueued and completed."""
     group, group_rank = group_of(match.string)
     facts = Facts(enqueued=number(match[1]), completed=int(match[2][:18]), group_rank=group_rank)
     work = re.search(r"(?:at NCCL work|at work|sequence id): (\d{1,18})", match.string)
@@ -38,7 +44,7 @@ def progress(match: "re.Match[str]") -> Found:
 
 
 def heartbeat(match: "re.Match[str]") -> Found:
-    """Return that the watchdog itself is stuck."""
+    """Return the event of a watchdog that is stuck itself."""
     group, group_rank = group_of(match.string)
     waited = number(match[1]) if match.lastindex else None
     facts = Facts(waited_ms=waited and waited * 1000, group_rank=group_rank)
@@ -46,18 +52,21 @@ def heartbeat(match: "re.Match[str]") -> Found:
 
 
 def lagging(match: "re.Match[str]") -> Found:
-    """Return the ranks that a desync report calls lagging."""
+    """Return the event of a desync report, with the ranks that it calls lagging."""
     named = re.search(r"#(\d{1,12})", match.string[match.end(1) :])
     return Found(EventKind.DESYNC, Facts(ranks=numbers(match[1])), seq=number(named[1]) if named else None)
 
 
 def desync_operation(match: "re.Match[str]") -> Found:
-    """Return the operation in which a rank of a desync report timed out."""
+    """Return the event of a desync report on one rank, with the operation in which that rank timed out."""
     return Found(EventKind.DESYNC, Facts(operation=match[2]), number(match[1]), None, number(match[3]))
 
 
 def fingerprints(match: "re.Match[str]") -> Found:
-    """Return two ranks whose collectives differ, by PyTorch's debug mode; the first one compared itself."""
+    """Return the event of PyTorch's debug mode that the collectives of two ranks differ.
+
+    The first one compared itself.
+    """
     mine, theirs = FINGERPRINT.search(match[2]), FINGERPRINT.search(match[4])
     facts = Facts(
         reason=Reason.FINGERPRINTS,
@@ -70,37 +79,37 @@ def fingerprints(match: "re.Match[str]") -> Found:
 
 
 def described(match: "re.Match[str] | None") -> str | None:
-    """Return an operation with its shape: `ALLREDUCE [8]`."""
+    """Return an operation with its shape, such as `ALLREDUCE [8]`; None without a match."""
     if not match:
         return None
     return match[1] + (f" [{match[2]}]" if match[2] else "")
 
 
 def missed_barrier(match: "re.Match[str]") -> Found:
-    """Return the ranks that did not join a monitored barrier, as rank 0 reports them."""
+    """Return the event of a monitored barrier, with the ranks that did not join it according to rank 0."""
     facts = Facts(ranks=numbers(match[1]), timeout_ms=number(match[2]), operation="monitored_barrier")
     return Found(EventKind.MONITORED_BARRIER, facts)
 
 
 def unused(match: "re.Match[str]") -> Found:
-    """Return the parameters that got no gradient on a rank."""
+    """Return the event of parameters that got no gradient on a rank."""
     return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
 
 
 def gloo_timeout(match: "re.Match[str]") -> Found:
-    """Return a wait of gloo that ended."""
+    """Return the event of a timeout in gloo."""
     facts = Facts(timeout_ms=number(match[1]))
     return Found(EventKind.TIMEOUT, facts)
 
 
 def sizes_differ(match: "re.Match[str]") -> Found:
-    """Return that a rank received more bytes than its buffer has."""
+    """Return the event of a rank that received more bytes than its buffer holds."""
     facts = Facts(reason=Reason.SIZES, input_elements=number(match[1]), output_elements=number(match[2]))
     return Found(EventKind.MISMATCH, facts)
 
 
 def different_models(match: "re.Match[str]") -> Found:
-    """Return two ranks whose models have different parameters."""
+    """Return the event of two ranks whose models have different parameters."""
     return Found(EventKind.MISMATCH, Facts(reason=Reason.MODELS, ranks=[int(match[1]), int(match[2])]))
 
 

@@ -17,35 +17,38 @@ LOSS = (
 
 
 def killed_worker(match: "re.Match[str]") -> Found:
-    """Return the worker that a signal ended; Python raises this in a line that has nothing to do with it."""
+    """Return the event of a data-loader worker that a signal ended.
+
+    Its line in the program has nothing to do with it.
+    """
     return Found(WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
 
 
 def ended_worker(match: "re.Match[str]") -> Found:
-    """Parse PyTorch's message that a data-loader worker exited, with its pid."""
+    """Return the event of a data-loader worker that exited, with its process id."""
     return Found(WORKER, Facts(reason=Reason.WORKER_EXIT, pid=number(match[1])))
 
 
 def worker_signal(match: "re.Match[str]") -> Found:
-    """Return a signal that a worker reports itself."""
+    """Return the event of a signal that a data-loader worker reports itself."""
     name = match[1]
     reason = Reason.SHARED_MEMORY if "bus" in name else Reason.WORKER_SIGNAL
     return Found(WORKER, Facts(reason=reason, signal=name))
 
 
 def lost_number(match: "re.Match[str]") -> Found:
-    """Return a loss or a gradient norm that is not finite."""
+    """Return the event of a loss or gradient norm that is not finite."""
     reason = Reason.GRADIENT if "norm" in match[1] else Reason.LOSS
     return Found(NAN, Facts(reason=reason, name=f"{match[1].strip()} {match[2]}"))
 
 
 def local_gradient(match: "re.Match[str]") -> Found:
-    """Return the rank on which Megatron-LM found NaN before the ranks exchanged gradients."""
+    """Return the event of NaN that Megatron-LM found on a rank before the ranks exchanged gradients."""
     return Found(NAN, Facts(reason=Reason.GRADIENT, ranks=[int(match[1])]), int(match[1]))
 
 
 def no_space(match: "re.Match[str]") -> Found | None:
-    """Return that a file could not be written; in shared memory that is not a disk."""
+    """Return the event of a file that could not be written; in shared memory it is one of a data-loader worker."""
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
         return Found(WORKER, Facts(reason=Reason.SHARED_MEMORY))
     named = re.search(r"(?:device|exceeded|system): '([^']{1,300})'", match.string)

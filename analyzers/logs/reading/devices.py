@@ -14,7 +14,10 @@ NCCL_INVALID = "invalid usage"
 
 
 def xid(match: "re.Match[str]") -> Found | None:
-    """Return the event of an NVIDIA Xid: the code of a hardware error, or of an error that a program caused."""
+    """Return the event of an NVIDIA Xid, the code of an error of hardware or of a program.
+
+    None for a code that only follows from another one.
+    """
     code = number(match[2])
     if code is None or code in CONSEQUENT_XIDS:
         return None
@@ -26,12 +29,12 @@ def xid(match: "re.Match[str]") -> Found | None:
 
 
 def with_pid(facts: Facts, pid: int) -> Facts:
-    """Return facts of an Xid with the process that had the device."""
+    """Return the facts of an Xid with the id of the process that used the device."""
     return Facts(reason=facts.reason, xid=facts.xid, pci=facts.pci, name=facts.name, pid=pid)
 
 
 def lost_device(match: "re.Match[str]") -> Found:
-    """Return a device that the driver no longer reaches."""
+    """Return the event of a device that the driver no longer reaches."""
     pci = re.search(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", match.string)
     return Found(EventKind.HARDWARE, Facts(reason=Reason.FALLEN_OFF_BUS, pci=pci[1] if pci else None))
 
@@ -45,7 +48,10 @@ RAISED = re.compile(
 
 
 def cuda_error(match: "re.Match[str]") -> Found:
-    """Return an error of CUDA, which is reported asynchronously: its line says little."""
+    """Return the event of a CUDA error.
+
+    CUDA reports it asynchronously, so the program's line in the log says little about the cause.
+    """
     text = match[1].strip()
     if any(word in text for word in BROKEN):
         return Found(EventKind.HARDWARE, Facts(reason=Reason.ECC, name=text))
@@ -59,12 +65,15 @@ def cuda_error(match: "re.Match[str]") -> Found:
 
 
 def device_assert(match: "re.Match[str]") -> Found:
-    """Return the condition that a kernel asserted; thousands of threads print the same."""
+    """Return the event of an assertion that failed in a kernel, with its condition.
+
+    Thousands of threads print the same.
+    """
     return Found(EventKind.CUDA_ERROR, Facts(reason=Reason.DEVICE_ASSERT, name=match[1]))
 
 
 def nccl_error(match: "re.Match[str]") -> Found:
-    """Return an error of NCCL by its text."""
+    """Return the event of an NCCL error: a lost connection if its text says that a remote process exited."""
     text = match[1]
     if "remote process exited" in text:
         return Found(EventKind.CONNECTION_LOST, Facts(reason=Reason.PEER_GONE))
@@ -78,7 +87,10 @@ def refused(match: "re.Match[str]") -> Found:
 
 
 def infiniband(match: "re.Match[str]") -> Found | None:
-    """Return a failed completion of InfiniBand; status 5 only says that an earlier one failed."""
+    """Return the event of a failed InfiniBand completion.
+
+    None for status 5, which only says that an earlier one failed.
+    """
     status = re.search(r"(?:status=|with error |\()(\d{1,3})", match.string[match.start() :])
     code = number(status[1]) if status else None
     peer = re.search(r"peer (\d+\.\d+\.\d+\.\d+|[0-9a-fA-F:]+|[\w.-]+)<(\d+)>", match.string)
@@ -94,18 +106,18 @@ def infiniband(match: "re.Match[str]") -> Found | None:
 
 
 def nccl_versions(match: "re.Match[str]") -> Found:
-    """Return two versions of NCCL in one job."""
+    """Return the event of two ranks with different versions of NCCL."""
     facts = Facts(reason=Reason.NCCL_VERSIONS, ranks=[int(match[1]), int(match[3])], name=f"{match[2]} and {match[4]}")
     return Found(EventKind.STARTUP, facts)
 
 
 def duplicate_gpu(match: "re.Match[str]") -> Found:
-    """Return two ranks on one device."""
+    """Return the event of two ranks on the same device."""
     return Found(EventKind.STARTUP, Facts(reason=Reason.DUPLICATE_GPU, ranks=[int(match[1]), int(match[2])]))
 
 
 def driver_too_old(match: "re.Match[str]") -> Found:
-    """Return the version of a driver that is older than PyTorch needs."""
+    """Return the event of an NVIDIA driver that is older than PyTorch needs, with its version."""
     return Found(EventKind.STARTUP, Facts(reason=Reason.DRIVER, name=match[1]))
 
 

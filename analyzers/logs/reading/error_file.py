@@ -19,10 +19,10 @@ MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:
-    """Return the exception in an `error.json` as the event of a log.
+    """Return the scanner that holds the exception in torchrun's `error.json` as an event.
 
     Raises:
-        InputError: It is no such file.
+        InputError: The file is no such file.
     """
     scanner = Scanner(year=1970, lines=1)
     try:
@@ -42,7 +42,10 @@ def read_error_file(path: Path) -> Scanner:
 
 
 def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
-    """Add the exception of an error file; its time has whole seconds, so it is that at the end of the second."""
+    """Add the exception of an error file as an event; `stamp` is its time in whole Unix seconds.
+
+    The event gets the end of that second.
+    """
     name, _, text = next(iter(message.strip().splitlines()), "").partition(": ")
     if not name:
         return
@@ -58,6 +61,6 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
 
 
 def last_line(text: str) -> Position:
-    """Return the position of the last line of a traceback, which says what was raised; the file is one line itself."""
+    """Return the position of a traceback's last line, which names the exception; its line number is 1."""
     chunk = text.rstrip().encode(errors="replace")[-MOST_SHOWN_BYTES:]
     return Position(chunk, chunk.rfind(b"\n") + 1, 1)

@@ -20,7 +20,7 @@ DEVICE = re.compile(r"GPU (\d{1,4})[; ]")
 
 
 def cuda_out_of_memory(match: "re.Match[str]") -> Found:
-    """Return the numbers of PyTorch's message."""
+    """Return the event of a device that ran out of memory, with the sizes in PyTorch's message."""
     text = match.string
     sizes = {name: bytes_at(expression, text) for name, expression in PARTS.items()}
     device = DEVICE.search(text)
@@ -39,7 +39,7 @@ def cuda_out_of_memory(match: "re.Match[str]") -> Found:
 
 
 def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
-    """Return the size that an expression finds, in whichever of its alternatives."""
+    """Return the size in bytes that an expression finds in a text; None if it finds none, or an impossible one."""
     match = expression.search(text)
     if not match:
         return None
@@ -48,23 +48,23 @@ def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
 
 
 def plausible(size: int | None) -> int | None:
-    """Return a size that a device can have."""
+    """Return the size if a device can have so many bytes, else None."""
     return size if size is not None and size < MOST_BYTES else None
 
 
 def nccl_buffers(match: "re.Match[str]") -> Found:
-    """Return that NCCL found no memory for its buffers."""
+    """Return the event of NCCL finding no device memory for its buffers."""
     facts = Facts(reason=Reason.NCCL_BUFFERS, requested_bytes=number(match[2]), device=number(match[1]))
     return Found(EventKind.OUT_OF_MEMORY, facts)
 
 
 def host_allocator(match: "re.Match[str]") -> Found:
-    """Return that the host had no memory for a tensor."""
+    """Return the event of a host that had no memory for a tensor."""
     return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, requested_bytes=number(match[1])))
 
 
 def killed_by_kernel(match: "re.Match[str]") -> Found:
-    """Return the process that the kernel's OOM killer ended, with its resident memory."""
+    """Return the event of a process that the kernel's OOM killer ended, with its resident memory."""
     resident = re.search(r"anon-rss:(\d+)kB", match.string)
     shared = re.search(r"shmem-rss:(\d+)kB", match.string)
     kilobytes = sum(number(m[1]) or 0 for m in (resident, shared) if m)
@@ -73,7 +73,7 @@ def killed_by_kernel(match: "re.Match[str]") -> Found:
 
 
 def killed_in_step(match: "re.Match[str]") -> Found:
-    """Return the host of a task that Slurm saw run out of memory."""
+    """Return the event of a Slurm task that ran out of memory, with its host."""
     facts = Facts(reason=Reason.OOM_KILLER, host=match[1], ranks=[])
     return Found(EventKind.HOST_OUT_OF_MEMORY, facts)
 

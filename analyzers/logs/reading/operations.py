@@ -26,7 +26,7 @@ COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
-    """Return what an exception reports with the collective that raised it: `all_reduce`."""
+    """Return what an exception reports, with the collective that raised it, such as `all_reduce`, and the peer rank."""
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
     if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
@@ -44,14 +44,20 @@ def with_operation(found: Found, raised: Raised) -> Found:
 
 
 def member_in(code: str, number: int) -> list[int]:
-    """Return the member of this number of a group that a source line makes; empty if the line computes the members."""
+    """Return, as a list, the member with index `number` of the process group that a source line makes.
+
+    Empty if the line does not list the members as numbers.
+    """
     match = MEMBERS.search(code)
     members = sorted(int(digits) for digits in re.findall(r"\d{1,9}", match[1])) if match else []
     return members[number : number + 1]
 
 
 def peer_in(code: str) -> str | None:
-    """Return the peer that a source line names: `0` of `src=0`, `+1` of `dst=rank + 1`; None where it is computed."""
+    """Return the peer rank in a source line: `0` of `src=0`, `+1` of `dst=rank + 1`.
+
+    None where the line computes it.
+    """
     match = PEER.search(code)
     if not match:
         return None

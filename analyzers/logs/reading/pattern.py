@@ -8,7 +8,7 @@ from analyzers.logs.model import EventKind, Facts, Reason
 
 
 class Found(NamedTuple):
-    """What a line says. `rank` is a rank of the whole job; ranks within a group are in `facts`."""
+    """The event that a line reports. `rank` is a rank of the whole job; ranks within a process group are in `facts`."""
 
     kind: EventKind
     facts: Facts = Facts()
@@ -21,7 +21,10 @@ Build = Callable[["re.Match[str]"], Found | None]
 
 
 class Pattern(NamedTuple):
-    """`word` has no digits: lines that differ only in their numbers are recognised together."""
+    """A pattern of lines: a word they contain, an expression they match, and a function that makes the event.
+
+    `word` has no digits, as lines that differ only in their numbers are recognised together.
+    """
 
     word: str
     expression: "re.Pattern[str]"
@@ -34,13 +37,13 @@ def pattern(word: str, expression: str, build: Build) -> Pattern:
 
 
 def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
-    """Return a pattern that has no numbers to read."""
+    """Return a pattern whose event has no values from the line; without an expression the word alone must occur."""
     found = Found(kind, Facts(reason=reason))
     return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)
 
 
 def number(text: str | None) -> int | None:
-    """Return a matched group as an integer; None if the group did not match or is longer than any valid number."""
+    """Return a matched group as an integer; None if it did not match or is longer than any valid number."""
     return int(text) if text and len(text) < 19 else None
 
 
@@ -53,5 +56,5 @@ UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <<
 
 
 def size_in_bytes(amount: str | None, unit: str | None) -> int | None:
-    """Return bytes of a size such as 18.84 GiB, which was rounded when it was printed."""
+    """Return a printed size such as 18.84 GiB in bytes, as exact as its digits; None without an amount or a unit."""
     return round(float(amount) * UNITS[unit]) if amount and unit else None

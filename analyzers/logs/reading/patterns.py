@@ -26,7 +26,7 @@ FILTER = WordFilter(WORDS)
 
 
 def recognise(text: str) -> Found | None:
-    """Return what a line says, None for one without any meaning here."""
+    """Return the event that a line reports; None if no pattern matches it."""
     if NOISE.search(text):
         return None
     text = text[:LONGEST_TEXT]

@@ -28,7 +28,7 @@ STEP = re.compile(
 
 @dataclass(frozen=True)
 class Prefix:
-    """What a line's prefix says; `key` is equal for lines of one process in a row."""
+    """The prefix of a line; `key` is the same for consecutive lines of one process."""
 
     key: str
     rank: int | None
@@ -39,7 +39,10 @@ NO_PREFIX = Prefix("", None, None)
 
 
 def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
-    """Return the prefix of a line, and the line without it; `labelled`: the log has labels of srun."""
+    """Return the prefix of a line, and the line without it.
+
+    `labelled`: srun put a label before each line of the log.
+    """
     label = SRUN_LABEL.match(text) if labelled else None
     body = text[label.end() :] if label else text
     match = PREFIX.match(body)
@@ -64,13 +67,16 @@ def printed_rank(text: str) -> int | None:
 
 
 def step_in(text: str) -> int | None:
-    """Return the step that a line names."""
+    """Return the step number in a line; None if it names none."""
     match = STEP.search(text)
     return int(match[1]) if match else None
 
 
 def time_in(text: str, year: int) -> int | None:
-    """Return the time of a line in ns, taken as UTC; loggers of C++ and of torchrun print no year."""
+    """Return the time in a line as ns since 1970, taken as UTC; None if it has none.
+
+    Loggers of C++ and of torchrun print no year, so `year` is used for them.
+    """
     if match := ISO_TIME.search(text):
         return time_ns(int(match[1]), *map(int, match.groups()[1:6]), fraction=match[7] or "0")
     if match := GLOG_TIME.search(text) or ELASTIC_TIME.search(text):
@@ -79,7 +85,7 @@ def time_in(text: str, year: int) -> int | None:
 
 
 def time_ns(year: int, month: int, day: int, hour: int, minute: int, second: int, *, fraction: str) -> int | None:
-    """Return a date in ns since 1970, None for one that does not exist."""
+    """Return a date in ns since 1970, taken as UTC; None for one that does not exist."""
     try:
         whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:

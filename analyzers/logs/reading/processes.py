@@ -21,7 +21,10 @@ SHELL_CODE = 128
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return `SIGKILL` for -9 and for 137; None for an exit code that is no signal."""
+    """Return the signal behind an exit code, such as `SIGKILL` for -9 and for 137.
+
+    None for a code that is no signal.
+    """
     if exit_code is None:
         return None
     value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
@@ -32,14 +35,14 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def failed_worker(match: "re.Match[str]") -> Found:
-    """Return the worker that torchrun's agent noticed first."""
+    """Return the event of the worker whose failure torchrun's agent noticed first."""
     code = int(match[1])
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(match[2]), pid=number(match[3]))
     return Found(EventKind.EXIT, facts)
 
 
 def deepspeed_exit(match: "re.Match[str]") -> Found:
-    """Return the exit code of a worker of DeepSpeed's launcher."""
+    """Return the event of a worker that DeepSpeed's launcher saw exit, with its exit code."""
     code = int(match[1])
     local = re.search(r"--local_rank=(\d{1,4})", match.string)
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(local[1]) if local else None)
@@ -47,23 +50,26 @@ def deepspeed_exit(match: "re.Match[str]") -> Found:
 
 
 def spawned(match: "re.Match[str]") -> Found:
-    """Return a process of torch.multiprocessing.spawn that a signal ended."""
+    """Return the event of a process of torch.multiprocessing.spawn that a signal ended."""
     return Found(EventKind.SIGNAL, Facts(local_rank=number(match[1]), signal=match[2]))
 
 
 def crashed(match: "re.Match[str]") -> Found | None:
-    """Return a crash that Python's fault handler, abseil or UCX reports."""
+    """Return the event of a crash that Python's fault handler, abseil or UCX reports."""
     name = SIGNALS.get(match[1], match[1])
     return Found(EventKind.SIGNAL, Facts(signal=name if name.startswith("SIG") else f"SIG{name}"))
 
 
 def numbered_signal(match: "re.Match[str]") -> Found:
-    """Return a signal by its number."""
+    """Return the event of a signal that the line names by its number."""
     return Found(EventKind.SIGNAL, Facts(signal=signal_name(-int(match[1]))))
 
 
 def slurm_task(match: "re.Match[str]") -> Found | None:
-    """Return how a task of Slurm ended; a task is a rank only where Slurm starts every rank."""
+    """Return the event of a Slurm task that failed; its number is a rank only where Slurm starts every rank.
+
+    None for a task that SIGTERM ended, or whose end the line does not say.
+    """
     words = match[3]
     code = re.search(r"exit code (\d{1,4})", words)
     name = next((name for text, name in SIGNALS.items() if words.startswith(text)), None)
@@ -79,13 +85,16 @@ def slurm_task(match: "re.Match[str]") -> Found | None:
 
 
 def task_numbers(text: str) -> list[int]:
-    """Return the numbers in `0-3,5`, at most a thousand of each range."""
+    """Return the numbers in a text such as `0-3,5`, at most about a thousand of each range."""
     ranges = [numbers(part) for part in text.split(",")]
     return [n for ends in ranges if ends for n in range(ends[0], min(ends[-1], ends[0] + 1000) + 1)]
 
 
 def cancelled(match: "re.Match[str]") -> Found:
-    """Return that Slurm ended a step or a job; without a reason a user did, or a task failed before."""
+    """Return the event of a step or job that Slurm ended.
+
+    If no reason is given, a user did so, or a task failed before.
+    """
     words = match[2] or ""
     reason = next((reason for text, reason in REASONS if text in words), Reason.CANCELLED)
     kind = EventKind.HARDWARE if reason is Reason.NODE_FAILURE else EventKind.STOP_REQUESTED
@@ -93,22 +102,22 @@ def cancelled(match: "re.Match[str]") -> Found:
 
 
 def node_failure(match: "re.Match[str]") -> Found:
-    """Parse Slurm's message that a node failed, with its name."""
+    """Return the event of a node that failed according to Slurm, with its name."""
     return Found(EventKind.HARDWARE, Facts(reason=Reason.NODE_FAILURE, host=match[1]))
 
 
 def launcher_signal(match: "re.Match[str]") -> Found:
-    """Return that the launcher was asked to stop."""
+    """Return the event of a signal that asked the launcher to stop."""
     return Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.LAUNCHER_SIGNAL, signal=signal_name(-int(match[1]))))
 
 
 def memory_corruption(match: "re.Match[str]") -> Found:
-    """Return that the C library found its heap damaged."""
+    """Return the event of a heap that the C library found damaged."""
     return Found(EventKind.SIGNAL, Facts(signal="SIGABRT", name=match[0]))
 
 
 def stacks(match: "re.Match[str]") -> Found:
-    """Return the stacks that a timer of Python's fault handler prints, and after how long."""
+    """Return the event of a timer of Python's fault handler, which prints all stacks, with the time it was set to."""
     hours, minutes, seconds = (int(text) for text in match.groups())
     return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))
 

@@ -26,7 +26,7 @@ ABSENT = -1
 
 
 def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """Return the events of these logs as columns, with their texts, and what is known of each file and rank."""
+    """Return the events in the logs as columns, and as metadata their texts and what is known of each file and rank."""
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
     for path in paths:
@@ -44,7 +44,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
 
 
 def read_one(path: Path) -> tuple[Scanner, str]:
-    """Return a log that was read, and what was wrong with it."""
+    """Return the scanner that read a log, and a text on why it could not be read (empty: nothing wrong)."""
     try:
         if re.fullmatch(r"error\.json", path.name):
             return read_error_file(path), ""
@@ -54,7 +54,7 @@ def read_one(path: Path) -> tuple[Scanner, str]:
 
 
 def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the numbers of all events."""
+    """Return the integer fields of the events of all files as arrays: `event.rank`, `event.step`, ..."""
     events = [
         (file, event, clock) for file, s in enumerate(scanners) for event, clock in zip(s.events, s.clocks, strict=True)
     ]
@@ -66,7 +66,7 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the ranks that each file shows, with their last steps."""
+    """Return int64 columns with a row per file and rank: the file's index, the rank, and the last step it printed."""
     seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.ranks.items()]
     return {
         "rank.file": integers(file for file, _, _ in seen),
@@ -76,11 +76,11 @@ def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def value_of(event: LogEvent, name: str) -> int:
-    """Return a number of an event, ABSENT for None."""
+    """Return the numeric field `name` of an event, ABSENT if it is None."""
     value = getattr(event, name)
     return ABSENT if value is None else int(value)
 
 
 def integers(values: Iterable[int]) -> np.ndarray[Any, Any]:
-    """Return integers as an int64 column."""
+    """Return the values as an int64 array."""
     return np.fromiter(values, dtype=np.int64)

@@ -21,7 +21,7 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d")
 
 @dataclass
 class Seen:
-    """The last step and line of a rank, and the numbers of its last lines with a step and with a finite loss."""
+    """The last step and line that a rank printed, and the line numbers of its last step and its last finite loss."""
 
     step: int | None = None
     line: str = ""
@@ -31,13 +31,17 @@ class Seen:
 
 @dataclass
 class Roster:
-    """The ranks of one log; lines without a rank count for UNRANKED."""
+    """The ranks that one log shows; lines without a rank are counted under UNRANKED."""
 
     ranks: dict[int, Seen] = field(default_factory=dict)
     world_size: int | None = None
 
     def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
-        """Look at the head and the tail of a chunk; `first` is the number of its first line."""
+        """Record the ranks, steps and last lines in the first and the last part of a chunk.
+
+        `triggers` finds lines that may report errors, `labelled` says whether srun labelled the lines, and `first` is
+        the number of the chunk's first line.
+        """
         parts = [(first, chunk)]
         if len(chunk) > HEAD_BYTES + TAIL_BYTES:
             tail = first + chunk.count(b"\n", 0, len(chunk) - TAIL_BYTES)
@@ -49,7 +53,10 @@ class Roster:
                         self.note(raw[:LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
 
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
-        """Take one line. The rank that an error names in its text is not the one that printed it."""
+        """Record one line of the log; `number` is its line number.
+
+        The rank that an error names in its text (`is_error`) is not taken as the rank that printed the line.
+        """
         text = clean(raw)
         prefix, body = split_prefix(text, labelled)
         rank = prefix.rank
@@ -69,9 +76,9 @@ class Roster:
                 seen.finite_number = number
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:
-        """Return whether a step was printed after a line: by its rank, or by any if the line names none."""
+        """Return whether the rank printed a step after line `number`; any rank counts if `rank` is None."""
         return any(seen.step_number > number for key, seen in self.ranks.items() if rank in (None, key))
 
     def is_finite_after(self, number: int, rank: int | None) -> bool:
-        """Return whether a finite loss was printed after a line."""
+        """Return whether the rank, or a line without a rank, printed a finite loss after line `number`."""
         return any(seen.finite_number > number for key, seen in self.ranks.items() if rank in (None, key, UNRANKED))

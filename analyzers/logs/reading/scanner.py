@@ -70,9 +70,10 @@ CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
 @dataclass
 class Fatal:
-    """A crash in native code whose stacks follow; `is_current`: those of the thread that crashed.
+    """An event whose stacks follow in the log: a crash in native code, or a timer that prints the stacks.
 
-    `stack`: of stacks of a running process, which name no thread, the frames of the one that is read.
+    `index` is the event's index. `is_current`: the lines are of the thread that crashed. `stack`: for a timer, the
+    frames of the stack that is being read.
     """
 
     index: int
@@ -82,7 +83,7 @@ class Fatal:
 
 @dataclass
 class Scanner:
-    """The state of one log while it is read."""
+    """The state of reading one log: the events found so far, and what is needed to recognise the next ones."""
 
     year: int
     rank: int | None = None
@@ -108,7 +109,10 @@ class Scanner:
     """For each process the line before its open traceback."""
 
     def read(self, path: Path) -> None:
-        """Read a whole log."""
+        """Read a whole log.
+
+        Of a very long one the middle is skipped after LINES_AT_MOST lines that may report errors.
+        """
         # How much a gzipped log holds is unknown until it is read.
         rest = path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
         chunk = b"\n"
@@ -126,16 +130,16 @@ class Scanner:
         self.events = [marked_as_survived(event, self.roster) for event in self.events]
 
     def begin(self, chunk: bytes) -> None:
-        """Look at the first lines: whether srun labelled them, and whether it is text at all."""
+        """Determine from the first lines whether srun labelled them, and whether the file is binary."""
         head = chunk[:4096]
         self.binary = head.count(b"\0") * 20 > len(head)
         first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
     def scan(self, chunk: bytes) -> None:
-        """Read the lines of a chunk that may matter.
+        """Read the lines of a chunk that may hold events.
 
-        Most lines of a log differ from an earlier one only in their digits, so without these they are looked up.
+        Most lines of a log differ from an earlier one only in their digits, so they are looked up without their digits.
         """
         start, counted, number = 0, 0, self.lines + 1
         shapes = chunk.translate(None, DIGITS).split(b"\n")
@@ -151,7 +155,10 @@ class Scanner:
             start += len(raw) + 1
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes that may contain a word of a pattern, and are not known to mean nothing."""
+        """Return the shapes that may contain a word of a pattern, except those known to hold no event.
+
+        A shape is a line without its digits.
+        """
         fresh = shapes - self.boring
         meaningless = FILTER.without_words(fresh)
         for shape in meaningless:
@@ -159,7 +166,7 @@ class Scanner:
         return fresh.difference(meaningless)
 
     def matters(self, shape: bytes) -> bool:
-        """Return whether a line of this shape is to be read."""
+        """Return whether a line of this shape (the line without its digits) is to be read."""
         if self.hot:
             self.hot -= 1
             return True
@@ -171,14 +178,17 @@ class Scanner:
         return False
 
     def forget(self, shape: bytes) -> None:
-        """Remember a shape (a line without its numbers) that holds no event, so that such lines are skipped."""
+        """Remember that lines of this shape (the line without its digits) hold no event, so that they are skipped."""
         if len(shape) <= KNOWN_BYTES:
             if len(self.boring) >= KNOWN_AT_MOST:
                 self.boring.clear()
             self.boring.add(shape)
 
     def take(self, text: str, shape: bytes, at: Position) -> None:
-        """Read one line that may hold an event, and add the event that it completes."""
+        """Read one line that may hold an event, and add the event that it reports or completes.
+
+        `shape` is the line without its digits, `at` its position.
+        """
         prefix, body = split_prefix(text, self.labelled)
         self.clock = time_in(text, self.year) or self.clock
         if failure := self.table.feed(body):
@@ -208,7 +218,10 @@ class Scanner:
             self.forget(shape)
 
     def expect_stacks(self, found: Found, text: str, key: str, index: int | None) -> None:
-        """Prepare for the stacks that follow a crash, or the timer of Python's fault handler."""
+        """Prepare for the stacks that follow a crash, or a timer of Python's fault handler.
+
+        `key` is the prefix of the process's lines, `index` that of the event (None: it was not kept).
+        """
         if index is None:
             return
         if found.kind is EventKind.STACKS:
@@ -219,7 +232,10 @@ class Scanner:
             self.fatal[key] = Fatal(index)
 
     def follow_fatal(self, key: str, body: str) -> bool:
-        """Take the stacks that Python's fault handler prints: the crashed thread's innermost line of the user."""
+        """Read a line of the stacks that Python's fault handler prints; return whether it is such a line.
+
+        The user's innermost line of the crashed thread becomes the source of the event. `key` is the line's prefix.
+        """
         fatal = self.fatal.get(key)
         if fatal is None:
             return False
@@ -236,7 +252,10 @@ class Scanner:
         return False
 
     def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
-        """Take a frame of a stack; of a running process the stack that begins in a module is the main thread's."""
+        """Read a frame of a stack that follows an event.
+
+        Of stacks that a timer prints, the one that ends in a module is the main thread's, which counts.
+        """
         event = self.events[fatal.index]
         if fatal.stack is not None and len(fatal.stack) < FRAMES_AT_MOST:
             fatal.stack.append(frame)
@@ -248,7 +267,10 @@ class Scanner:
             )
 
     def follow_stack(self, match: "re.Match[str]") -> bool:
-        """Take a line of the stack of the last collective that timed out, innermost first."""
+        """Read a line of the stack of the last collective that timed out, innermost first.
+
+        Return whether there is such an event.
+        """
         index = next((i for i in range(len(self.events) - 1, -1, -1) if self.events[i].kind in TIMED_OUT), None)
         if index is None:
             return False
@@ -260,7 +282,7 @@ class Scanner:
         return True
 
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
-        """Add an exception: what its text says, or else its own name."""
+        """Add an exception as an event: of the kind that its text shows, else as a plain exception of this name."""
         name = raised.name.rpartition(".")[2]
         if name in SKIPPED:
             return
@@ -281,7 +303,10 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Replace an earlier event by the last one, which followed from it; return the index of the replaced event."""
+        """Replace an earlier event by the last one, to which it led, and return the index where the last one is now.
+
+        Nothing changes if the last event is a repetition, or the earlier one was repeated.
+        """
         if index != len(self.events) - 1 or self.events[earlier].count > 1:
             return index
         self.events[earlier] = self.events.pop()
@@ -290,7 +315,10 @@ class Scanner:
         return earlier
 
     def meaning_of(self, raised: Raised, name: str) -> Found:
-        """Return what an exception reports: the first of its chain that has a meaning counts."""
+        """Return the event of an exception: that of the first exception in its chain that a pattern recognises.
+
+        `name` is the name of its class.
+        """
         found = None
         for link in (*raised.chain, raised):
             found = recognise(link.text)
@@ -307,7 +335,10 @@ class Scanner:
     def add(
         self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None
     ) -> int | None:
-        """Add an event, or count it as a repetition; return its index."""
+        """Add an event, or count it as a repetition of a known one.
+
+        Return its index, None if there are too many events.
+        """
         rank = self.rank_of(found, text, prefix)
         frame = user_frame(raised.frames) if raised else None
         message = text.strip()[:MESSAGE_LENGTH]
@@ -345,12 +376,15 @@ class Scanner:
         return len(self.events) - 1
 
     def time_of(self, found: Found, text: str) -> int | None:
-        """Return the time that a line, or the block of torchrun's table, has."""
+        """Return the time (ns) of an event: that in its line, or in torchrun's table that of its block.
+
+        None if there is none.
+        """
         is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         return time_in(self.table.time if is_table else text, self.year)
 
     def rank_of(self, found: Found, text: str, prefix: Prefix) -> int | None:
-        """Return the rank of the job that an event belongs to."""
+        """Return the rank of the job that an event belongs to; None if neither line nor file shows one."""
         # A traceback inside of torchrun's table is that of the table's rank.
         named = [prefix.rank, found.rank, global_rank(text), self.table.rank]
         # The rank in a group is that of the job only in the default group.
@@ -360,23 +394,29 @@ class Scanner:
 
 
 def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
-    """Return facts with the local rank of the line's prefix."""
+    """Return the facts with the local rank in the line's prefix, if there is one."""
     return facts if local_rank is None else msgspec.structs.replace(facts, local_rank=local_rank)
 
 
 def shape_of(message: str) -> str:
-    """Return the beginning of a message without its digits: equal for repetitions."""
+    """Return the beginning of a message without its digits, which is equal for repetitions of an event."""
     return re.sub(r"\d+", "", message[:200])
 
 
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the step of an event: of a loss that of its own line, else the last one that was printed before."""
+    """Return the step of an event: the one in its line for a loss, else the last one printed before.
+
+    None if unknown.
+    """
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
 
 
 def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the last step that the rank, or a line without a rank, printed shortly before a position."""
+    """Return the last step that the rank, or a line without a rank, printed shortly before a position.
+
+    None if unknown.
+    """
     text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
     if not NAMES_A_STEP.search(text):
         return None
@@ -391,7 +431,7 @@ def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
 
 
 def scan(path: Path) -> Scanner:
-    """Return a log that was read."""
+    """Return the scanner that has read a whole log."""
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     scanner = Scanner(changed.year)
     scanner.read(path)

@@ -9,7 +9,7 @@ STARTUP = EventKind.STARTUP
 
 
 def port_in_use(match: "re.Match[str]") -> Found:
-    """Return the event of a port that is in use already."""
+    """Return the event of a port that is already in use."""
     port = re.search(r"(?:port: |\]:|[\d.]:)(\d{2,5})\b", match.string)
     return Found(STARTUP, Facts(reason=Reason.PORT_IN_USE, port=number(port[1]) if port else None))
 
@@ -20,23 +20,23 @@ def bind_warning(match: "re.Match[str]") -> Found:
 
 
 def unreachable(match: "re.Match[str]") -> Found:
-    """Return the address of a store that does not answer."""
+    """Return the event of a store that does not answer, with its address."""
     facts = Facts(reason=Reason.UNREACHABLE_MASTER, peer=match[1], port=number(match[2]))
     return Found(STARTUP, facts)
 
 
 def missing_ranks(match: "re.Match[str]") -> Found:
-    """Return the event of a store that only some of the ranks joined, with both counts."""
+    """Return the event of a store that only some ranks joined, with the number of these and of all."""
     return Found(STARTUP, Facts(reason=Reason.MISSING_RANKS, joined=number(match[1]), expected=number(match[2])))
 
 
 def no_script(match: "re.Match[str]") -> Found:
-    """Return the script that does not exist."""
+    """Return the event of a script that does not exist, with its name."""
     return Found(STARTUP, Facts(reason=Reason.NO_SCRIPT, name=match[1]))
 
 
 def bad_arguments(match: "re.Match[str]") -> Found:
-    """Return what argparse refuses."""
+    """Return the event of arguments that argparse rejects."""
     return Found(STARTUP, Facts(reason=Reason.BAD_ARGUMENTS, name=match[1].strip()))
 
 

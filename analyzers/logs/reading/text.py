@@ -22,7 +22,7 @@ CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass
 class Position:
-    """Where a line begins: its chunk, its offset there, and its number in the file."""
+    """The position of a line in a log: the chunk it is in, its offset there, and its line number in the file."""
 
     chunk: bytes
     start: int
@@ -39,7 +39,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """Yield the content in chunks that end with a line, or within one that is longer than LONGEST_LINE."""
+    """Yield the content in chunks that end with a line, or within a line that is longer than LONGEST_LINE."""
     rest = b""
     with open_log(path) as file:
         while block := file.read(CHUNK_BYTES):
@@ -55,14 +55,17 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def clean(raw: bytes) -> str:
-    """Return bytes as text without colours and control characters."""
+    """Return bytes as text without colour codes and control characters."""
     if b"\x1b" in raw:
         raw = ANSI.sub(b"", raw)
     return CONTROL.sub(b"", raw).decode("utf-8", "replace")
 
 
 def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
-    """Yield a line in parts of bounded length: split at carriage returns, and if too long only around triggers."""
+    """Yield a line in parts of bounded length, split at carriage returns.
+
+    Of an overlong line only the parts around matches of `triggers` are yielded.
+    """
     if len(line) <= LONGEST_LINE:
         # A progress bar rewrites its line: what stands behind the last carriage return may be an error.
         yield from line.split(b"\r") if b"\r" in line else (line,)
@@ -77,7 +80,7 @@ def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
 
 
 def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
-    """Return the lines around a position of a chunk, whole where they are short."""
+    """Return the lines around offset `start` of a chunk, about `before` and `after` bytes, as clean text."""
     begin = max(0, start - before)
     begin = chunk.rfind(b"\n", max(0, begin - before), begin) + 1 or begin
     end = min(len(chunk), start + after)
@@ -86,12 +89,12 @@ def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
 
 
 def clean_lines(raw: bytes) -> str:
-    """Return several lines as clean text; those that a progress bar rewrote are lines of their own."""
+    """Return several lines as clean text; each version of a line that a progress bar rewrote becomes its own line."""
     return "\n".join(clean(line) for line in raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
 
 
 def line_before(at: Position) -> str:
-    """Return the line before a position; empty at the beginning of a chunk."""
+    """Return the line before a position as clean text; empty at the beginning of a chunk."""
     end = max(0, at.start - 1)
     begin = at.chunk.rfind(b"\n", max(0, end - LONGEST_BEFORE), end) + 1
     return clean(at.chunk[begin:end])

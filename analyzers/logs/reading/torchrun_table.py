@@ -23,7 +23,7 @@ EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
 
 @dataclass
 class TorchrunTable:
-    """The block that is being read."""
+    """The block of torchrun's failure table that is being read: one failed rank."""
 
     is_root: bool = False
     host: str | None = None
@@ -32,7 +32,10 @@ class TorchrunTable:
     local_rank: int | None = None
 
     def feed(self, body: str) -> Found | None:
-        """Take the next line; return the failure when its exit code is there."""
+        """Read the next line of the log.
+
+        Return the event of a failed rank if the line completes its block, else None.
+        """
         if "Root Cause (first observed failure)" in body:
             self.is_root = True
         elif body.startswith("Failures:"):
@@ -43,7 +46,7 @@ class TorchrunTable:
         return self.take(match[1], match[2].strip()) if match else None
 
     def take(self, name: str, value: str) -> Found | None:
-        """Take a field of the block."""
+        """Read one field of a block; return the event of the failed rank if it is the exit code, else None."""
         if name == "time":
             self.time, self.rank = value, None
         elif name == "host":
@@ -55,7 +58,7 @@ class TorchrunTable:
         return None
 
     def failure(self, code: int, pid: int | None) -> Found:
-        """Return the failure of a rank."""
+        """Return the event of the block's failed rank, from its exit code and process id."""
         facts = Facts(exit_code=code, signal=signal_name(code), pid=pid, local_rank=self.local_rank, host=self.host)
         kind = EventKind.TORCHRUN_ROOT_CAUSE if self.is_root else EventKind.TORCHRUN_FAILURE
         return Found(kind, facts, self.rank)

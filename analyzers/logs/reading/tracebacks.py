@@ -28,7 +28,7 @@ CODE_LENGTH = 200
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception with its frames, outermost first, and `chain`, the exceptions that caused it."""
+    """An exception in a log, with its frames (outermost first) and in `chain` the exceptions that caused it."""
 
     name: str
     message: str
@@ -39,13 +39,13 @@ class Raised:
 
     @property
     def text(self) -> str:
-        """The exception as Python prints it."""
+        """The exception as Python prints it: `KeyError: 'x'`."""
         return f"{self.name}: {self.message}" if self.message else self.name
 
 
 @dataclass
 class OpenTraceback:
-    """A traceback whose last line, the exception, has not been read yet."""
+    """A traceback that is being read, as the line of its exception has not come yet."""
 
     indent: int = 0
     frames: list[tuple[str, int, str]] = field(default_factory=list)
@@ -53,21 +53,24 @@ class OpenTraceback:
     misses: int = 0
 
     def add_code(self, body: str) -> None:
-        """Add the first line of source text below a frame."""
+        """Add a line of source text to the last frame, unless the frame has one."""
         if self.frames:
             self.code.setdefault(self.frames[-1][:2], body.strip()[:CODE_LENGTH])
 
 
 @dataclass
 class Tracebacks:
-    """The tracebacks of all processes that print into one log, by the prefix of their lines."""
+    """The tracebacks of all processes that print into one log, by the prefix of their lines (`key`)."""
 
     open: dict[str, OpenTraceback] = field(default_factory=dict)
     last: dict[str, Raised] = field(default_factory=dict)
     chained: dict[str, Raised] = field(default_factory=dict)
 
     def feed(self, key: str, body: str) -> Raised | None:
-        """Take the next line of a process; return the exception that it ends a traceback with."""
+        """Read the next line of a process.
+
+        Return the exception if the line ends a traceback or names one, else None.
+        """
         if match := START.search(body):
             before = body[: match.start()]
             self.open[key] = OpenTraceback(len(before) - len(before.lstrip()))
@@ -87,7 +90,7 @@ class Tracebacks:
             trace.frames.append((match[1], int(match[2]), match[3] or ""))
 
     def exception(self, key: str, body: str) -> Raised | None:
-        """Return the exception that a line names; None where it is a source line or something else."""
+        """Return the exception that a line names; None if it is a source line or something else."""
         trace = self.open.get(key)
         if trace is None:
             match = NAMED_EXCEPTION.search(body)
@@ -105,7 +108,7 @@ class Tracebacks:
         return None
 
     def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
-        """Return the exception that ends a traceback, with the exceptions that caused it."""
+        """Return the exception in a matched line with the frames of its traceback and the exceptions that caused it."""
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
         raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code)
@@ -114,12 +117,15 @@ class Tracebacks:
 
 
 def is_exception_name(name: str) -> bool:
-    """Return whether a name can be that of an exception class: `KeyError`, `my.module.Stop`."""
+    """Return whether a name can be that of an exception class, such as `KeyError` or `my.module.Stop`."""
     return name.rpartition(".")[2][:1].isupper()
 
 
 def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:
-    """Return the innermost frame of the user's own code, else of an installed package; None without either."""
+    """Return the innermost frame in the user's own code, else in an installed package; None without either.
+
+    Frames are (file, line, function).
+    """
     ordered = frames if innermost_first else frames[::-1]
     for origin in (Origin.USER, Origin.PACKAGE):
         # `bin/torchrun` is a script of a package.

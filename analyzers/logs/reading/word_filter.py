@@ -18,7 +18,7 @@ HASHES = 1 << 16
 
 
 class WordFilter:
-    """Finds the lines of a text that may contain any of a set of words."""
+    """A filter for the lines of a text that may contain any of a set of words."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self._tables = {length: np.zeros(HASHES, dtype=bool) for length in (3, 4)}
@@ -29,7 +29,7 @@ class WordFilter:
             self._tables[length][hashes(rarest, length)] = True
 
     def without_words(self, lines: Collection[bytes]) -> list[bytes]:
-        """Return the lines that surely contain none of the words."""
+        """Return the lines that certainly contain none of the words; others may contain one."""
         listed = list(lines)
         content = np.frombuffer(b"\n".join(listed), dtype=np.uint8)
         ends = np.cumsum([len(line) + 1 for line in listed])
@@ -44,7 +44,7 @@ class WordFilter:
 def hashes(
     letters: "np.ndarray[tuple[int], np.dtype[np.uint8]]", length: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
-    """Return the hash of every `length` letters in a row."""
+    """Return a 16-bit hash of the `length` letters that begin at each position of a text."""
     wide = letters.astype(np.uint16)
     count = len(wide) - length + 1
     value = wide[:count].copy()
@@ -56,7 +56,7 @@ def hashes(
 
 
 def frequency(gram: bytes) -> float:
-    """Return about how often these letters stand in text."""
+    """Return about how frequent this group of letters is in text."""
     product = 1.0
     for letter in gram:
         at = COMMON.find(bytes([letter]).lower())

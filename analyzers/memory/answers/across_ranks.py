@@ -17,10 +17,7 @@ RANKS_AT_LEAST = 2
 
 @dataclass(frozen=True)
 class UnevenRank:
-    """A device that peaks clearly above the median of the others.
-
-    `usual` is the median of the others by category, `excess_bytes` how far the peak is above their median peak.
-    """
+    """A device whose peak is clearly above those of the other ranks: `excess_bytes` above their median."""
 
     fullest: Device
     others: Sequence[Device]
@@ -28,17 +25,17 @@ class UnevenRank:
 
     @property
     def usual(self) -> dict[str, int]:
-        """The median bytes of the other devices, by category."""
+        """The median over the other devices of the bytes in each category."""
         return {name: int(median(device.categories[name] for device in self.others)) for name in CATEGORIES}
 
     @property
     def excess_by_category(self) -> dict[str, int]:
-        """How many bytes more than usual the fullest device has, by category."""
+        """How many bytes more than the median of the others the fullest device has, by category."""
         return {name: self.fullest.categories[name] - usual for name, usual in self.usual.items()}
 
 
 def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
-    """Return a table with one row per device of the last step, the first to run out of memory at the top.
+    """Return a table of the devices at their last snapshots, those nearest to their memory limit first.
 
     Columns: rank, device, step, peak, limit (0: unknown), and one column per category with its bytes at the peak.
     """
@@ -52,19 +49,19 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
 
 def latest(devices: Sequence[Device]) -> list[Device]:
-    """Return the last snapshot of each (rank, device); of two at one step, one taken at a failure counts as later."""
+    """Return the last snapshot of each (rank, device); of two at one step, one taken at a failure is the later."""
     # Later entries of a dict overwrite earlier ones, so the last snapshot of each device stays.
     in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
     return list({(device.rank, device.device): device for device in in_time}.values())
 
 
 def fullness(device: Device) -> tuple[bool, float]:
-    """Return a sort key: devices that ran out of memory above all others, then by their share of the limit."""
+    """Return a sort key for devices: those that ran out of memory are highest, then by peak relative to the limit."""
     return device.oom is not None, device.peak_allocated_bytes / (device.limit_bytes or 1)
 
 
 def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
-    """Return the rank that peaks clearly above the median of the others; None where there is no such rank."""
+    """Return the device that peaks clearly above the median of the other ranks; None where there is none."""
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)
     if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:

@@ -21,15 +21,15 @@ Range = tuple[int, int]
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved ranges after an entry, adjacent ones joined."""
+    """Return the reserved address ranges after a trace entry, as (address, bytes), with adjacent ones joined."""
     return join_adjacent(ranges_at(trace, entry))
 
 
 def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved ranges after an entry, as they were taken.
+    """Return the reserved address ranges after a trace entry, as they were reserved: adjacent ones stay apart.
 
     Walks backwards from the segments at the end, which are known exactly: an entry that gave a range back adds it, an
-    entry that took one cuts it out.
+    entry that reserved one cuts it out.
     """
     ranges = list(zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True))
     action, addr, size = (trace.entry(name) for name in ("action", "addr", "size"))
@@ -44,7 +44,7 @@ def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
 
 
 def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
-    """Return what remains of a range when `start` to `stop` is cut out: nothing, one or two ranges."""
+    """Return what remains of the range `whole` without `start` to `stop`: none, one or two ranges."""
     low, high = whole[0], whole[0] + whole[1]
     if stop <= low or high <= start:
         return [whole]
@@ -53,7 +53,7 @@ def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
 
 
 def join_adjacent(ranges: list[Range]) -> list[Range]:
-    """Return the ranges in order of address, those that touch as one."""
+    """Return the ranges in order of address, with ranges that touch joined into one."""
     joined: list[Range] = []
     for address, size in sorted(ranges):
         if joined and joined[-1][0] + joined[-1][1] == address:
@@ -64,7 +64,7 @@ def join_adjacent(ranges: list[Range]) -> list[Range]:
 
 
 def alive_by_address(replay: Replay, entry: int) -> Integers:
-    """Return the rows of the blocks alive after an entry, in order of address."""
+    """Return the rows in `Lifetimes` of the blocks alive after an entry, in order of address."""
     rows = replay.lifetimes.alive(entry)
     return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
 
@@ -97,11 +97,10 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def free_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """Return the free blocks of the segments after an entry, the largest first; none where segments are made up.
+    """Return the free blocks of the segments after an entry, the largest first; empty where segments are made up.
 
-    Blocks are taken to fill whole units of 512 bytes, as the CUDA allocator gives them.
-
-    Columns: address, bytes, segment, segment_bytes, split (others use the segment, so that it cannot be given back).
+    Columns: address, bytes, segment, segment_bytes, split (whether other blocks use the segment, so that it cannot be
+    given back). Blocks are taken to fill whole units of 512 bytes, as the CUDA allocator gives them.
 
     Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500, ends
     at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at each
@@ -126,7 +125,7 @@ def free_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
-    """Return the address and the bytes of the range around each address; 0 and 0 where there is none."""
+    """Return the columns `segment` and `segment_bytes`: the range around each address; 0 and 0 where there is none."""
     starts, sizes = np.array(ranges, np.uint64).reshape(-1, 2).T
     position = np.searchsorted(starts, addresses, side="right")
     # Position 0 means before all ranges: an empty range stands there.
@@ -136,7 +135,7 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
 
 
 def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
-    """Return whether the free of each block had been requested by `entry`: it waits for a stream."""
+    """Return a mask of the blocks in `rows` whose free had been requested by `entry` but waits for a stream."""
     trace, lives = replay.trace, replay.lifetimes
     requests = np.flatnonzero(trace.entry("action")[: entry + 1] == Action.FREE_REQUESTED)
     order = requests[np.argsort(trace.entry("addr")[requests], kind="stable")]  # by address, then by time
@@ -150,7 +149,7 @@ def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
 
 
 def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
-    """Return the text of each number; each text is made only once."""
+    """Return `text_of(number)` for each of the numbers, as a column of texts; each distinct text is made only once."""
     known, inverse = np.unique(numbers, return_inverse=True)
     return np.array([text_of(number) for number in known.tolist()] or [""], object)[inverse.reshape(-1)]
 
@@ -171,7 +170,7 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
 
 
 def describe_blocks(replay: Replay, rows: Integers) -> pd.DataFrame:
-    """Return when each block was born and died, its address, its requested bytes, its category and its label."""
+    """Return a table of the blocks in `rows`: born, died, address, requested (bytes), category and label."""
     lives = replay.lifetimes
     return pd.DataFrame(
         {

@@ -15,13 +15,12 @@ NO_BLOCK = -1
 
 
 def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows: int | None = None) -> "pd.DataFrame":
-    """Return the segments of `views.segments`, largest first, each cut into `cells` equal parts.
+    """Return the segments of `views.segments`, largest first, each divided into `cells` equal parts.
 
-    `blocks` are those of `views.live_blocks`. At most `rows` rows.
-
-    Columns: address, bytes, used (requested bytes of its blocks), count (of them), owners (a list of `cells`
-    categories; "" where nothing is alive), filled (for each cell the row in `blocks` that has the most bytes in it;
-    -1: free).
+    `blocks` are those of `views.live_blocks`. At most `rows` segments are returned. Columns: address, bytes, used
+    (requested bytes of its blocks), count (of its blocks), owners (a list with the category that fills most of each
+    cell; "" where nothing is alive), filled (a list with the row in `blocks` that has the most bytes in each cell; -1:
+    free).
     """
     import pandas as pd  # late, as the door of this room offers this function to reports that need no tables
 
@@ -37,7 +36,11 @@ def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows
 
 
 def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
-    """Return for each cell of each segment the category that fills it most, and the largest block of that category."""
+    """Return two arrays (segment, cell): the category that fills most of the cell, and its largest block there.
+
+    A segment is cut into `cells` equal parts. A category of "" and a block of -1 stand for a free cell; a block is
+    given by its row label.
+    """
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
     # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.
     base = start.min(initial=2**63)
@@ -56,10 +59,10 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
 
 
 def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
-    """Return the bytes of these blocks (sorted by address) that lie below each offset from `base`.
+    """Return, for each address offset from `base`, the bytes of the blocks that lie below it.
 
-    Blocks do not overlap, so this grows linearly inside a block and is constant between two: interpolating between the
-    blocks' ends is exact, however many there are.
+    The blocks are sorted by address and do not overlap, so this grows linearly inside a block and is constant between
+    two: interpolating between the blocks' ends is exact, however many there are.
     """
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     size = blocks["requested"].to_numpy(float)
@@ -70,7 +73,7 @@ def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Flo
 
 
 def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Floats) -> Integers:
-    """Return for each cell between two edges the block (by its row label) with the most bytes in it; -1: none."""
+    """Return, for each cell between two edges, the row label of the block with the most bytes in it; -1: none."""
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     end = start + blocks["requested"].to_numpy(float)
     # Between two neighbouring cuts everything belongs to one block, or is free, and lies in one cell.
@@ -86,9 +89,10 @@ def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Float
 
 
 class AddressContent(NamedTuple):
-    """What is at an address: the block in the row `block` of the state, or free memory (-1) of `bytes` bytes.
+    """What is at an address: a block, or free memory, with its own address, its bytes and its segment's address.
 
-    `before` and `after` are the rows of the blocks beside it in its segment; -1 where there is none.
+    `block` is the row of the block in the table of blocks (-1: free memory). `before` and `after` are the rows of the
+    neighbouring blocks in the segment; -1 where there is none.
     """
 
     block: int
@@ -100,7 +104,7 @@ class AddressContent(NamedTuple):
 
 
 def content_at(segments: "pd.DataFrame", blocks: "pd.DataFrame", address: int) -> AddressContent | None:
-    """Return what is at an address in the segments of `views.segments`; None outside of them.
+    """Return the block or the free memory at an address, in the segments of `views.segments`; None outside of them.
 
     The bytes that a block got beyond its request are part of it: the allocator gives whole units.
     """

@@ -39,7 +39,7 @@ SPECIAL_WEIGHTS = {
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:
-    """Return the tables of all devices of all files.
+    """Return the breakdown table of each device in each of these files.
 
     Raises:
         InputError: A file cannot be read.
@@ -53,7 +53,7 @@ def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = No
 
 
 def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
-    """Return the table of one device."""
+    """Return the breakdown table of one device."""
     replay, job, snapshot = Replay(trace), job_of(artefact.path), trace.snapshot
     guess = categorise(replay)
     peak, entry = replay.peak
@@ -74,7 +74,10 @@ def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
 
 
 def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
-    """Return the allocator's segments by kind. Managed and pinned memory are missing: snapshots do not hold them."""
+    """Return how many segments of each kind there are at the end, and their bytes.
+
+    Managed and pinned memory are missing, as snapshots do not contain them.
+    """
     c = trace.snapshot.columns
     used = np.zeros(len(c["segment_total"]), np.int64)
     active = trace.block("state") != BlockState.INACTIVE
@@ -90,7 +93,7 @@ def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
 
 
 def segment_kind(trace: DeviceTrace, segment: int) -> str:
-    """Return the name of a segment's kind."""
+    """Return the kind of a segment as text, such as `device, large blocks`; `segment` is its row."""
     c = trace.snapshot.columns
     if trace.snapshot.made_up_segments:
         return "process (ranges around tensors)"
@@ -100,7 +103,7 @@ def segment_kind(trace: DeviceTrace, segment: int) -> str:
 
 
 def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
-    """Return the blocks of `rows`, largest first."""
+    """Return the blocks in `rows` with their names and categories, the largest first."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     sites: dict[int, str] = {0: ""}
     live: list[LiveTensor] = []
@@ -117,14 +120,14 @@ def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
 
 
 def narrow_category(category: str, name_and_site: str) -> str:
-    """Return `quantized weights` or `adapter weights` for parameters whose name or line says so, else the category."""
+    """Return `quantized weights` or `adapter weights` for parameters whose name or line shows it, else `category`."""
     if category != CATEGORIES[Category.PARAMETERS]:
         return category
     return next((name for name, pattern in SPECIAL_WEIGHTS.items() if pattern.search(name_and_site)), category)
 
 
 def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
-    """Return the categories, the one with the most bytes first."""
+    """Return the bytes, count and largest names of these tensors by category, the one with the most bytes first."""
     groups: defaultdict[str, list[LiveTensor]] = defaultdict(list)
     for tensor in live:
         groups[tensor.category].append(tensor)
@@ -155,7 +158,7 @@ def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
 
 
 def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
-    """Return the activations of each numbered layer, in order."""
+    """Return the bytes of activations in each numbered layer, in the order of the layers."""
     sums: Counter[str] = Counter()
     for tensor in live:
         if tensor.category == CATEGORIES[Category.ACTIVATIONS] and (layer := layer_of(tensor.name)):
@@ -164,7 +167,7 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """Return what the device or process uses beyond the allocator; None where the snapshot does not say it."""
+    """Return what the device or process uses beyond the allocator's memory; None where that is not recorded."""
     # CUDA: the driver's number includes what the allocator reserved. CPU: the resident set includes the tensors.
     if used := trace.snapshot.recorded_number("device_used_bytes"):
         made_of = "the context, NCCL, cuBLAS and cuDNN, other processes on the device"

@@ -18,7 +18,7 @@ from analyzers.memory.replay.reserved import retries
 
 
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
-    """Return all answers about one device but those that only the file's path gives: path, rank, step."""
+    """Return all answers about one device, except path, rank and step, which the file's path gives."""
     trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
     growing = growing_stacks(replay, guess)
     steps = step_uses(replay, guess)
@@ -60,7 +60,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
-    """Yield what the file does not record about this device."""
+    """Yield each kind of evidence that the file lacks for this device."""
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not trace.has_history:
         yield MissingEvidence.HISTORY

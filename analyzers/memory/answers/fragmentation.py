@@ -20,7 +20,7 @@ SMALL_REQUEST, SMALL_SEGMENT = 1 << 20, 2 << 20
 
 
 def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
-    """Return how the segments are used at the end of the trace."""
+    """Return how much of the reserved memory is free, where and in which blocks, at the end of the trace."""
     trace = arenas.replay.trace
     size, active = trace.block("size"), trace.block("state") != BlockState.INACTIVE
     split = is_inactive_split(trace)
@@ -40,7 +40,7 @@ def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
 
 
 def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
-    """Return what was free when the last request failed, else at the peak; None where the history does not tell."""
+    """Return the free memory when the last request failed, or at the peak if none did; None if not known."""
     index = oom.index if oom else replay.peak[1]
     reserved = int(replay.reserved[index]) if index >= 0 else replay.trace.reserved_bytes
     live = int(replay.live_bytes[index]) if index >= 0 else replay.start
@@ -62,9 +62,9 @@ def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
 
 
 def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column) -> Mask:
-    """Return whether each free block may serve the failed request: same stream, same pool, and large enough segments.
+    """Return a mask of the free blocks that the failed request could use: same stream and pool, fitting segment size.
 
-    Blocks whose segment is gone at the end may: their stream and pool are not known.
+    Blocks whose segment is gone at the end count too: their stream and pool are not known.
     """
     trace, c = replay.trace, replay.trace.snapshot.columns
     row = enclosing_segments(trace, addresses)
@@ -77,7 +77,7 @@ def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column
 
 
 def is_inactive_split(trace: DeviceTrace) -> Mask:
-    """Return whether each block is free in a segment that others still use, so that it cannot be given back.
+    """Return a mask of the blocks that are free in a segment which others still use, so that it cannot be given back.
 
     PyTorch's own statistics call their bytes `inactive_split_bytes`.
     """
@@ -87,7 +87,11 @@ def is_inactive_split(trace: DeviceTrace) -> Mask:
 
 
 def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free blocks of each pool and stream, which only serve requests there: the most bytes first."""
+    """Return the free blocks of each pool and stream, those with the most bytes first.
+
+    The allocator reuses a free block only for requests of the same pool and stream. `split` is the mask of
+    `is_inactive_split`.
+    """
     trace = arenas.replay.trace
     arena = trace.snapshot.columns["segment_arena"][trace.block("segment")]
     groups = [free_blocks(arenas, split, number, arena == number) for number in arenas.used.tolist()]
@@ -95,7 +99,7 @@ def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free blocks of the segments in use that have the most free bytes."""
+    """Return the free blocks of each of the segments in use that have the most free bytes."""
     trace = arenas.replay.trace
     c, segment = trace.snapshot.columns, trace.block("segment")
     # Counted over the rows of all devices' segments, as block_segment holds those rows.
@@ -108,7 +112,10 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
-    """Return what is free of the selected blocks, all of one arena."""
+    """Return the free bytes, count and largest size of the `selected` blocks, which all belong to one arena.
+
+    `segment` is the address of their segment, if they are all of one.
+    """
     trace = arenas.replay.trace
     sizes = trace.block("size")[selected & (trace.block("state") == BlockState.INACTIVE)]
     return FreeBlocks(

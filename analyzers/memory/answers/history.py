@@ -30,10 +30,10 @@ Span = tuple[int, int, int, int]
 
 
 def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:
-    """Return the entries `first` to `first + count` of all, or of those that match `text` (see `matching_entries`).
+    """Return a table of trace entries: `count` of them from the `first` on, of all or of those that match `text`.
 
-    Columns: entry, time_us, action, address (an `oom`: bytes left on the device), bytes, stream, pool, category (of the
-    block; empty for entries without one), label, frame.
+    See `matching_entries` for `text`. Columns: entry, time_us, action, address (an `oom`: bytes left on the device),
+    bytes, stream, pool, category (of the block; empty for entries without one), label, frame.
     """
     trace, arenas = replay.trace, BlockArenas(replay)
     rows = matching_entries(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
@@ -56,7 +56,7 @@ def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFra
 
 
 def matching_entries(replay: Replay, text: str) -> Integers:
-    """Return the entries whose action contains a text, and those of blocks that `search_blocks` would find."""
+    """Return the indexes of the entries whose action contains `text`, or whose block `search_blocks` would find."""
     every, wanted = np.arange(len(replay.trace)), text.strip()
     if not wanted:
         return every
@@ -66,10 +66,11 @@ def matching_entries(replay: Replay, text: str) -> Integers:
 
 
 def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int) -> pd.DataFrame:
-    """Return the reserved ranges that existed in a window of entries, the largest first; mapped parts have own rows.
+    """Return when each reserved address range existed, for those in a window of entries, the largest first.
 
-    Columns: address, bytes, born, died (entries; -1: before the first, the number of entries: there at the end),
-    stream, pool, expandable (false where the segment is gone, as nothing says it then).
+    Parts of an expandable segment that were mapped separately have rows of their own. Columns: address, bytes, born,
+    died (entries; -1: before the first, the number of entries: there at the end), stream, pool, expandable (false where
+    the segment is gone, as nothing records it then).
     """
     spans = np.array(segment_spans(trace), np.int64).reshape(-1, 4)
     low, high = window or (BEFORE, len(trace))
@@ -92,11 +93,12 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
 
 
 def segment_spans(trace: DeviceTrace) -> list[Span]:
-    """Return every reserved range and its life, walking backwards from the segments at the end.
+    """Return every reserved address range with the entries that reserved it and gave it back.
 
-    An expandable segment is one segment at the end but was mapped part by part, and an unmapping may cut what was
-    mapped at once. So a range is split where an entry takes only a part of it. Example: at the end 0-40 is reserved;
-    walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two spans, born at 7 and at 2, both alive at the end.
+    Walks backwards from the segments at the end. An expandable segment is one segment at the end but was mapped part by
+    part, and an unmapping may cut what was mapped at once. So a range is split where an entry takes only a part of it.
+    Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two spans, born at 7
+    and at 2, both alive at the end.
     """
     ranges = zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True)
     # Start address -> (bytes, entry that gives the range back): the ranges that exist at the entry looked at.
@@ -113,7 +115,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
 
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
-    """Remove a range that entry `born` reserved from `present`, and return the spans that it makes; the rest stays."""
+    """Remove the addresses that entry `born` reserved (`length` bytes from `at`) from `present`; return them as spans.
+
+    `present` maps the start of each range to its bytes and to the entry that gives it back. What lies outside of the
+    removed addresses stays.
+    """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):
         low, high = max(start, at), min(start + size, at + length)
@@ -127,14 +133,20 @@ def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: in
 
 
 def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> list[tuple[int, tuple[int, int]]]:
-    """Return the ranges that share bytes with one; most often the very same is there, so look that up first."""
+    """Return the items of `present` whose range shares bytes with the `length` bytes from `at`.
+
+    Most often exactly this range is there, so it is looked up first.
+    """
     if at in present and present[at][0] == length:
         return [(at, present[at])]
     return [(start, entry) for start, entry in present.items() if start < at + length and at < start + entry[0]]
 
 
 def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask]:
-    """Return the arena of each span (rows of address, bytes, born, died), and whether its segment is expandable."""
+    """Return the arena number of each span, and a mask of the spans whose segment is expandable.
+
+    A span is a row of address, bytes, born and died.
+    """
     address, _, born, died = spans.T
     c, recorded = trace.snapshot.columns, trace.entry("arena")
     entry = np.where(born != BEFORE, born, died)
@@ -150,12 +162,11 @@ def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask
 
 
 def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
-    """Return the blocks that ever lived and match a text, the largest first.
+    """Return a table of the blocks, of all that ever lived, that match a query, the largest first.
 
     `0x7f..` is an address that the block contained; `1048576`, `2 MiB`, `>=64MiB` or `<=512` is its size; anything else
-    is looked for in its frames, its label and its category, ignoring case.
-
-    Columns: born, died (entries), address, requested, category, label, frame.
+    is looked for in its frames, its label and its category, ignoring case. Columns: born, died (entries), address,
+    requested, category, label, frame.
     """
     lives = replay.lifetimes
     rows = np.flatnonzero(matching_blocks(replay, text.strip()))
@@ -165,7 +176,7 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
 
 
 def matching_blocks(replay: Replay, text: str) -> Mask:
-    """Return whether each block matches a query (see `search_blocks`)."""
+    """Return a mask of the blocks, of all that ever lived, that match a query (see `search_blocks`)."""
     if ADDRESS_QUERY.fullmatch(text):
         return replay.lifetimes.containing(int(text, 16))
     if query := SIZE_QUERY.fullmatch(text):
@@ -175,7 +186,7 @@ def matching_blocks(replay: Replay, text: str) -> Mask:
 
 
 def mentioning(replay: Replay, text: str) -> Mask:
-    """Return whether the frames, the label or the category of each block contain a text (in lower case)."""
+    """Return a mask of the blocks with `text`, which is in lower case, in their frames, label or category."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     numbers = range(len(snapshot.columns["frame_name"]))
     frames = np.array([text in frame_text(snapshot.frames.frame(number)).casefold() for number in numbers], bool)

@@ -32,11 +32,11 @@ OOM_SHARE_AT_LEAST = 0.1
 
 
 def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
-    """Return the stacks whose live bytes rose over the last steps and never fell, the most bytes first.
+    """Return the stacks whose live bytes rose over the last steps and never fell, those that grew most first.
 
-    Steps are those that are annotated, else those that recurring stacks show; without at least five whole ones nothing
-    is returned. Example: live bytes of a stack before the first step and at the ends of five steps are 8, 8, 9, 10, 11,
-    12 MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a block of the same size (1 MiB)
+    Steps are the annotated ones, else those inferred from recurring stacks; without at least five whole ones nothing is
+    returned. Example: live bytes of a stack before the first step and at the ends of five steps are 8, 8, 9, 10, 11, 12
+    MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a block of the same size (1 MiB)
     alive to the end.
     """
     annotated = whole_steps(replay.trace)
@@ -61,9 +61,9 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
 
 
 def training_steps(replay: Replay) -> list[StepSpan]:
-    """Return the steps that recurring stacks show, if each has a forward pass, a backward pass or an optimizer.
+    """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
-    Weights that are loaded layer by layer recur as well, and stay.
+    The list is empty otherwise: weights that are loaded layer by layer recur as well, and stay.
     """
     steps = inferred_steps(replay.trace, replay.live_bytes)
     if not steps:
@@ -77,7 +77,10 @@ def training_steps(replay: Replay) -> list[StepSpan]:
 def growth(
     replay: Replay, guess: Guess, selected: Mask, total: int, steps: Sequence[StepSpan], *, is_annotated: bool
 ) -> Growth:
-    """Return how the selected blocks, of one stack, grew over some steps; the category is that of most bytes kept."""
+    """Return how the `selected` blocks, all allocated by one stack, grew by `total` bytes over `steps`.
+
+    The category is that of most of the bytes that are kept.
+    """
     lives = replay.lifetimes
     kept = np.flatnonzero(selected & (lives.died == len(replay.trace)))
     category = int(np.bincount(guess.category[kept], lives.size[kept]).argmax())
@@ -93,7 +96,10 @@ def growth(
 
 
 def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
-    """Return the bytes alive after each entry of `instants`, by group: an array (instant, group)."""
+    """Return the bytes alive after each entry of `instants` for each group of blocks: an array (instant, group).
+
+    `group` has the group number of each row in `Lifetimes`.
+    """
     lives = replay.lifetimes
     count = int(group.max(initial=-1)) + 1
     alive = [lives.alive(instant) for instant in instants]
@@ -102,9 +108,10 @@ def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> I
 
 
 def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
-    """Return whether the steps that grew kept about the same bytes each, and are enough.
+    """Return whether enough steps grew, and each kept about the same number of bytes.
 
-    The growth begins with the step that begins at `starts[0]`; `live` are the bytes at the ends of all steps.
+    `starts` are the first entries of the steps since the growth began; `live` are the bytes of the `selected` blocks at
+    the ends of all steps.
     """
     changes = np.diff(live)[-len(starts) :] if starts else np.array([], np.int64)
     kept = changes[changes > 0]
@@ -116,7 +123,10 @@ def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integ
 
 
 def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
-    """Return the bytes of the block sizes of which `times` steps, begun at `starts`, left one alive to the end."""
+    """Return the total of the block sizes that at least `times` steps left alive to the end, each size counted once.
+
+    `starts` are the first entries of the steps; only `selected` blocks count.
+    """
     lives = replay.lifetimes
     kept = selected & (lives.died == len(replay.trace)) & (lives.born >= starts[0])
     step = np.searchsorted(starts, lives.born[kept], side="right")
@@ -127,7 +137,7 @@ def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int],
 
 
 def growing_steps(series: Integers) -> int:
-    """Return how many of the last steps belong to a growth that never falls and pauses for a step at most.
+    """Return how many steps at the end of a series of live bytes grow without a fall, and pause for one step at most.
 
     Example: 5, 4, 6, 6, 7 are 3 steps, as the last fall is before 4. Of 5, 4, 6, 6, 6 no step grows any more.
     """
@@ -143,13 +153,13 @@ def growing_steps(series: Integers) -> int:
 
 
 def trailing_rises(series: Integers) -> int:
-    """Return how many of the last changes in a row are rises: 2 for 5, 4, 6, 7."""
+    """Return how many of the last values in a row are above the one before: 2 for 5, 4, 6, 7."""
     falls = np.flatnonzero(np.diff(series) <= 0)
     return len(series) - 1 - (int(falls[-1]) + 1 if len(falls) else 0)
 
 
 def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Growth]]]:
-    """Yield the devices that leak, each as of its last snapshot, with what grows.
+    """Yield each device that leaks, as of its last snapshot, with the stacks that grow.
 
     That is what the last snapshot shows, else what grows between snapshots at several steps. Growth that only an
     earlier snapshot shows has ended.
@@ -171,12 +181,12 @@ def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Gr
 
 
 def is_minor(rise: Growth, allocated: int) -> bool:
-    """Return whether growth is too small a part of the allocated bytes to explain a failure."""
+    """Return whether a growth is too small a part of the allocated bytes to explain why a request failed."""
     return rise.total_bytes < OOM_SHARE_AT_LEAST * allocated
 
 
 def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
-    """Return the rise of what is alive at the end of one device's snapshots, which are taken at different steps."""
+    """Return the growth of the live bytes over snapshots of one device, taken at different steps; None if none."""
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
     rises = trailing_rises(ends) if len(ends) > 1 else 0
     if rises < SNAPSHOT_RISES_AT_LEAST:
@@ -201,7 +211,10 @@ def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
 
 
 def most_grown_stack(first: Device, last: Device) -> TopStack | None:
-    """Return the stack that grew most, among those with the most live bytes at the end of the later snapshot."""
+    """Return the stack whose live bytes grew most from the first to the last snapshot; None if the last has no stacks.
+
+    Only stacks among those with the most live bytes at the end of the last snapshot count.
+    """
     before = {(*stack.frames, stack.category): stack.bytes for stack in first.end_stacks}
     grown = [(stack.bytes - before.get((*stack.frames, stack.category), 0), stack) for stack in last.end_stacks]
     return max(grown, key=lambda pair: pair[0], default=(0, None))[1]

@@ -22,7 +22,7 @@ MODULES_AT_MOST = 8
 
 
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
-    """Return the last allocation that failed; the program survived earlier ones. None where none failed."""
+    """Return the last allocation that failed, as the program survived earlier ones; None where none failed."""
     trace = replay.trace
     failed = trace.where(Action.OOM)
     if not len(failed):
@@ -52,10 +52,10 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
 
 
 def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -> tuple[OomPattern, int | None]:
-    """Return how the failing step differs from those before, and the step in which growth began.
+    """Return how the failing step differs from those before it, and the step in which growth began (None: no growth).
 
-    `wanted` is what was allocated and requested together. Growth is looked at first: a leak's last step may be a spike
-    as well, but the leak is why it failed.
+    `wanted` is the sum of the bytes allocated and requested, `usual_peak` the highest peak of earlier steps. Growth is
+    checked first: a leak's last step may be a spike as well, but the leak is why it failed.
     """
     if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
         return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)
@@ -65,7 +65,7 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
 
 
 def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
-    """Return the bytes alive after an entry by recorded name, the largest first; a numbered layer counts as one."""
+    """Return the bytes alive after an entry by module name, largest first; names below a layer count for the layer."""
     lives = replay.lifetimes
     rows = lives.alive(index)
     total: Counter[str] = Counter()

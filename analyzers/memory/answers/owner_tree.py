@@ -10,9 +10,10 @@ NODES_AT_MOST = 500
 
 
 def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> pd.DataFrame:
-    """Return the largest nodes, each after its parent; a node counts all below it, also what is not shown.
+    """Return a table of the groups as a tree, the largest nodes only, each after its parent.
 
-    Columns: node (its number), parent (-1: none), depth, name, bytes, blocks, path (names from the root, tuple).
+    A node counts all bytes below it, also those of nodes that are not shown. Columns: node (its number), parent (-1:
+    none), depth, name, bytes, blocks, path (names from the root, tuple).
     """
     usage = usage_of_nodes(groups, depth)
     # A parent has at least the bytes of each child and a shorter path, so every node shown comes after its parent.
@@ -26,7 +27,7 @@ def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> p
 
 
 def usage_of_nodes(groups: Mapping[GroupPath, Usage], depth: int | None) -> dict[GroupPath, Usage]:
-    """Return the usage of each node, down to `depth` (1: only the first names)."""
+    """Return the live bytes and blocks of each node of the tree, down to `depth` levels (None: all)."""
     usage: dict[GroupPath, Usage] = {}
     for path, amount in groups.items():
         for end in range(1, min(len(path), depth or len(path)) + 1):

@@ -21,13 +21,13 @@ FAITHFUL = 0.05
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
-    """Return every saving of what is alive after `entry` that can be estimated from the recording."""
+    """Return the estimated saving of each remedy for the memory alive after `entry`, where the recording allows one."""
     estimates = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable_segments(replay)]
     return [saving for saving in estimates if saving]
 
 
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
-    """Return what full activation checkpointing would free; None where no two layers are known by name.
+    """Return what full activation checkpointing would free; None where the labels name fewer than two layers.
 
     At the peak of a recording with whole steps, its blocks are moved as recomputation would (`scenario`). Where the
     trace ends in the forward pass, as when an allocation failed there, only a bound is possible (`bound_of_saving`).
@@ -53,18 +53,18 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def saving_of_peak(scenario: Scenario) -> int:
-    """Return by how much the peak falls if every layer is computed again; 0 where no annotations mark the passes."""
+    """Return by how many bytes the peak falls if every layer is recomputed; 0 where no annotations mark the passes."""
     recompute(scenario, list(scenario.layers.values()))
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return what checkpointing would free of the activations `rows` in the forward pass.
+    """Return the bytes of the activations `rows` that checkpointing would free in the forward pass, as a bound.
 
-    Each layer's input stays, taken to be of the size that most of its saved tensors have. Then the larger of two adds
-    up: what the rest of the model saved, freed when the layers' backward pass begins; and the largest layer, computed
-    again. Example: 4 layers save 10 MiB each, of which 1 MiB is input, the rest of the model saves 8 MiB. Of 48 MiB
-    4 stay as inputs, and 10 at most are computed again at a time: 34 MiB are freed.
+    `layers` are the rows of each layer. Each layer's input stays, taken to be of the size that most of its saved
+    tensors have. Then the larger of two adds up: what the rest of the model saved, freed when the layers' backward pass
+    begins; and the largest layer, computed again. Example: 4 layers save 10 MiB each, of which 1 MiB is input, the rest
+    of the model saves 8 MiB. Of 48 MiB 4 stay as inputs, and 10 at most are computed again at a time: 34 MiB are freed.
     """
     whole = [int(scenario.size[layer].sum()) for layer in layers]
     inputs = sum(most_frequent(scenario.size[layer]) for layer in layers)
@@ -73,7 +73,10 @@ def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integer
 
 
 def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
-    """Return what half the batch, or half the sequence, would free; None where categories are only guessed."""
+    """Return how much of the memory alive after `entry` half the batch, or half the sequence, would free.
+
+    None where the categories of blocks (activations, gradients, ...) are guessed and not recorded.
+    """
     if not guess.exact:
         return None
     scenario = Scenario.recorded(replay, guess)
@@ -91,7 +94,7 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def expandable_segments(replay: Replay) -> Saving | None:
-    """Return what expandable segments would make usable; None where that is nothing, or segments are made up.
+    """Return how much memory expandable segments would make usable; None where nothing, or segments are made up.
 
     The recorded requests are simulated on both kinds of segments, provided that on ordinary ones this reserves what was
     recorded. It does not where memory was given back in between, or the trace begins late: then there is only a bound.
@@ -112,7 +115,10 @@ def expandable_segments(replay: Replay) -> Saving | None:
 
 
 def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
-    """Return the bytes of free blocks in segments in use, and those of them that are whole units of mapping."""
+    """Return the bytes of free blocks in segments in use, and how many of them fill whole units of mapping.
+
+    Only whole units (2 or 20 MiB) could be mapped elsewhere with expandable segments.
+    """
     c = trace.snapshot.columns
     segment, free = trace.block("segment"), trace.block("state") == BlockState.INACTIVE
     # Segments that are expandable already have nothing to gain; wholly free ones can be given back as they are.

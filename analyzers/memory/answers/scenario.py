@@ -27,9 +27,9 @@ LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 
 @dataclass
 class Scenario:
-    """The blocks of a recording as changes leave them; one row per row of `Lifetimes`.
+    """The blocks of a recording after changes of settings; there is one row per row of `Lifetimes`.
 
-    `extra` are bytes that no block stands for, by entry + 1 (position 0: before the first entry). `layers` are the rows
+    `extra` are bytes that belong to no block, by entry + 1 (position 0: before the first entry). `layers` has the rows
     of each numbered layer, in order.
     """
 
@@ -46,7 +46,7 @@ class Scenario:
 
     @classmethod
     def recorded(cls, replay: Replay, guess: Guess, job: Job | None = None) -> "Scenario":
-        """Return the recording as it was, nothing changed yet. The columns are copies and may be written to."""
+        """Return the scenario of the recording itself, unchanged. Its columns are copies and may be written to."""
         lives, trace = replay.lifetimes, replay.trace
         return cls(
             replay=replay,
@@ -63,7 +63,7 @@ class Scenario:
 
     @cached_property
     def phase(self) -> Integers:
-        """The phase in which each block was allocated: as annotated, else as the stacks show."""
+        """The phase of training in which each block was allocated: as annotated, else as the stacks show."""
         born, trace = self.replay.lifetimes.born, self.replay.trace
         if not len(self.forward.start):
             return PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
@@ -72,12 +72,12 @@ class Scenario:
 
     @property
     def is_older(self) -> Mask:
-        """Whether each block is older than the recording."""
+        """A mask of the blocks that are older than the recording."""
         older: Mask = self.born == BEFORE
         return older
 
     def live_bytes(self) -> Integers:
-        """Return the bytes after each entry, at entry + 1; position 0 is before the first entry."""
+        """Return the live bytes after each entry k, at position k + 1; position 0 is before the first entry."""
         change = np.zeros(len(self.extra) + 1, np.int64)
         # Shifted by one, so that blocks older than the trace (born -1) count at position 0.
         np.add.at(change, self.born + 1, self.size)
@@ -85,7 +85,7 @@ class Scenario:
         return self.extra + np.cumsum(change)[:-1]
 
     def categories_at(self, position: int) -> dict[str, int]:
-        """Return the bytes by category at a position of `live_bytes`."""
+        """Return the live bytes by category at a position of `live_bytes`."""
         alive = (self.born + 1 <= position) & (self.died + 1 > position)
         total = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
         # Only gathered weights have no block of their own.
@@ -100,13 +100,13 @@ def layer_order(layer: str) -> tuple[str, int]:
 
 
 def layer_of(label: str) -> str | None:
-    """Return the numbered layer that a label names; None where it names none."""
+    """Return the numbered layer that a label begins with (`layers.3` of `layers.3.attention.wq`); None without one."""
     matched = LAYER_LABEL.match(label)
     return matched[0].rstrip(".") if matched else None
 
 
 def rows_by_layer(replay: Replay) -> dict[str, Integers]:
-    """Return the rows of the blocks whose label names a numbered layer, by layer, in order."""
+    """Return, for each numbered layer in order, the rows of the blocks whose label names it."""
     lives = replay.lifetimes
     rows: dict[str, list[Integers]] = {}
     for label in np.unique(lives.label):
@@ -116,7 +116,7 @@ def rows_by_layer(replay: Replay) -> dict[str, Integers]:
 
 
 def grows_with_batch(scenario: Scenario) -> Mask:
-    """Return which blocks grow with the number of positions: inputs, activations, temporaries of the passes.
+    """Return a mask of the blocks that grow with batch and sequence: inputs, activations, temporaries of the passes.
 
     The gradients of weights do not grow; they are recognised by their sizes, which are those of weights.
     """
@@ -134,13 +134,16 @@ def grows_with_batch(scenario: Scenario) -> Mask:
 
 
 def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
-    """Let the given layers save only their input in every forward pass, and be computed again in the backward pass."""
+    """Change the scenario so that the given layers keep only their input and are recomputed in the backward pass."""
     for start, end in zip(scenario.forward.start.tolist(), scenario.forward.end.tolist(), strict=True):
         delay_saved_tensors(scenario, layers, range(start, end))
 
 
 def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
-    """Move what the given layers saved in one forward pass to the beginning of each one's backward pass."""
+    """Move what the given layers saved in one forward pass to where the backward pass of each layer begins.
+
+    `forward` is the range of the entries of that forward pass.
+    """
     backward_begins = -1
     # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.
     for rows in reversed(list(scenario.layers.values())):
@@ -158,6 +161,6 @@ def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward:
 
 
 def most_frequent(sizes: Integers) -> int:
-    """Return the size that occurs most often; of several the largest."""
+    """Return the size that occurs most often; the largest of several that do."""
     known, count = np.unique(sizes, return_counts=True)
     return int(known[count == count.max()][-1])

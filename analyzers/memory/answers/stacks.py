@@ -14,24 +14,27 @@ FRAMES_SHOWN = 12
 
 
 def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
-    """Return a stack as `file:line function`, the innermost frame of the user's code first."""
+    """Return the frames of a stack as `file:line function`, the innermost frame of the user's code first."""
     return [frame_text(frame) for frame in snapshot.frames.user_stack(stack)[:FRAMES_SHOWN]]
 
 
 def call_site(line: str) -> str:
-    """Return `function (file:line)` with the file's last four parts, for a sentence, from `file:line function`."""
+    """Return `function (file:line)` from `file:line function`, with the last four parts of the file's path."""
     location, _, name = line.partition(" ")
     short = "/".join(location.replace("\\", "/").split("/")[-4:])
     return f"{name} ({short})"
 
 
 def stack_and_category(lives: Lifetimes, guess: Guess) -> Integers:
-    """Return one number for each row's (allocating stack, category); `divmod` by the number of categories splits it."""
+    """Return, for each row of `Lifetimes`, one number for its allocating stack and category.
+
+    `divmod` by the number of categories gives both back.
+    """
     return lives.allocating_stack * len(CATEGORIES) + guess.category
 
 
 def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integers, limit: int = 20) -> list[TopStack]:
-    """Return the stacks that allocated the most of `rows`, largest first."""
+    """Return the stacks that allocated the most bytes of the blocks in `rows`, the largest first."""
     keys, first, inverse, count = np.unique(
         stack_and_category(lives, guess)[rows], return_index=True, return_inverse=True, return_counts=True
     )

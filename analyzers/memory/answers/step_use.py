@@ -13,7 +13,7 @@ STEPS_AT_MOST = 200
 
 
 def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
-    """Return the last whole steps, in order."""
+    """Return the memory use of each of the last steps that the trace has completely, in order."""
     spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
     # A step whose annotations follow one another without an entry has no memory to speak of.
     spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
@@ -22,7 +22,7 @@ def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
 
 
 def step_use(replay: Replay, number: int, first: int, last: int, end_categories: list[int]) -> StepUse:
-    """Return the memory of one step, from its first to its last entry."""
+    """Return the memory use of one step, which has the trace entries from `first` to `last`."""
     peak = first + int(replay.live_bytes[first : last + 1].argmax())
     return StepUse(
         step=number,
@@ -36,12 +36,12 @@ def step_use(replay: Replay, number: int, first: int, last: int, end_categories:
 
 
 def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> Integers:
-    """Return the bytes alive after each of the ascending entries: an array (category, instant)."""
+    """Return the bytes alive after each of the entries `instants`, which ascend: an array (category, instant)."""
     return live_bytes_by_group(replay.lifetimes, guess.category, len(CATEGORIES), instants)
 
 
 def live_bytes_by_group(lives: Lifetimes, group: Column, groups: int, instants: Integers) -> Integers:
-    """Return the bytes alive after each of the ascending entries: an array (group, instant).
+    """Return the bytes alive after each of the entries `instants`, which ascend: an array (group, instant).
 
     `group` has the number of each block's group. A block adds its bytes at the first instant at or after its birth, and
     takes them away at the first one at or after its death: running sums over the instants give the bytes alive.

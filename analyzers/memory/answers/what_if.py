@@ -33,7 +33,7 @@ VALUE = re.compile(r"(\d+(?:\.\d+)?)(x?)")
 
 
 def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options | None = None) -> list[WhatIf]:
-    """Return the peaks of all devices of all files under changes such as `batch=2x,ac=full`.
+    """Return the predicted peak of each device in each file under changes such as `batch=2x,ac=full`.
 
     Raises:
         InputError: There is no such change, or a recording lacks what it takes to predict it.
@@ -48,10 +48,10 @@ def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options 
 
 
 def parse_changes(text: str) -> dict[str, str]:
-    """Return the settings and their new values.
+    """Return the new value of each setting in a text such as `batch=2x,ac=full`.
 
     Raises:
-        InputError: Something has not the form NAME=VALUE with a known name.
+        InputError: A part has not the form NAME=VALUE with a known name.
     """
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     settings = {name.strip(): value.strip() for name, _, value in pairs}
@@ -63,7 +63,7 @@ def parse_changes(text: str) -> dict[str, str]:
 
 
 def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) -> WhatIf:
-    """Return the peak of one device with all settings changed, in the order given."""
+    """Return the peak of one device as it would be with these settings changed, in the order given."""
     replay = Replay(trace)
     scenario = Scenario.recorded(replay, categorise(replay), job_of(artefact.path))
     before = scenario.categories_at(replay.peak[1] + 1)
@@ -85,7 +85,7 @@ def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) ->
 
 
 def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
-    """Return the change of `batch` or `seq`: both scale the positions of a pass."""
+    """Return the function that applies `batch` or `seq` to a scenario: both scale the tokens of a pass."""
 
     def change(scenario: Scenario, value: str) -> str:
         require_known_peak(scenario, name)
@@ -98,7 +98,7 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
 
 
 def require_known_peak(scenario: Scenario, name: str) -> None:
-    """Check that it is known what most of the peak is.
+    """Refuse to predict if the category of most of the peak is unknown.
 
     Raises:
         InputError: More than half of the peak is of unknown category.
@@ -113,10 +113,10 @@ def require_known_peak(scenario: Scenario, name: str) -> None:
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
-    """Return `2x` as 2.0, and an absolute value divided by the old one.
+    """Return the factor of a change: 2.0 for `2x`; for an absolute value, that value divided by the `old` one.
 
     Raises:
-        InputError: It is neither, or the old value is not known.
+        InputError: The value is neither, or the old value is not known.
     """
     matched = VALUE.fullmatch(value)
     if not matched or not float(matched[1]):
@@ -129,7 +129,10 @@ def ratio(value: str, old: int | None, name: str) -> float:
 
 
 def shard(scenario: Scenario, value: str) -> str:
-    """Divide parameters, gradients and optimizer state by the degree; a first sharding also gathers in the passes."""
+    """Divide parameters, gradients and optimizer state by the change of the sharding degree, and describe the change.
+
+    If the run was not sharded before, what FSDP gathers during the passes is added.
+    """
     old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
     states = (scenario.is_older & (scenario.category == Category.PARAMETERS)) | np.isin(
@@ -144,7 +147,7 @@ def shard(scenario: Scenario, value: str) -> str:
 
 
 def gather_weights(scenario: Scenario) -> str:
-    """Add what FSDP2 allocates beside the shards.
+    """Add what FSDP2 allocates during the passes besides the shards, and describe it.
 
     During the passes these are the root module's weights. While a layer is at work, they are its weights, as much again
     for the layer that is gathered ahead, and as much again for the gradients that are reduced.
@@ -165,7 +168,10 @@ def gather_weights(scenario: Scenario) -> str:
 
 
 def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield for each step the entries of (the layers' forward, the layers' backward); the head is between them."""
+    """Yield, for each step, the entries (start, end) of the layers' forward pass and of their backward pass.
+
+    The head of the model runs between them.
+    """
     rows = np.concatenate([*scenario.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
     rows = rows[scenario.category[rows] == Category.ACTIVATIONS]
     bounds = (scenario.forward.start, scenario.forward.end, scenario.backward.start, scenario.backward.end)
@@ -177,7 +183,7 @@ def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[in
 
 
 def checkpoint(scenario: Scenario, value: str) -> str:
-    """Let the activations of a layer, but for its input, be allocated when its backward pass begins.
+    """Move the activations of layers, except each one's input, to where its backward pass begins; describe the change.
 
     Raises:
         InputError: The mode cannot be predicted from a recording, or no layer is known by name.
@@ -194,7 +200,7 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 
 
 def change_moment_type(scenario: Scenario, value: str) -> str:
-    """Change the data type of the optimizer's moments in place.
+    """Change the bytes of the optimizer's moments to those of a different data type, and describe the change.
 
     Step counters keep theirs, and with int8 so do small moments.
 

@@ -21,7 +21,10 @@ ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "
 
 
 def allocation_phases(replay: Replay) -> Integers:
-    """Return the number in PHASE_NAMES of each block's phase: as annotated, else as its allocating stack shows."""
+    """Return the training phase in which each block was allocated, as a number that `PHASE_NAMES` names.
+
+    An annotation of the phase decides, else the stack that allocated the block.
+    """
     trace, born = replay.trace, replay.lifetimes.born
     phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
     for annotated, prefix in ANNOTATION_OF.items():

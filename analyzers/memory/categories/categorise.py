@@ -14,7 +14,7 @@ from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 
 @dataclass(frozen=True)
 class Guess:
-    """A category and the number of the rule behind it for every row of `Lifetimes`.
+    """The category of every row of `Lifetimes`, and the number of the rule that decided it.
 
     `exact`: the recorder tagged every block, so nothing is guessed.
     """
@@ -25,23 +25,23 @@ class Guess:
 
     @cached_property
     def confidence(self) -> Floats:
-        """How far to believe each category, 0 to 1."""
+        """How certain each block's category is, 0 to 1."""
         return np.ones(len(self.rule)) if self.exact else CONFIDENCE[self.rule]
 
     def sums(self, lives: Lifetimes, rows: Integers) -> dict[str, int]:
-        """Return the bytes of `rows` by category."""
+        """Return the bytes of the blocks in `rows`, by category."""
         totals = np.zeros(len(CATEGORIES), np.int64)
         # Unbuffered, and exact where np.bincount with weights would sum in floating point.
         np.add.at(totals, self.category[rows], lives.size[rows])
         return {name: int(total) for name, total in zip(CATEGORIES, totals, strict=True)}
 
     def mean_confidence(self, lives: Lifetimes, rows: Integers) -> float:
-        """Return the mean confidence over the bytes of `rows`."""
+        """Return the mean confidence of the categories of `rows`, weighted by bytes; 1.0 without any."""
         weights = lives.size[rows].astype(np.float64)
         return round(float(weights @ self.confidence[rows] / weights.sum()), 3) if weights.sum() else 1.0
 
     def bases(self, lives: Lifetimes, rows: Integers) -> list[CategoryBasis]:
-        """Return the rules behind the categories of `rows`, the one with the most bytes first; together all bytes."""
+        """Return the bytes and blocks of `rows` by the rule that decided their category, the most bytes first."""
         total = np.bincount(self.rule[rows], lives.size[rows], len(RULES)).astype(np.int64)
         count = np.bincount(self.rule[rows], minlength=len(RULES))
         order = [number for number in np.argsort(-total, kind="stable").tolist() if count[number]]
@@ -49,7 +49,7 @@ class Guess:
 
 
 def basis(number: int, total: int, blocks: int) -> CategoryBasis:
-    """Return the bytes and blocks whose category was decided by one rule."""
+    """Return one rule, by its number, with the bytes and the number of blocks whose category it decided."""
     rule = RULES[number]
     return CategoryBasis(
         rule=rule.name,
@@ -62,7 +62,7 @@ def basis(number: int, total: int, blocks: int) -> CategoryBasis:
 
 
 def categorise(replay: Replay) -> Guess:
-    """Return the category of every block that ever lived in the trace."""
+    """Return the category of every block that ever lived in the trace, and the rule behind it."""
     lives, trace = replay.lifetimes, replay.trace
     tagged = lives.category != UNTAGGED
     exact = bool(trace.snapshot.recorder.get("exact")) or (bool(len(tagged)) and bool(tagged.all()))

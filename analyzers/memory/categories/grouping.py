@@ -34,7 +34,7 @@ class Usage:
 
 
 class BlockKind(NamedTuple):
-    """What the blocks of one kind share: an allocating stack (0: unknown), a category, and a recorded label."""
+    """What blocks of one kind have in common: an allocating stack (0: unknown), a category and a recorded label."""
 
     frames: Frames
     stack: int
@@ -44,7 +44,7 @@ class BlockKind(NamedTuple):
 
 @lru_cache(1 << 16)
 def file_and_function(frame: Frame) -> GroupPath:
-    """Return (the last parts of the file, which stay the same when a checkout moves; function and line)."""
+    """Return (file, function and line) of a frame; only the last parts of the path, the same in any checkout."""
     name, file, line = frame
     parts = file.replace("\\", "/").split("/")[-FILE_PARTS:]
     return "/".join(parts) or "??", f"{name}:{line}" if line else name
@@ -52,29 +52,29 @@ def file_and_function(frame: Frame) -> GroupPath:
 
 @lru_cache(1 << 16)
 def frame_label(frame: Frame) -> str:
-    """Return `folder/file.py function:line`."""
+    """Return a frame as `folder/file.py function:line`."""
     return " ".join(file_and_function(frame))
 
 
 def category_path(kind: BlockKind) -> GroupPath:
-    """Return (category, label or innermost line)."""
+    """Return (category, label); without a label, (category, innermost line)."""
     frame = kind.frames.innermost(kind.stack)
     return kind.category, kind.label or (frame_label(frame) if frame else NO_STACK)
 
 
 def module_path(kind: BlockKind) -> GroupPath:
-    """Return the parts of the label, such as layers, 3, wq, and last the category."""
+    """Return the parts of the label, such as layers, 3, wq, followed by the category."""
     return *(kind.label.split(".") if kind.label else [NO_NAME]), kind.category
 
 
 def line_path(kind: BlockKind) -> GroupPath:
-    """Return (file, function and line) of the innermost frame."""
+    """Return (file, function and line) of the innermost user frame."""
     frame = kind.frames.innermost(kind.stack)
     return file_and_function(frame) if frame else (NO_STACK,)
 
 
 def stack_path(kind: BlockKind) -> GroupPath:
-    """Return the frames of the user's code, outermost first."""
+    """Return the frames of the user's code in the allocating stack, outermost first."""
     return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 
@@ -87,7 +87,7 @@ GROUPINGS: dict[str, Callable[[BlockKind], GroupPath]] = {
 
 
 def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict[GroupPath, Usage]:
-    """Return the groups of what is alive after `entry` (the peak by default); `by` is one of GROUPINGS.
+    """Return the bytes and blocks alive after `entry` (the peak by default) by group; `by` is one of `GROUPINGS`.
 
     Raises:
         InputError: There is no such grouping.

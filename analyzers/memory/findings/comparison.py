@@ -12,7 +12,7 @@ GROUPS_SHOWN = 3
 
 
 def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
-    """Return a finding if the peak changed by more than noise; `b` is the second of the two instants."""
+    """Return the finding that the peak changed by more than noise, in a list; `b` is the second of the two instants."""
     if abs(diff.bytes) < max(NOISE_BYTES, NOISE_SHARE * diff.a_bytes):
         return []
     grew = diff.bytes > 0
@@ -36,7 +36,7 @@ def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
 
 
 def evidence(diff: Diff, b: Instant, *, grew: bool) -> list[Evidence]:
-    """Return the modules and lines that changed most in the direction of the sum."""
+    """Return the modules and lines that changed most; with `grew` those that grew, else those that shrank."""
     most = [*diff.modules[:GROUPS_SHOWN], *diff.lines[:GROUPS_SHOWN]]
     return [
         Evidence(

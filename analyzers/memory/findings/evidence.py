@@ -22,22 +22,22 @@ def in_words(category: str) -> str:
 
 
 def largest(categories: Mapping[str, int]) -> tuple[str, int]:
-    """Return the category with the most bytes, and these."""
+    """Return the category with the most bytes, and its bytes."""
     return max(categories.items(), key=lambda item: item[1])
 
 
 def rank_subject(ranks: Sequence[int]) -> str:
-    """Return `rank 3` or `ranks 0-2, 5`; `the process` where no rank is known, as snapshots often do not say it."""
+    """Return the ranks as the subject of a sentence: `rank 3`, `ranks 0-2, 5`; `the process` where none is known."""
     return rank_names(ranks) if ranks else "the process"
 
 
 def ranks_of(device: Device) -> list[int]:
-    """Return the rank of a device as the list that a finding has."""
+    """Return the rank of a device as a list, as a finding has it; empty if it is not known."""
     return [] if device.rank is None else [device.rank]
 
 
 def fact(device: Device, text: str, line: str = "") -> Evidence:
-    """Return one fact read from the device's file; `line` is where in the user's code it is."""
+    """Return one piece of evidence from the device's file; `line` is the line of the user's code that it is about."""
     return Evidence(text=text, source=device.path, line=line)
 
 

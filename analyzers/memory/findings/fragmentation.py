@@ -14,7 +14,7 @@ HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if free pieces would have served the failed request, or if much lay in pieces at the peak."""
+    """Yield a finding if fragmented memory would have served the failed request, or if much was so at the peak."""
     free = device.fragmentation.decisive
     if free is None:
         return
@@ -26,15 +26,16 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
 
 
 def would_have_served(free: FreeMemory, request: int) -> bool:
-    """Return whether a request fits into all that was free together, and into none of it alone.
+    """Return whether a request fits into all free memory together, but into no single free block.
 
-    What segments hold free beside blocks in use counts with what the device had left: expandable segments join both.
+    Free memory in segments that other blocks use is added to what the device had left: expandable segments can join
+    both.
     """
     return free.largest_bytes < request <= free.split_bytes + (free.device_free_bytes or 0)
 
 
 def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
-    """Return that a request failed only because free memory lay in pieces."""
+    """Return the finding that a request failed only because free memory was fragmented."""
     return Finding(
         id="memory.fragmentation",
         severity=Severity.ERROR,
@@ -51,7 +52,7 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
 
 
 def split_finding(device: Device, free: FreeMemory) -> Finding:
-    """Return that a good part of the reserved memory was of no use at the peak."""
+    """Return the finding that a good part of the memory reserved at the peak was fragmented and of no use."""
     return Finding(
         id="memory.fragmentation",
         severity=Severity.WARNING,
@@ -68,7 +69,7 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 
 
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
-    """Yield what was free at the decisive moment, and where pieces still are at the end."""
+    """Yield the fragmented bytes when it mattered, and the pools and segments that are fragmented at the end."""
     yield fact(device, f"free in pieces after entry {free.entry}: {size(free.split_bytes)}")
     use = device.fragmentation
     for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
@@ -76,7 +77,7 @@ def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
 
 
 def defragment(device: Device) -> str:
-    """Return what helps: expandable segments, unless the simulation says that they would free nothing."""
+    """Return what to do about fragmentation: expandable segments, unless a simulation shows that they free nothing."""
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     if saving and not saving.frees_bytes:
         return (
@@ -91,7 +92,7 @@ def defragment(device: Device) -> str:
 
 
 def free_place(free: FreeBlocks) -> str:
-    """Return what is free in one pool or segment and cannot be given back."""
+    """Return, as a phrase, the memory that is free in one pool or segment and cannot be given back to the device."""
     where = f"segment {free.segment:#x}" if free.segment is not None else f"pool {free.pool}, stream {free.stream}"
     return (
         f"{where}: {size(free.split_bytes)} free in segments in use, {quantity(free.count, 'free block')},"

@@ -9,7 +9,7 @@ from analyzers.words import size, size_change
 
 
 def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
-    """Return that the live bytes of some stacks grow; `growing` has the most bytes first."""
+    """Return the finding that the live bytes of some stacks grow; `growing` has the stack that grew most first."""
     worst = growing[0]
     where = innermost(worst.frames, "an unknown line")
     is_annotated = worst.first_step is not None

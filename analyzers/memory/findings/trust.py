@@ -20,7 +20,7 @@ def trust_findings(device: Device) -> Iterator[Finding]:
 
 
 def inconsistent_finding(device: Device) -> Finding:
-    """Return that the replay of the trace does not end at the blocks of the snapshot."""
+    """Return the finding that the replay of the trace does not end at the blocks of the snapshot."""
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
@@ -37,7 +37,7 @@ def inconsistent_finding(device: Device) -> Finding:
 
 
 def uncategorised_finding(device: Device, unknown: int) -> Finding:
-    """Return that most of the peak is of unknown category."""
+    """Return the finding that most of the peak is of unknown category: `unknown` bytes."""
     peak = device.peak_allocated_bytes
     return Finding(
         id="memory.uncategorised",

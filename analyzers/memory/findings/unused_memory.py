@@ -14,7 +14,7 @@ EVIDENCE_SHOWN = 4
 
 
 def unused_memory_findings(device: Device) -> Iterator[Finding]:
-    """Yield what is reserved in vain; nothing where segments are made up."""
+    """Yield the findings about reserved memory that is not used; none where segments are made up."""
     if device.fragmentation.made_up_segments:
         return
     if device.retries:
@@ -28,7 +28,7 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
 
 
 def retries_finding(device: Device) -> Finding:
-    """Return that allocations had to wait until cached segments were given back."""
+    """Return the finding that allocations had to wait until cached segments were given back."""
     freed = sum(retry.freed_bytes for retry in device.retries)
     return Finding(
         id="memory.retries",
@@ -49,7 +49,7 @@ def retries_finding(device: Device) -> Finding:
 
 
 def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
-    """Return that private pools keep segments without one live block."""
+    """Return the finding that private pools keep segments without a live block."""
     reserved = sum(pool.reserved_bytes for pool in pools)
     return Finding(
         id="memory.dead_pool",
@@ -69,7 +69,7 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
 
 
 def unused_cache_finding(device: Device, unused: int) -> Finding:
-    """Return that a good part of the reserved memory is in no use at the end."""
+    """Return the finding that a good part of the reserved memory (`unused` bytes) is not in use at the end."""
     used = device.fragmentation.allocated_bytes
     returnable = unused - device.fragmentation.inactive_split_bytes
     return Finding(
@@ -90,6 +90,9 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 
 
 def kept_back(device: Device) -> str:
-    """Return `; the other 165.9 MiB is in segments that still hold live blocks`; empty where all is."""
+    """Return what `empty_cache` keeps, such as `; the other 165.9 MiB is in segments that still hold live blocks`.
+
+    Empty where it can give back all.
+    """
     kept = device.fragmentation.inactive_split_bytes
     return f"; the other {size(kept)} is in segments that still hold live blocks" if kept else ""

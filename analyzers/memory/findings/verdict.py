@@ -25,7 +25,7 @@ MISSING = {
 
 
 def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the first of oom, leak, fragmentation and near limit that was found, else healthy or unknown."""
+    """Return the verdict: the first of oom, leak, fragmentation, near limit that was found, else healthy or unknown."""
     present = {finding.id: finding for finding in findings}
     kind = next((kind for kind in CLASSES if finding_id(kind) in present), None)
     if kind is None:
@@ -46,7 +46,7 @@ def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
 
 
 def finding_id(kind: str) -> str:
-    """Return the id of the finding that a class rests on."""
+    """Return the id of the finding that a verdict of this class is based on."""
     return f"memory.{kind}"
 
 
@@ -73,12 +73,12 @@ def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Ver
 
 
 def has_history(device: Device) -> bool:
-    """Return whether any allocation or free of a device was recorded."""
+    """Return whether a history of allocations and frees was recorded for a device."""
     return MissingEvidence.HISTORY not in device.missing
 
 
 def state_sentence(devices: Sequence[Device]) -> str:
-    """Return what the fullest device holds where only its state is known, which says nothing of failures or leaks."""
+    """Return what is allocated on the fullest device, for snapshots that only record the state at their end."""
     fullest = max(devices, key=lambda device: device.end_allocated_bytes)
     subject = subject_of(devices, ranks_of(fullest), fullest.path)
     return (
@@ -88,7 +88,7 @@ def state_sentence(devices: Sequence[Device]) -> str:
 
 
 def peak_sentence(devices: Sequence[Device]) -> str:
-    """Return how high the fullest device peaked, and what most of it was."""
+    """Return how high the fullest device peaked, and which category took most of it, as a sentence."""
     fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
     peak = fullest.peak_allocated_bytes
@@ -97,13 +97,16 @@ def peak_sentence(devices: Sequence[Device]) -> str:
 
 
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
-    """Return the subject of a sentence: the ranks; of several files without ranks, the file's name."""
+    """Return the ranks as the subject of a sentence; for one of several files without known ranks, the file's name."""
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
 
 
 def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
-    """Return who ran out of memory, when, where, for how much, and what took most of the rest."""
+    """Return which rank ran out of memory, when, where, for how much, and what took most of the rest; as a sentence.
+
+    `present` has the findings by id.
+    """
     ranks = present[finding_id(MemoryClass.OOM)].ranks
     path, oom = next((device.path, device.oom) for device in devices if device.oom)
     category, total = largest(oom.categories)
@@ -117,13 +120,13 @@ def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> s
 
 
 def when_and_where(oom: Oom) -> str:
-    """Return ` at step 6 in forward (train.py:41)`, as far as that is known."""
+    """Return the step and the line of a failed allocation as ` at step 6 in forward (train.py:41)`, as far as known."""
     step = "" if oom.step is None else f" at step {oom.step}"
     return step + (f" in {innermost(oom.frames)}" if oom.frames else "")
 
 
 def missing_evidence(devices: Sequence[Device]) -> list[str]:
-    """Return the evidence that would have made the verdict firmer."""
+    """Return, as phrases, the evidence that would have made the verdict more certain."""
     # A dict keeps the order of first mention and drops repetitions.
     recorded = dict.fromkeys(MISSING[lack] for device in devices for lack in device.missing)
     wanted = {

@@ -17,18 +17,21 @@ ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at
 
 
 def is_internal(file: str) -> bool:
-    """Return whether a file is PyTorch's, Python's or native: none that the user wrote or chose."""
+    """Return whether a file is PyTorch's, Python's or native code: none that the user wrote or chose."""
     return origin_of(file) <= Origin.RUNTIME
 
 
 def frame_text(frame: Frame) -> str:
-    """Return `file:line function`."""
+    """Return a frame as `file:line function`."""
     name, file, line = frame
     return f"{file or '??'}:{line} {name}" if file or line else name
 
 
 class Frames:
-    """Reads the columns that `interning.InternTables` wrote. Stack 0 is the empty one, text 0 the empty text."""
+    """The texts, frames and stacks of a snapshot by number, from the columns that `interning.InternTables` wrote.
+
+    Stack 0 is the empty one, text 0 the empty text.
+    """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         # Plain views of memory-mapped columns are indexed ten times as fast as the memmap objects.
@@ -39,7 +42,7 @@ class Frames:
         self._frames: dict[int, Frame] = {}
 
     def text(self, number: int) -> str:
-        """Return a text by its number."""
+        """Return the text with this number."""
         if number not in self._texts:
             start = int(self._text_end[number - 1]) if number else 0
             content = self._text_bytes[start : int(self._text_end[number])].tobytes()
@@ -47,7 +50,7 @@ class Frames:
         return self._texts[number]
 
     def frame(self, number: int) -> Frame:
-        """Return a frame by its number."""
+        """Return the frame with this number."""
         if number not in self._frames:
             name, file = self.text(int(self._name[number])), self.text(int(self._file[number]))
             self._frames[number] = name, file, int(self._line[number])
@@ -56,7 +59,7 @@ class Frames:
     def user_stack(self, stack: int) -> list[Frame]:
         """Return the user's frames of a stack, innermost first.
 
-        Where the user has none in it: all frames but the innermost ones that only record or hand out memory.
+        If none is the user's: all frames but the innermost ones of the allocator and of the code that captures stacks.
         """
         start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]
@@ -82,19 +85,22 @@ class Frames:
         return int(self._stack_end[stack - 1]) if stack else 0, int(self._stack_end[stack])
 
     def _allocator_frames(self, start: int, end: int) -> int:
-        """Return how many of the innermost frames only record or hand out memory; 0 where all do."""
+        """Return how many innermost frames belong to the allocator or the capture of stacks; 0 where all do.
+
+        The stack is the part from `start` to `end` of the column `stack_frames`.
+        """
         names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
         return next((count for count, name in enumerate(names) if not ALLOCATOR_FRAME.match(name)), 0)
 
     @cached_property
     def _is_user(self) -> Mask:
-        """A flag per frame. Files are far fewer than frames, so each is judged once."""
+        """A mask of the distinct frames that are the user's. Files are fewer than frames, so each is checked once."""
         files, inverse = np.unique(self._file, return_inverse=True)
         return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
     @cached_property
     def _next_user(self) -> Integers:
-        """For each position in `stack_frames` the first one from there on that holds a user's frame."""
+        """For each position in `stack_frames`, the first position from there on that has a frame of the user's."""
         count = len(self._stack_frames)
         user = np.where(self._is_user[self._stack_frames], np.arange(count), count)
         return np.minimum.accumulate(np.append(user, count)[::-1])[::-1]

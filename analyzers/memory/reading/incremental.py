@@ -30,7 +30,7 @@ CHECKS_OF_AN_EMPTY_LIST = 16
 
 @dataclass
 class PartialTrace:
-    """A trace that is being read: its list, the columns so far, and how many entries these stand for."""
+    """A trace that is still being read: its list of entries, the tables so far, and how many entries these cover."""
 
     trace: RawTrace
     tables: list[Table] = field(default_factory=list)
@@ -48,7 +48,7 @@ class PartialTrace:
 
 
 class IncrementalReader:
-    """Wraps the file of an unpickler: whenever that asks for more bytes, the finished entries are converted."""
+    """Converts the entries of traces to tables while an unpickler is still reading their file."""
 
     def __init__(self, columns_of: Callable[[RawTrace], Table]) -> None:
         self._columns_of = columns_of
@@ -57,7 +57,7 @@ class IncrementalReader:
 
     @contextmanager
     def watch(self, file: IO[bytes]) -> Iterator["WatchedFile"]:
-        """Yield the file to unpickle from."""
+        """Yield a file to unpickle from; whenever more bytes are read from it, complete entries are converted."""
         gc.freeze()
         try:
             yield WatchedFile(file, self.collect)
@@ -73,7 +73,7 @@ class IncrementalReader:
         return iter(partial.tables)
 
     def collect(self) -> None:
-        """Find the traces among the lists made since the last call, and convert the entries that are complete."""
+        """Find the traces among the lists created since the last call, and convert the entries that are complete."""
         new_objects = gc.get_objects(generation=0)
         gc.freeze()  # so that the next call sees only newer objects
         lists = [
@@ -91,7 +91,7 @@ class IncrementalReader:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """The methods of a file that an unpickler calls; without `peek` it would read byte by byte."""
+    """A file for an unpickler that calls `before_read` before each read; without `peek`, reading is byte by byte."""
 
     file: Any
     before_read: Callable[[], None]

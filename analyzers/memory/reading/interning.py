@@ -14,34 +14,34 @@ CANDIDATES_AT_MOST = 8
 
 
 class StackNumber(NamedTuple):
-    """Takes the place of the frames in a list whose stack has its number: those frames can then be freed."""
+    """The number of a stack, which replaces the frames in a list of frames, so that the frames can be freed."""
 
     number: int
 
 
 def line_number(line: int) -> int:
-    """Return a line; 0 where none is known, which some recorders write as -1 in an unsigned number."""
+    """Return a line number; 0 where none is known, which some recorders write as -1 in an unsigned number."""
     return line if 0 <= line < 1 << 31 else 0
 
 
 class TextTable:
-    """Numbers for texts; 0 is the empty one."""
+    """Numbers for distinct texts; 0 is the empty text."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {"": 0}
 
     def number(self, text: object) -> int:
-        """Return the number of a text.
+        """Return the number of a text, which is added if it is new.
 
         Raises:
-            TypeError: It is no text.
+            TypeError: The value is no text.
         """
         if not isinstance(text, str):
             raise TypeError(f"a text is expected where {type(text).__name__} stands")
         return self.known.setdefault(text, len(self.known))
 
     def columns(self) -> dict[str, Column]:
-        """Return all texts as UTF-8, one behind the other, and where each ends."""
+        """Return all texts as one column of UTF-8 bytes, and the position at which each text ends."""
         encoded = [text.encode("utf-8", "replace") for text in self.known]
         return {
             "text_bytes": np.frombuffer(b"".join(encoded), np.uint8),
@@ -50,9 +50,9 @@ class TextTable:
 
 
 class ArenaTable:
-    """Numbers for arenas, that is (stream, pool) pairs: the allocator reuses a freed block only within its arena.
+    """Numbers for arenas, which are (stream, pool) pairs: the allocator reuses a freed block only within its arena.
 
-    A pool is a pair of numbers, (0, 0) the common one. `UNKNOWN_POOL` is that of entries that do not say it.
+    A pool is a pair of numbers, (0, 0) is the common one. `UNKNOWN_POOL` is that of entries that do not record it.
     """
 
     UNKNOWN_POOL = (-1, -1)
@@ -61,12 +61,12 @@ class ArenaTable:
         self.known: dict[tuple[int, int, int], int] = {}
 
     def number(self, stream: int, pool: Sequence[int] | None) -> int:
-        """Return the number of one arena."""
+        """Return the number of the arena of a stream and a pool (None: unknown), which is added if it is new."""
         first, second = self.UNKNOWN_POOL if pool is None else pool
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
-        """Return the arena of each row, int32. An entry records its pool since torch 2.12."""
+        """Return the arena number of each (stream, pool) as int32. Entries record their pool since torch 2.12."""
         first = streams[0] if len(streams) else 0
         # One stream and no pools, the usual case of older files: no need to look at a million rows one by one.
         if pools.count(None) == len(pools) and (streams == first).all():
@@ -100,7 +100,7 @@ class StackTable:
         self._candidates: dict[tuple[int, ...], list[tuple[RawFrames, StackNumber]]] = {}
 
     def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
-        """Return the stack number of each list of frames, int32; 0 for none. Each list then holds only its number."""
+        """Return the stack number of each list of frames as int32; 0 for None. Each list then has only its number."""
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
     def number(self, frames: RawFrames | None) -> int:
@@ -138,7 +138,7 @@ class StackTable:
         return known[0]
 
     def columns(self) -> dict[str, Column]:
-        """Return the frames as three columns; the stacks as frame numbers in one column, and where each stack ends."""
+        """Return three columns of the frames, one with the frame numbers of all stacks, and where each stack ends."""
         table = np.array(list(self.frames), np.int64).reshape(-1, 3)
         return {
             "frame_name": table[:, 0],
@@ -157,5 +157,5 @@ class InternTables:
         self.stacks, self.arenas = StackTable(self.texts), ArenaTable()
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of all three."""
+        """Return the columns of the texts, the stacks and the arenas."""
         return self.arenas.columns() | self.stacks.columns() | self.texts.columns()

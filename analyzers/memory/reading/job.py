@@ -16,7 +16,7 @@ BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def job_of(snapshot: Path) -> Job | None:
-    """Return the job whose run folder a snapshot lies in; None where no complete run.json is near."""
+    """Return the job in whose run folder a snapshot is; None where no complete run.json is near."""
     for folder in list(snapshot.resolve().parents)[:FOLDERS_UP]:
         try:
             return job_in_manifest(read_json(folder / "run.json"))
@@ -29,8 +29,8 @@ def job_in_manifest(manifest: Mapping[str, Any]) -> Job:
     """Return the job that a run.json describes.
 
     Raises:
-        KeyError: Something is missing.
-        msgspec.ValidationError: A value has another type than it should.
+        KeyError: A key is missing.
+        msgspec.ValidationError: A value has a wrong type.
     """
     config, model = manifest["config"], manifest.get("model", {})
     training = config["training"]

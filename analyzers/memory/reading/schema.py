@@ -8,9 +8,9 @@ from analyzers.columns import Column
 
 
 class Action(IntEnum):
-    """What one trace entry records; `UNKNOWN` are actions of recorders newer than this list.
+    """What one trace entry records; `UNKNOWN` is any action that this list does not have.
 
-    A block's memory returns at `FREE_COMPLETED`; from `FREE_REQUESTED` on it waits for the streams that use it.
+    A block's memory is free again at `FREE_COMPLETED`; from `FREE_REQUESTED` on it waits for the streams that use it.
     """
 
     ALLOC = 0
@@ -27,7 +27,7 @@ class Action(IntEnum):
 
 
 class Category(IntEnum):
-    """What a block is used for. Numbers are those of `CATEGORIES` and of the columns."""
+    """What a block is used for. The numbers are the indexes in `CATEGORIES` and the values in columns."""
 
     PARAMETERS = 0
     GRADIENTS = 1
@@ -41,7 +41,7 @@ class Category(IntEnum):
 
 
 class BlockState(IntEnum):
-    """The state of a block at the snapshot; `PENDING_FREE` waits for a stream."""
+    """The state of a block when the snapshot was taken; `PENDING_FREE` waits for a stream."""
 
     INACTIVE = 0
     ACTIVE = 1

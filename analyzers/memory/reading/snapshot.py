@@ -20,34 +20,34 @@ HISTORY_SHARE_AT_LEAST = 0.01
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The columns of one file, freshly read or memory-mapped from the cache."""
+    """The columns of one snapshot file, freshly read or memory-mapped from the cache."""
 
     columns: Columns | UnsavedColumns
 
     @property
     def recorder(self) -> Mapping[str, object]:
-        """What our own recorder wrote about the whole file; empty in a file that PyTorch wrote."""
+        """The values that our own recorder wrote about the whole file; empty in a file that PyTorch wrote."""
         values: Mapping[str, object] = self.columns.meta["recorder"]
         return values
 
     def recorded_number(self, key: str) -> int | None:
-        """Return a whole number that our own recorder wrote (`rank`, `step`, `limit_bytes`, ..); None without it."""
+        """Return an integer that our own recorder wrote (`rank`, `step`, `limit_bytes`, ..); None if it did not."""
         value = self.recorder.get(key)
         return value if isinstance(value, int) else None
 
     @property
     def limit_bytes(self) -> int | None:
-        """The memory limit of the device, where the recorder knew it."""
+        """The memory limit of the device in bytes; None where it was not recorded."""
         return self.recorded_number("limit_bytes")
 
     @property
     def made_up_segments(self) -> bool:
-        """Whether the segments are no allocator's: a recorder on a CPU writes ranges around tensors instead."""
+        """Whether no allocator reserved the segments: a recorder on a CPU writes ranges around tensors instead."""
         return bool(self.recorder.get("made_up_segments", False))
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The allocator's settings as text, nested ones as `outer.inner`."""
+        """The allocator's settings as texts by name; nested ones have the name `outer.inner`."""
         values: Mapping[str, str] = self.columns.meta["settings"]
         return values
 
@@ -59,12 +59,12 @@ class Snapshot:
 
     @cached_property
     def devices(self) -> list[int]:
-        """The devices that have entries or segments; the first one if none has."""
+        """The indexes of the devices that have trace entries or segments; [0] if none has."""
         traced = {device for device, count in enumerate(self.entry_counts) if count}
         return sorted(traced | set(self.columns["segment_device"].tolist())) or [0]
 
     def device(self, number: int) -> "DeviceTrace":
-        """Return the part of one device."""
+        """Return the entries, segments and blocks of one device."""
         return DeviceTrace(self, number)
 
     @cached_property
@@ -73,7 +73,7 @@ class Snapshot:
         return Frames(self.columns)
 
     def text(self, number: int) -> str:
-        """Return the text that has a number in the snapshot's table of texts."""
+        """Return the text with this number in the snapshot's table of texts."""
         return self.frames.text(number)
 
 
@@ -86,7 +86,7 @@ class DeviceTrace:
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of entries, which hold one device behind the other."""
+        """The rows of this device in the columns of entries, in which the devices follow one another."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 
@@ -96,7 +96,7 @@ class DeviceTrace:
         return counts[self.number] if self.number < len(counts) else 0
 
     def entry(self, name: str) -> Column:
-        """Return a column of the entries.
+        """Return a column of this device's trace entries.
 
         As read: action, addr, size, time, stack, arena, category, label. Derived: live_bytes, entry_arena,
         entry_category (see `digest.derived_columns`).
@@ -104,30 +104,33 @@ class DeviceTrace:
         return self.snapshot.columns[name][self.entry_rows]
 
     def where(self, action: Action) -> Integers:
-        """Return the indices of the entries with this action."""
+        """Return the indexes of the entries with this action."""
         return np.flatnonzero(self.entry("action") == action)
 
     @cached_property
     def segments(self) -> Integers:
-        """The rows of this device's segments."""
+        """The rows of this device's segments in the columns `segment_*`."""
         return np.flatnonzero(self.snapshot.columns["segment_device"] == self.number)
 
     @cached_property
     def blocks(self) -> Integers:
-        """The rows of this device's blocks."""
+        """The rows of this device's blocks in the columns `block_*`."""
         return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
 
     def segment(self, name: str) -> Column:
-        """Return a column of the segments: address, total (bytes), arena, large, expandable."""
+        """Return a column of this device's segments: address, total (bytes), arena, large, expandable."""
         return self.snapshot.columns[f"segment_{name}"][self.segments]
 
     def block(self, name: str) -> Column:
-        """Return a column of the blocks at the snapshot: segment (its row), address, size, requested, state, stack."""
+        """Return a column of this device's blocks at the snapshot.
+
+        Columns: segment (its row), address, size, requested, state, stack.
+        """
         return self.snapshot.columns[f"block_{name}"][self.blocks]
 
     @property
     def is_digested(self) -> bool:
-        """Whether the derived columns exist; they do not while the file is being read."""
+        """Whether the derived columns exist already; they do not while the file is being read."""
         return "lifetimes" in self.snapshot.columns.meta
 
     @cached_property
@@ -143,7 +146,7 @@ class DeviceTrace:
 
     @property
     def has_history(self) -> bool:
-        """Whether a history of more than next to nothing was recorded; else only the state at the end is known."""
+        """Whether enough allocations and frees were recorded; if not, only the state at the end is known."""
         if len(self.where(Action.OOM)):
             return True
         moved = int(self.entry("size")[np.isin(self.entry("action"), (Action.ALLOC, Action.FREE_COMPLETED))].sum())
@@ -152,5 +155,5 @@ class DeviceTrace:
 
     @property
     def reserved_bytes(self) -> int:
-        """The total size of the segments at the snapshot."""
+        """The total bytes of the segments at the snapshot."""
         return int(self.segment("total").sum())

@@ -25,7 +25,7 @@ NO_ARENA = -1
 
 @dataclass(frozen=True)
 class UsageCurve:
-    """The live bytes of one group of blocks: at the start, and after each of the `entries` that change them."""
+    """The live bytes of a group of blocks: before the first entry, and after each of the `entries` that change them."""
 
     start: int
     entries: Integers
@@ -33,7 +33,7 @@ class UsageCurve:
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The most bytes, and the first entry after which they are reached (-1: before the first)."""
+        """The highest live bytes, and the first entry after which they are reached (-1: before the first)."""
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
         position = int(self.live_bytes.argmax())
@@ -41,27 +41,27 @@ class UsageCurve:
 
     @property
     def end(self) -> int:
-        """The bytes after the last entry."""
+        """The live bytes after the last entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     def after(self, instants: Integers) -> Integers:
-        """Return the bytes after each of some entries."""
+        """Return the live bytes after each of the entries `instants`."""
         levels = np.concatenate([[self.start], self.live_bytes])
         return levels[np.searchsorted(self.entries, instants, side="right")]
 
 
 @dataclass(frozen=True)
 class BlockArenas:
-    """The arena of each block and entry of one device: a row of the columns `arena_stream` and `arena_pool`."""
+    """The arena of each block and trace entry of one device, as a row number of `arena_stream` and `arena_pool`."""
 
     replay: Replay
 
     @cached_property
     def by_block(self) -> Column:
-        """The arena of each row of `Lifetimes`; -1 where nothing says it.
+        """The arena of each row of `Lifetimes`; -1 where it is not known.
 
-        The entry that allocated a block knows its stream, and since torch 2.12 its pool. Where it does not, the segment
-        around the address at the end does, if that segment still exists.
+        The entry that allocated a block records its stream, and since torch 2.12 its pool. Where it does not, the
+        segment around the address at the end gives it, if that segment still exists.
         """
         trace = self.replay.trace
         if trace.is_digested:
@@ -103,7 +103,7 @@ class BlockArenas:
 
     @cached_property
     def pool_names(self) -> Column:
-        """The name of each arena's pool: `0.0` is the common one."""
+        """The name of each arena's pool: `0.0` is the common pool."""
         return np.array([pool_name(*pool) for pool in self.pools.tolist()], object)
 
     @cached_property
@@ -112,7 +112,7 @@ class BlockArenas:
         return np.array([f"stream {stream}" for stream in self.streams.tolist()], object)
 
     def usage(self, arenas: Integers) -> UsageCurve:
-        """Return the live bytes of the blocks in some arenas."""
+        """Return the live bytes over time of all blocks in the given arenas."""
         lives = self.replay.lifetimes
         wanted = np.zeros(len(self.streams) + 1, bool)  # one more, for NO_ARENA = -1
         wanted[arenas] = True
@@ -123,7 +123,7 @@ class BlockArenas:
 
     @cached_property
     def used(self) -> Integers:
-        """The arenas of this device's segments and blocks: those with the most bytes, as a file may name a million."""
+        """The arenas of this device's segments and blocks, those with the most bytes first, at most `POOLS_AT_MOST`."""
         trace, lives, count = self.replay.trace, self.replay.lifetimes, len(self.streams)
         arena = np.concatenate([trace.segment("arena"), self.by_block])
         size = np.concatenate([trace.segment("total"), lives.size])
@@ -134,12 +134,16 @@ class BlockArenas:
 
 
 def pool_name(first: int, second: int) -> str:
-    """Return `0.0` for the common pool, `n.0` for one of a captured graph, `0.n` for a user's torch.cuda.MemPool."""
+    """Return the name of a pool from its two numbers.
+
+    `0.0` is the common pool, `n.0` that of a captured graph, `0.n` that of a user's torch.cuda.MemPool, `?` an unknown
+    one.
+    """
     return UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
 
 
 def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
-    """Return the row of the segment (at the end) around each address; -1 where there is none."""
+    """Return the row of the segment that contains each address at the end of the trace; -1 where there is none."""
     c = trace.snapshot.columns
     order = trace.segments[np.argsort(trace.segment("address"), kind="stable")]
     if not len(order):
@@ -151,25 +155,25 @@ def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
 
 
 def stream_uses(arenas: BlockArenas) -> list[StreamUse]:
-    """Return what was allocated on each stream, the one with the highest peak first."""
+    """Return the memory use of each stream, the one with the highest peak first."""
     uses = [stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
     return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:POOLS_AT_MOST]
 
 
 def stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
-    """Return what was allocated on one stream."""
+    """Return the memory use of one stream."""
     curve = arenas.usage(np.flatnonzero(arenas.streams == stream))
     peak, index = curve.peak
     return StreamUse(stream=stream, start_bytes=curve.start, peak_bytes=peak, peak_index=index, end_bytes=curve.end)
 
 
 def pool_uses(arenas: BlockArenas) -> list[PoolUse]:
-    """Return each (pool, stream) that has segments at the end or had blocks, the most reserved first."""
+    """Return the memory use of each (pool, stream) with segments or blocks, the most reserved bytes first."""
     return sorted(each_pool(arenas), key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:POOLS_AT_MOST]
 
 
 def each_pool(arenas: BlockArenas) -> Iterator[PoolUse]:
-    """Yield the use of each arena."""
+    """Yield the memory use of each arena, which is one pool for one stream."""
     trace, c = arenas.replay.trace, arenas.replay.trace.snapshot.columns
     active = trace.block("state") != BlockState.INACTIVE
     for arena in arenas.used.tolist():

@@ -31,7 +31,7 @@ COVERED_AT_LEAST = 0.6
 
 
 def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
-    """Return the steps that recurring stacks show, numbered from 1; empty where there is no loop of five steps."""
+    """Return the steps that recurring stacks show, numbered from 1; empty where no loop of five steps shows."""
     allocations = trace.where(Action.ALLOC)
     stack = trace.entry("stack")[allocations]
     order = np.argsort(stack, kind="stable")
@@ -51,7 +51,10 @@ def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
 
 
 def recurs_evenly(positions: Integers, total: int) -> bool:
-    """Return whether a stack's ascending positions among `total` allocations lie evenly over most of them."""
+    """Return whether the allocations of a stack lie at even distances over most of a trace.
+
+    `positions` are their indexes, ascending, among all `total` allocations.
+    """
     distances = np.diff(positions)
     mean = float(distances.mean())
     return bool(distances.std() <= UNEVEN_AT_MOST * mean and mean * len(positions) >= COVERED_AT_LEAST * total)

@@ -30,9 +30,10 @@ BEFORE = -1
 class Lifetimes:
     """One row per block that ever lived; it is alive after entry k if `born <= k < died`.
 
-    `born` is -1 for blocks older than the trace; `died` is the number of entries for those alive at its end. `size` are
-    requested bytes. `stack` allocated the block, but where `freed_stack` is set it freed it: of an older block that was
-    freed nothing else is known. `category` (`UNTAGGED` without one) and `label` are as recorded.
+    `born` is -1 for blocks older than the trace; `died` is the number of entries for those alive at its end. `size` is
+    in requested bytes. `stack` is the stack that allocated the block; where `freed_stack` is set, it is the stack that
+    freed it: nothing else is known of an older block that was freed. `category` (`UNTAGGED` without one) and `label`
+    are as recorded.
     """
 
     born: Integers
@@ -45,16 +46,16 @@ class Lifetimes:
     freed_stack: Mask
 
     def alive(self, index: int) -> Integers:
-        """Return the rows alive after entry `index`."""
+        """Return the rows of the blocks alive after entry `index`."""
         return np.flatnonzero((self.born <= index) & (self.died > index))
 
     @cached_property
     def allocating_stack(self) -> Integers:
-        """The stack that allocated each block; 0, the empty stack, where only the freeing one is known."""
+        """The stack that allocated each block; 0, the empty stack, where it is not known."""
         return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
 
     def containing(self, address: int) -> Mask:
-        """Return whether each block contained an address; a block of no bytes contains its own."""
+        """Return a mask of the blocks that contained an address; a block of no bytes contains its own."""
         wanted, extent = np.uint64(address), np.maximum(self.size, 1).astype(np.uint64)
         # Compare offsets, not ends: the end of a block near 2**64 would overflow.
         inside: Mask = (self.addr <= wanted) & (wanted - self.addr < extent)
@@ -63,13 +64,13 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Replay:
-    """The allocated bytes of one device over its trace."""
+    """The allocated bytes of one device over its trace, and the blocks behind them."""
 
     trace: DeviceTrace
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """The blocks that ever lived."""
+        """The birth and death of every block that ever lived."""
         return stored_lifetimes(self.trace) if self.trace.is_digested else compute_lifetimes(self.trace)
 
     @cached_property
@@ -86,7 +87,7 @@ class Replay:
 
     @cached_property
     def changes(self) -> Integers:
-        """The bytes that each entry adds or takes away."""
+        """The bytes that each entry adds to the allocated bytes; negative for a free."""
         action = self.trace.entry("action")
         sign = (action == Action.ALLOC).astype(np.int64) - (action == Action.FREE_COMPLETED)
         changes: Integers = sign * self.trace.entry("size")
@@ -107,7 +108,7 @@ class Replay:
 
     @cached_property
     def pending_bytes(self) -> Integers:
-        """The part of `live_bytes` after each entry whose free was requested and waits for a stream."""
+        """The part of `live_bytes` after each entry that was freed but waits for a stream."""
         action = self.trace.entry("action")
         sign = (action == Action.FREE_REQUESTED).astype(np.int64) - (action == Action.FREE_COMPLETED)
         if not (sign > 0).any():
@@ -120,32 +121,32 @@ class Replay:
 
     @cached_property
     def pending_at_end(self) -> int:
-        """Bytes of the snapshot's own blocks that wait for a stream."""
+        """The bytes of the blocks in the snapshot that were freed but wait for a stream."""
         return int(self.trace.block("requested")[self.trace.block("state") == BlockState.PENDING_FREE].sum())
 
     @cached_property
     def reserved(self) -> Integers:
-        """Reserved bytes after each entry."""
+        """Bytes reserved by the allocator after each entry."""
         return reserved_bytes(self.trace)
 
     @cached_property
     def active_bytes(self) -> int:
-        """Bytes that the snapshot's own blocks say are alive at the end."""
+        """The bytes of the blocks that are in use according to the snapshot."""
         return int(self.trace.block("requested")[self.trace.block("state") != BlockState.INACTIVE].sum())
 
     @property
     def consistent(self) -> bool:
-        """Whether the replay of the entries ends at the blocks of the snapshot."""
+        """Whether replaying the entries leads to the blocks of the snapshot."""
         return self.end == self.active_bytes
 
 
 def stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes that were computed when the file was read."""
+    """Return the lifetimes that were computed and stored when the file was read."""
     return Lifetimes(**{column.name: trace.lifetime(column.name) for column in fields(Lifetimes)})
 
 
 def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes that follow from the entries and the blocks at the end."""
+    """Return the lifetimes of all blocks, from the trace entries and the blocks at the end."""
     pairs, alive, older = pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
     untraced = untraced_blocks(trace, alive)
     column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
@@ -165,12 +166,12 @@ def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
 
 
 def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
-    """Return the addresses of some blocks of the snapshot."""
+    """Return the addresses of blocks of the snapshot, given by their positions among the device's blocks."""
     return trace.block("address")[blocks]
 
 
 def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
-    """Return pairs (alloc, free) of entries, the allocs never freed, and the frees of blocks older than the trace.
+    """Return entry indexes: pairs (alloc, free), allocs never freed, and frees of blocks older than the trace.
 
     Addresses are reused, so events are sorted by address and then by time: an alloc directly followed by a free of the
     same address is one block. Two allocs in a row (an edited file) leave the first one alive.
@@ -185,13 +186,16 @@ def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Inte
 
 
 def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
-    """Return the active blocks (as positions in `trace.blocks`) that no entry of the trace allocated."""
+    """Return the active blocks (as positions in `trace.blocks`) that no entry of the trace allocated.
+
+    `alive` are the entries of the allocations that were never freed.
+    """
     traced = np.isin(trace.block("address"), trace.entry("addr")[alive])
     return np.flatnonzero((trace.block("state") != BlockState.INACTIVE) & ~traced)
 
 
 def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
-    """Return the category and the label that our recorder wrote about blocks older than the trace."""
+    """Return the category and the label that our recorder wrote about the older block at each address."""
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")
     tagged = c["older_addr"][order]

@@ -18,7 +18,7 @@ NEVER = int(np.iinfo(np.int64).max)
 
 
 class Phase(IntEnum):
-    """A phase of training; `NONE` where nothing shows one."""
+    """A phase of a training step; `NONE` where nothing shows one."""
 
     NONE = 0
     FORWARD = 1
@@ -28,26 +28,26 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class EntryWindows:
-    """Ranges of entries: entry k lies inside one if `start <= k < end`. Both columns ascend."""
+    """Ranges of trace entries: entry k is inside one if `start <= k < end`. Both columns ascend."""
 
     start: Integers
     end: Integers
 
     def contains(self, index: Integers) -> Mask:
-        """Return whether each entry lies inside a window; entries before the first (-1) do not."""
+        """Return, for each entry index, whether it is inside a range; -1, before the trace, is not."""
         if not len(self.start):
             return np.zeros(len(index), bool)
         inside: Mask = (index < self.end_after(index)) & (index >= 0)
         return inside
 
     def end_after(self, index: Integers) -> Integers:
-        """Return the end of the last window that began at or before each entry; -1 where none did."""
+        """Return, for each entry index, the end of the last range that began at or before it; -1 where none did."""
         return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
 
 
 @dataclass(frozen=True)
 class PhaseTimeline:
-    """The phase that each entry's own stack shows, and what follows from it for entries -1 to the last.
+    """The phase that the stack of each entry shows (`kind`), and for each entry the last and the next phase shown.
 
     Example: `kind` = [FORWARD, NONE, BACKWARD, NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase
     shown is FORWARD; the next BACKWARD entry from there is 2, the next FORWARD one `NEVER`. Three spans: 0-1, 2-3, 4.
@@ -57,12 +57,12 @@ class PhaseTimeline:
 
     @property
     def count(self) -> int:
-        """The number of entries."""
+        """The number of entries in the trace."""
         return len(self.kind)
 
     @cached_property
     def _last(self) -> Integers:
-        """The phase shown last after so many entries (0: before the first), so that entry k is at k + 1."""
+        """The phase shown last at or before entry k, at position k + 1; position 0 is before the first entry."""
         shown = np.where(self.kind != Phase.NONE, np.arange(1, self.count + 1), 0)
         latest = np.maximum.accumulate(np.concatenate([[0], shown]))
         return np.concatenate([[int(Phase.NONE)], self.kind])[latest]
@@ -77,27 +77,27 @@ class PhaseTimeline:
         return {phase: np.append(self._first_from(phase), NEVER) for phase in phases}
 
     def _first_from(self, phase: Phase) -> Integers:
-        """Return for each entry the first one from it on that shows the phase; `NEVER` where none does."""
+        """Return, for each entry, the first entry from it on that shows the phase; `NEVER` where none does."""
         shown = np.where(self.kind == phase, np.arange(self.count), NEVER)
         return np.minimum.accumulate(shown[::-1])[::-1]
 
     def at(self, index: Integers) -> Integers:
-        """Return the phase that each entry's own stack shows; NONE outside the trace."""
+        """Return, for each entry index, the phase that the entry's own stack shows; NONE outside of the trace."""
         if not self.count:
             return np.zeros(len(index), np.int64)
         inside = (index >= 0) & (index < self.count)
         return np.where(inside, self.kind[index * inside], int(Phase.NONE))
 
     def last(self, index: Integers) -> Integers:
-        """Return the phase that was shown last, at or before each entry."""
+        """Return, for each entry index, the phase that was shown last, at or before the entry."""
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
-        """Return, for each entry index, the index of the phase interval that it lies in."""
+        """Return, for each entry index, the number of the interval of one phase that the entry is in."""
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return the first entry after each one that shows the phase; `NEVER` where none does."""
+        """Return, for each entry index, the first later entry whose stack shows the phase; `NEVER` where none does."""
         return self._next[phase][index + 1]
 
 
@@ -111,7 +111,7 @@ class StepSpan:
 
 
 def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
-    """Return the windows of annotations whose name begins with `prefix`; one still open ends with the trace."""
+    """Return the entry ranges of annotations whose name begins with `prefix`; one still open ends with the trace."""
     bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}
     for name, is_start, index in annotations(trace):
@@ -140,12 +140,12 @@ def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 
 def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
-    """Return the annotated steps whose end the trace has."""
+    """Return the annotated steps whose end is in the trace."""
     return [step for step in annotated_steps(trace) if step.end]
 
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
-    """Return the step that entry `index` belongs to; None where no annotation says so."""
+    """Return the number of the step that entry `index` is in; None where no annotation shows it."""
     # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
     for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):
@@ -154,7 +154,7 @@ def step_at(trace: DeviceTrace, index: int) -> int | None:
 
 
 def annotations(trace: DeviceTrace) -> Iterator[tuple[str, bool, int]]:
-    """Yield (name, is START, index of the first entry after it) of this device's annotations."""
+    """Yield (name, whether it is a start, index of the first entry after it) of each annotation of this device."""
     c = trace.snapshot.columns
     rows = np.flatnonzero(c["annotation_device"] == trace.number)
     # Some recorders write device 0 for all: then every annotation counts.

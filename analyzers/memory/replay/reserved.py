@@ -9,9 +9,10 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 
 
 def reserved_bytes(trace: DeviceTrace) -> Integers:
-    """Return the reserved bytes after each entry: those at the end, less what changed since.
+    """Return the reserved bytes after each entry.
 
-    The segments of the snapshot fix the end of the curve, as a trace that begins late does not know its start.
+    The segments of the snapshot give the value at the end, from which the entries are summed backwards: a trace that
+    begins late does not know its start.
     """
     action = trace.entry("action")
     sign = np.isin(action, RESERVING).astype(np.int64) - np.isin(action, RETURNING)
@@ -22,8 +23,8 @@ def reserved_bytes(trace: DeviceTrace) -> Integers:
 def retries(trace: DeviceTrace) -> list[Retry]:
     """Return the allocations that succeeded, or failed, only after cached segments had been given back for them.
 
-    The allocator writes both at once: the `segment_free`s and the `segment_alloc` or `oom` that they made room for
-    have the same stack, which those of `torch.cuda.empty_cache` do not have.
+    The allocator writes both at once: the `segment_free`s and the `segment_alloc` or `oom` that they made room for have
+    the same stack; the frees of `torch.cuda.empty_cache` have a different one.
     """
     action, stack = trace.entry("action"), trace.entry("stack")
     request = np.flatnonzero(np.isin(action, (Action.SEGMENT_ALLOC, Action.OOM)))
@@ -34,7 +35,7 @@ def retries(trace: DeviceTrace) -> list[Retry]:
 
 
 def freed_before(trace: DeviceTrace, index: int) -> int:
-    """Return the bytes of the segments given back directly before an entry."""
+    """Return the bytes of the segments that were given back directly before entry `index`."""
     others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0
     return int(trace.entry("size")[start:index].sum())

@@ -30,7 +30,7 @@ SEGMENT_SPACING_BITS = 44
 
 @dataclass
 class Block:
-    """Part of a segment, linked with the blocks before and after it in there."""
+    """A part of a simulated segment, linked with the blocks before and after it in the segment."""
 
     start: int
     size: int
@@ -40,13 +40,13 @@ class Block:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The order of free blocks: by size, then by address, as the allocator's comparator has it."""
+        """The sort key of free blocks: size, then address, as in the allocator's comparator."""
         return self.size, self.start
 
 
 @dataclass
 class BlockPool:
-    """The small or the large blocks of one stream; `free` is sorted by `Block.key`."""
+    """The small or the large blocks of one stream, with their segments; `free` is sorted by `Block.key`."""
 
     small: bool
     expands: bool
@@ -58,7 +58,7 @@ class BlockPool:
 
     @property
     def granularity(self) -> int:
-        """Bytes that an expandable segment maps at once."""
+        """The bytes that an expandable segment maps at once."""
         return SMALL_SEGMENT if self.small else LARGE_SEGMENT
 
     def allocate(self, size: int) -> Block:
@@ -73,7 +73,7 @@ class BlockPool:
         return block
 
     def split(self, block: Block, size: int) -> None:
-        """Cut a block after `size` bytes; the rest becomes a free block."""
+        """Cut a block after `size` bytes, and add the rest as a free block."""
         tail = Block(block.start + size, block.size - size, before=block, after=block.after)
         if block.after:
             block.after.before = tail
@@ -81,7 +81,10 @@ class BlockPool:
         self.add_free(tail)
 
     def best_fit(self, size: int) -> Block | None:
-        """Return the smallest free block that is large enough; the one that can still grow only as the last resort."""
+        """Return the smallest free block of at least `size` bytes; None without one.
+
+        The last block of an expandable segment, which can still grow, is only taken if no other fits.
+        """
         position = bisect_left(self.free, (size, 0))
         fitting = [self.blocks[start] for _, start in self.free[position : position + 2]]
         if self.expands and fitting and not fitting[0].after:
@@ -89,7 +92,7 @@ class BlockPool:
         return fitting[0] if fitting else None
 
     def reserve(self, size: int) -> Block:
-        """Return a free block of at least `size` bytes from a new segment, or from more of the one that expands."""
+        """Return a free block of at least `size` bytes from a new segment, or from more of the expandable one."""
         if self.expands and self.segments:
             return self.expand(size)
         total = round_up(size, self.granularity) if self.expands else segment_size(size)
@@ -99,7 +102,7 @@ class BlockPool:
         return block
 
     def expand(self, size: int) -> Block:
-        """Map more of the one expandable segment, so that its last block has `size` bytes."""
+        """Map more of the expandable segment until its last block has at least `size` bytes; return that block."""
         start, mapped = self.segments[0]
         last = self.blocks[self.last]
         if last.free:
@@ -114,18 +117,18 @@ class BlockPool:
         return last
 
     def add_free(self, block: Block) -> None:
-        """List a block as free."""
+        """Add a block to the sorted list of free ones."""
         self.blocks[block.start] = block
         if not block.after:
             self.last = block.start
         insort(self.free, block.key)
 
     def remove_free(self, block: Block) -> None:
-        """Take a block off the list of free ones."""
+        """Remove a block from the sorted list of free ones."""
         del self.free[bisect_left(self.free, block.key)]
 
     def release(self, block: Block) -> None:
-        """Free a block in place, and merge it with free neighbours in its segment."""
+        """Free a block, and merge it with free neighbours in its segment."""
         block.free = True
         if block.before and block.before.free:
             self.remove_free(block.before)
@@ -136,7 +139,7 @@ class BlockPool:
         self.add_free(block)
 
     def merge(self, low: Block, high: Block) -> Block:
-        """Return `low`, grown by its neighbour `high`."""
+        """Extend the block `low` by its neighbour `high`, and return it."""
         self.blocks.pop(high.start, None)
         low.size += high.size
         low.after = high.after
@@ -145,7 +148,7 @@ class BlockPool:
         return low
 
     def releasable_bytes(self) -> int:
-        """Return the bytes that can be given back: free segments, or the free mapped units of one that expands."""
+        """Return the bytes that can be given back: free segments, or free mapped units of an expandable one."""
         if not self.expands:
             sizes = dict(self.segments)
             return sum(size for size, start in self.free if sizes.get(start) == size)
@@ -167,14 +170,17 @@ def segment_size(size: int) -> int:
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """Bytes reserved in the end, and those of them that can be given back to the device."""
+    """The bytes reserved at the end of a simulation, and those of them that can be given back to the device."""
 
     reserved: int
     releasable: int
 
 
 def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
-    """Return what the allocator would reserve for the requests of a recording, if it gave nothing back meanwhile."""
+    """Return what the allocator would reserve for the requests of a recording, if it gave nothing back meanwhile.
+
+    `expandable`: simulate expandable segments in place of ordinary ones.
+    """
     pools: dict[tuple[int, bool], BlockPool] = {}
     used: dict[int, tuple[BlockPool, Block]] = {}
     for stream, size, row in requests_of(replay):
@@ -193,7 +199,7 @@ def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
 
 
 def requests_of(replay: Replay) -> list[tuple[int, int, int]]:
-    """Return (stream, bytes, row of `Lifetimes`) of all requests in order of time; bytes are 0 for a free.
+    """Return (stream, bytes, row of `Lifetimes`) of every allocation and free in order of time; bytes are 0 for a free.
 
     Blocks older than the trace come first, by address: the order that packs them as they lie in the snapshot.
     """

@@ -17,10 +17,10 @@ StepTimes = tuple[int, int, int]
 
 
 def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return points (entry, step) for interpolation; step 6.25 is a quarter of the time of step 6. Both ascend.
+    """Return a table of points (entry, step) to interpolate between; 6.25 is after a quarter of the time of step 6.
 
-    By the trace's own annotations, else by the wall clock of `logged` (columns step, start_ns, end_ns); empty where
-    neither is there.
+    Both columns ascend. The steps are those of the trace's annotations, else of the wall-clock times in `logged`
+    (columns step, start_ns, end_ns); the table is empty where there is neither.
     """
     # Files that were edited or merged may step back in time; interpolation needs ascending times.
     time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
@@ -30,21 +30,21 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
 
 
 def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
-    """Return the annotated steps; one in which the memory ran out never ends, so it lasts to the last entry."""
+    """Return the annotated steps with their times; one without an end (memory ran out) lasts to the last entry."""
     last = len(time) - 1
     spans = ((s.number, s.start, last if s.end is None else min(s.end, last)) for s in annotated_steps(trace))
     return [(number, int(time[start]), int(time[end])) for number, start, end in spans if start <= end]
 
 
 def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
-    """Return the logged steps that overlap the trace."""
+    """Return the logged steps that overlap the trace, with their times."""
     begin, end = (logged[name].to_numpy() // 1000 for name in ("start_ns", "end_ns"))
     overlaps = (end >= time[0]) & (begin <= time[-1])
     return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
 
 
 def points_of(span: StepTimes, time: Integers) -> Iterator[tuple[int, float]]:
-    """Yield (entry, step) at some entries of a step."""
+    """Yield (entry, step with its fraction) at some entries of a step."""
     number, begin, end = span
     first, last = np.searchsorted(time, (begin, end))
     entries = np.unique(np.linspace(first, last, POINTS).astype(np.int64))

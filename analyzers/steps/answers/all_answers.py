@@ -17,7 +17,9 @@ from analyzers.steps.table import Steps
 
 
 def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
-    """Return the answer to each question; the options' rank and step narrow only `ranks`.
+    """Return the answers to all questions about the step logs.
+
+    The rank and the step that `options` select narrow only `StepsData.ranks`; all other answers cover the whole run.
 
     Raises:
         InputError: There is no such rank or step.

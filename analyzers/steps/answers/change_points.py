@@ -33,7 +33,7 @@ LONGEST_SERIES = 2000
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of constant level: indices `begin` to `end` (exclusive), and the median of its values."""
+    """Neighbouring values at a constant level: indices `begin` to `end` (exclusive), and the values' median."""
 
     begin: int
     end: int
@@ -41,7 +41,7 @@ class Segment:
 
 
 def segments(values: Floats) -> list[Segment]:
-    """Return the stretches of constant level, in order; a single one if the level does not change."""
+    """Return the segments of a series between which its level changes, in order; a single one if it does not change."""
     block = -(-len(values) // LONGEST_SERIES)
     # Values after the last whole block belong to the last segment.
     whole = len(values) // block * block
@@ -53,16 +53,19 @@ def segments(values: Floats) -> list[Segment]:
 
 
 def penalty(values: Floats) -> float:
-    """Return the cost of a cut: PENALTY log n, times (1 + r) / (1 - r) for neighbours with correlation r."""
+    """Return what each cut adds to the cost of a segmentation, so that noise alone is not cut.
+
+    It is PENALTY log n, times (1 + r) / (1 - r) where neighbouring values have the correlation r.
+    """
     correlation = neighbour_correlation(values)
     return float(PENALTY * np.log(max(len(values), 2)) * (1 + correlation) / (1 - correlation))
 
 
 def neighbour_correlation(values: Floats) -> float:
-    """Return the correlation of neighbours, 0 to 0.8, from differences over one and two steps.
+    """Return the correlation of neighbouring values, limited to 0 to 0.8; 0 for a series too short to estimate it.
 
-    Differences have variances 2 s^2 (1 - r) and 2 s^2 (1 - r^2), whose ratio is 1 + r. Unlike the usual estimate, a few
-    changes of level do not raise it.
+    It is estimated from the differences of values one and two apart: these have the variances 2 s^2 (1 - r) and 2 s^2
+    (1 - r^2), whose ratio is 1 + r. Unlike the usual estimate, a few changes of level do not raise it.
     """
     if len(values) < 3 * SHORTEST:
         return 0.0
@@ -71,7 +74,7 @@ def neighbour_correlation(values: Floats) -> float:
 
 
 def standard_ranks(values: Floats) -> Floats:
-    """Return the ranks of the values, scaled to mean 0 and variance 1; equal values share their mean rank."""
+    """Return each value's rank in sorted order, scaled to mean 0 and variance 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     spread = ranks.std()
@@ -79,7 +82,7 @@ def standard_ranks(values: Floats) -> Floats:
 
 
 def cheapest_cuts(values: Floats, cut_cost: float) -> list[int]:
-    """Return the indices at which the cheapest segmentation cuts.
+    """Return the indices at which new segments begin in the segmentation of lowest cost; `cut_cost` is added per cut.
 
     `cost[end]` is the cost of the best segmentation of the first `end` values: the best of all `cost[begin]` plus the
     squared distances within `begin..end`, which cumulative sums give at once, plus the cost of a cut.

@@ -9,7 +9,10 @@ from analyzers.steps.table import Steps
 
 @dataclass(frozen=True)
 class CountMismatch:
-    """Ranks that, by the end of a step, had issued `difference` more collectives than most (fewer: below 0)."""
+    """Ranks that had issued more or fewer collectives of process group `group` than most ranks by the end of `step`.
+
+    `difference` is by how many collectives the first of `ranks` differs: above 0 it issued more, below 0 fewer.
+    """
 
     step: int
     ranks: list[int]
@@ -18,7 +21,7 @@ class CountMismatch:
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
-    """Return, for each process group, the first step at whose end the sequence numbers of the ranks differ."""
+    """Return the mismatch of each process group at the first step at whose end its ranks had issued unequal numbers."""
     mismatches = []
     for group in map(str, steps.seqs):
         table = steps.grid(steps.seqs[group], steps.seqs[group] >= 0).dropna()
@@ -29,7 +32,10 @@ def count_mismatches(steps: Steps) -> list[CountMismatch]:
 
 
 def mismatch(group: str, numbers: "pd.Series[float]", step: int) -> CountMismatch:
-    """Return which ranks differ from most ranks in a step, and by how many collectives the first of them does."""
+    """Return which ranks differ from most ranks in a step, and by how many collectives the first of them differs.
+
+    `numbers` holds the sequence number of each rank's last collective of the process group by the end of the step.
+    """
     # With two ranks both numbers are equally frequent: the higher one counts as usual, as ranks rather skip than add.
     usual = numbers.mode().max()
     unusual = numbers[numbers != usual]

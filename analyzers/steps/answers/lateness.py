@@ -50,11 +50,12 @@ LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 
 @dataclass(frozen=True)
 class Lateness:
-    """Seconds per step (rows: those that all ranks finished) and rank (columns).
+    """How late each rank is: tables in seconds, a row per step that all ranks finished and a column per rank.
 
-    `excess`: how much later than the others a rank is. `by_cause`: how much longer than the others it takes for each
-    cause. `usual`: what the others need in each step. `step_s`: how long the step took. `by_processor`: whether
-    computing was measured in processor time. `all_tagged`: whether all ranks did more than train in the step.
+    `excess` is how much later a rank is than the others, `by_cause` how much longer than the others it takes for each
+    cause. The other series have a value per step: `usual` is the work of a typical rank (s), `step_s` the duration of
+    the step (s), `all_tagged` whether all ranks did more than train in it. `by_processor`: whether computing was
+    measured in processor time.
     """
 
     excess: pd.DataFrame
@@ -69,15 +70,12 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether lateness can be computed.
-
-        There are several ranks, and the logs record work before the ranks synchronise.
-        """
+        """Whether there are several ranks and their logs record work before the ranks synchronise."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
 def lateness(steps: Steps) -> Lateness:
-    """Return how late each rank is in every step that all ranks finished, but the first ones after each start."""
+    """Return how late each rank is in every step that all ranks finished, except the warm-up steps after each start."""
     # The first steps after a start compile, allocate and fill caches: there each rank is late in its own way.
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()
     # On CUDA processor time is mostly spent spinning in launches and syncs; it says nothing about the work.
@@ -98,7 +96,8 @@ def lateness(steps: Steps) -> Lateness:
 def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
     """Return each rank's own work in seconds, as one [step, rank] table per cause.
 
-    Compute is measured in processor time; other causes, which involve no waiting for ranks, in wall time.
+    Computing is measured in processor time, the other causes in wall time, as they involve no waiting for other ranks.
+    `usable` is a mask of the rows of `steps.table` that count.
     """
     clocks = {c: steps.cpu if c is Cause.COMPUTE else steps.phases for c in PHASES_OF if c is not Cause.UNRECORDED}
     return {cause: steps.grid(clock.total(PHASES_OF[cause]), usable) for cause, clock in clocks.items()}
@@ -107,7 +106,7 @@ def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
 def unrecorded_work(
     steps: Steps, usable: Mask, work: Mapping[Cause, pd.DataFrame], step_s: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the time outside of the phases by which a rank makes the others wait.
+    """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
 
     A script may sleep, read or log there; but a rank may also wait there for the others, whose extra work is then in
     the phases. So only what exceeds the extra work of every other rank counts, and only if it is much of a step.
@@ -125,7 +124,7 @@ def unrecorded_work(
 
 
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return the flags of each column that lie in a stretch of which nearly all are set.
+    """Return `flags` ([step, rank]) without those outside of a stretch of steps in which nearly all are set.
 
     On a machine with more processes than cores any rank loses a slice of time now and then: that is no straggler.
     """
@@ -140,7 +139,7 @@ def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 
 def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
-    """Return time by cause in the phases that wait for no other rank."""
+    """Return, per cause, a [step, rank] table of seconds in phases in which a rank waits for no other rank."""
     work = {}
     for cause, names in PHASES_OF.items():
         local = [phase_s(steps, name) for name in names if name in LOCAL_PHASES and name in steps.phases]
@@ -150,12 +149,18 @@ def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
 
 
 def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
-    """Return a phase in seconds, by the device's clock where it has one: the host's only covers the launching."""
+    """Return the seconds of a phase per row of `steps.table`, by the device's clock where recorded, else by the host's.
+
+    On a device the host's time of a phase covers only the launching of kernels.
+    """
     return steps.device[phase] if phase in steps.device else steps.phases[phase]
 
 
 def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFrame:
-    """Return how far each rank is behind the others at the end of the phase where that is most."""
+    """Return each rank's largest delay (s) behind the others at the end of any phase of a step.
+
+    The result is a [step, rank] table.
+    """
     phase_end = delay = np.zeros(step_s.shape)
     rows = steps.grid_rows(step_s.index)
     for phase in PHASE_ORDER:
@@ -168,22 +173,25 @@ def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFr
 
 
 def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
-    """Return the element-wise sum of [step, rank] tables, restricted to the steps of `like`."""
+    """Return the element-wise sum of [step, rank] tables, restricted to the steps (rows) of the table `like`."""
     return sum((rows_of(grid, like) for grid in grids), like * 0.0)
 
 
 def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a [step, rank] table whose steps `like` has; the table itself, not a copy, if it has all."""
+    """Return the rows of a [step, rank] table for the steps of the table `like`.
+
+    The table is returned as it is, not copied, if it has no other steps.
+    """
     return grid if len(grid) == len(like) else grid.loc[like.index]
 
 
 def excess_over_others(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much each rank exceeds the others in every step."""
+    """Return each value of a [step, rank] table minus the value of a typical rank in that step."""
     return grid.sub(others(grid), axis=0)
 
 
 def others(grid: pd.DataFrame) -> "pd.Series[float]":
-    """Return what the other ranks have in each step: the lower median over ranks."""
+    """Return, for each step of a [step, rank] table, the value of a typical rank: the lower median over ranks."""
     return pd.Series(lower_median(grid.to_numpy()), index=grid.index)
 
 

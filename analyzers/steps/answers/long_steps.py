@@ -28,7 +28,7 @@ MAIN_SHARE = 0.6
 
 
 def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
-    """Return the single steps that took far longer than usual, in order; none where long steps recur.
+    """Return the few steps that took far longer than the steps around them, in order; none where long steps recur.
 
     Example: of 1000 steps of 0.6 s one takes 90 s and no other more than 0.9 s: that one is a stall. With a checkpoint
     of 30 s every 50 steps there is none, as these recur.
@@ -44,7 +44,7 @@ def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
 
 
 def plain_times(steps: Steps) -> "pd.Series[float]":
-    """Return the seconds of each step that only trained, as the median over ranks, without those of a warm-up."""
+    """Return the seconds of each step that only trained (median over ranks), without warm-up steps."""
     table = steps.table
     position = table.groupby(["rank", "session"]).cumcount().to_numpy()
     usable = steps.plain.to_numpy() & (position >= WARM_UP)
@@ -52,7 +52,11 @@ def plain_times(steps: Steps) -> "pd.Series[float]":
 
 
 def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
-    """Return the indices of steps that are stalled, if these are single ones."""
+    """Return the ascending indices of the steps that stalled.
+
+    Empty where so many or so similar steps are long that they recur. `usual` is, for each step, the median duration of
+    the steps around it.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(usual > 0, seconds / usual, 1.0)
     noise = robust_deviation(np.log(np.maximum(ratio, 1e-9)))
@@ -70,7 +74,11 @@ def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
 
 
 def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, usual: float, total: float) -> LongStep:
-    """Return a stalled step with the rank and the phase that explain it."""
+    """Return a stalled step with the ranks that the others waited for and the phase that took the time.
+
+    `seconds` is its duration, `usual` that of the steps around it, and `total` the sum of all step times, all in
+    seconds.
+    """
     return LongStep(
         step=step,
         duration_s=float(seconds),
@@ -82,7 +90,10 @@ def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, us
 
 
 def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -> list[int]:
-    """Return the rank that made the others wait in a step; all where none did, or the logs do not show it."""
+    """Return the ranks whose lateness explains most of the extra time `extra_s` of a step.
+
+    These are all ranks where no rank explains it, or the logs do not show lateness.
+    """
     if late is None or not late.is_known or step not in late.excess.index:
         return steps.ranks
     excess = late.excess.to_numpy()[int(np.searchsorted(late.excess.index.to_numpy(), step))]
@@ -91,7 +102,10 @@ def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -
 
 
 def main_phase(steps: Steps, step: int, extra_s: float) -> str:
-    """Return the phase that most of the extra time of a step went to, on the rank where that is most."""
+    """Return the phase that explains most of the extra time `extra_s` of a step, or an empty text.
+
+    The phase's time is that of the rank on which it took longest.
+    """
     rows = (steps.table["step"] == step).to_numpy()
     extra = {
         name: float(steps.phases.at(name, rows).max() - np.median(steps.phases.at(name, slice(None))))

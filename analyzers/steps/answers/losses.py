@@ -35,7 +35,7 @@ RISE_VALUES, RISE_SHARE = 20, 0.05
 
 
 class Quantity(StrEnum):
-    """What may become NaN or infinite."""
+    """The logged number that became NaN or infinite."""
 
     LOSS = "loss"
     GRAD_NORM = "gradient norm"
@@ -43,9 +43,9 @@ class Quantity(StrEnum):
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The first step whose loss or gradient norm is NaN or infinite, and the ranks on which that began.
+    """The first step whose loss or gradient norm is NaN or infinite, and the ranks whose logs show it in that step.
 
-    `finite_from`: the step from which on all values are finite again, as after steps that a loss scaler skipped.
+    `finite_from` is the step from which on all values are finite again, as after steps that a loss scaler skipped.
     """
 
     step: int
@@ -55,7 +55,7 @@ class NonFinite:
 
 
 def events(steps: Steps) -> list[Event]:
-    """Return all events of loss and gradient norm, in order of steps."""
+    """Return all spikes, jumps, rises and plateaus of the loss and the gradient norm, in order of steps."""
     loss, norm = mean_by_step(steps, "loss"), mean_by_step(steps, "grad_norm")
     all_events = spikes(EventKind.LOSS_SPIKE, loss, SPIKE, SPIKE_SHARE)
     all_events += spikes(EventKind.GRAD_NORM_JUMP, norm, JUMP, JUMP_SHARE)
@@ -64,13 +64,13 @@ def events(steps: Steps) -> list[Event]:
 
 
 def mean_by_step(steps: Steps, name: str) -> "pd.Series[float]":
-    """Return the finite values of `loss` or `grad_norm` by step, as the mean over the ranks that log them."""
+    """Return the mean over ranks of the finite values of column `name` (`loss` or `grad_norm`), indexed by step."""
     finite = steps.table[steps.table[f"{name}_state"] == FINITE]
     return finite.groupby("step")[name].mean()
 
 
 def first_nonfinite(steps: Steps) -> NonFinite | None:
-    """Return where the loss or the gradient norm first became NaN or infinite."""
+    """Return the first step whose loss or gradient norm is NaN or infinite, with its ranks; None if there is none."""
     table = steps.table
     broken = table[(table["loss_state"] == BROKEN) | (table["grad_norm_state"] == BROKEN)]
     if broken.empty:
@@ -85,13 +85,20 @@ def first_nonfinite(steps: Steps) -> NonFinite | None:
 
 
 def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
-    """Return the first step after the last broken one, where enough finite values of the loss follow; else None."""
+    """Return the first step after `last_broken`, the last step with NaN or infinity, that has a finite loss.
+
+    None where too few steps with a finite loss follow.
+    """
     after = table[(table["step"] > last_broken) & (table["loss_state"] == FINITE)]["step"]
     return int(after.min()) if after.nunique() >= FINITE_AT_LEAST else None
 
 
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:
-    """Return the values far above those before them, the highest first; neighbouring high values make one event."""
+    """Return events for the values far above the values before them, the highest first.
+
+    A run of high values is one event. A value is far above if it exceeds the expected value by `deviations` robust
+    standard deviations and by the share `share` of that value.
+    """
     if len(values) <= BEFORE_AT_LEAST:
         return []
     numbers, index = np.asarray(values, dtype=float), values.index.to_numpy()
@@ -115,12 +122,12 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
 
 
 def height(event: Event) -> float:
-    """Return by how much an event exceeds the level before it."""
+    """Return by how much the value of an event exceeds the level before it."""
     return (event.value or 0.0) - (event.before or 0.0)
 
 
 def expected_values(numbers: Floats) -> Floats:
-    """Return what each value should be near: the median of the RECENT values before it; NaN for the first ones.
+    """Return the level expected of each value: the median of the RECENT values before it; NaN for the first ones.
 
     So few, because a loss falls fast at first: the median of many would be so high above it that no spike reaches it.
     """
@@ -132,11 +139,12 @@ def expected_values(numbers: Floats) -> Floats:
 
 
 def usual_excess(excess: Floats) -> Floats:
-    """Return the robust deviation of the relative excess around each value, from the WINDOW before it and from all.
+    """Return, for each value, the robust standard deviation of the relative excess: what noise alone makes usual.
 
-    It is taken from differences of neighbours (hence the sqrt(2)), which a falling loss does not raise. The larger one
-    counts: a few values in a row may be close together by chance. Heavy tails raise it: a value of a rank among the
-    highest, such as the 30th of 2000, says how far they reach.
+    `excess` is each value minus the expected one, relative to the expected one. The deviation is taken from differences
+    of neighbours (hence the sqrt(2)), which a falling loss does not raise. Of the deviation in the WINDOW before a
+    value and that of the whole series the larger one counts: a few values in a row may be close together by chance.
+    Heavy tails raise it: a value of a rank among the highest, such as the 30th of 2000, says how far they reach.
     """
     distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
     overall = MAD_TO_STD * float(np.nanmedian(distances))
@@ -149,7 +157,10 @@ def usual_excess(excess: Floats) -> Floats:
 
 
 def medians_before(values: Floats) -> Floats:
-    """Return the median of the WINDOW values before each one; NaN for the first ones, which have too few."""
+    """Return, for each value, the median of the WINDOW values before it.
+
+    It is NaN for the first values, which have too few before them.
+    """
     medians = np.full(len(values), np.nan)
     whole = min(len(values), RECENT + 1 + WINDOW)
     for at in range(RECENT + BEFORE_AT_LEAST, whole):
@@ -162,7 +173,10 @@ def medians_before(values: Floats) -> Floats:
 
 
 def rise(values: "pd.Series[float]") -> Event | None:
-    """Return the rise of a loss that ends clearly above its lowest level and stays there."""
+    """Return the rise of a loss that ends clearly above its lowest level and stays there; None if it does not.
+
+    `values` is the loss by step.
+    """
     if len(values) < 3 * RISE_VALUES:
         return None
     # A median over many values: one spike at the end is no rise.
@@ -179,7 +193,10 @@ def rise(values: "pd.Series[float]") -> Event | None:
 
 
 def plateau(values: "pd.Series[float]") -> Event | None:
-    """Return where a loss that fell does so no more: even the upper bound of its slope is next to nothing."""
+    """Return where a loss that fell before stopped falling; None if it did not.
+
+    `values` is the loss by step. Even the upper bound of the slope over its last part must be next to nothing.
+    """
     last = values.iloc[int(len(values) * PLATEAU_FROM) :]
     if len(last) < PLATEAU_VALUES:
         return None
@@ -196,7 +213,7 @@ def plateau(values: "pd.Series[float]") -> Event | None:
 
 
 def trend(numbers: Floats) -> tuple[float, float]:
-    """Return the least-squares slope per value, and its standard error.
+    """Return the least-squares slope per index of a series, and the slope's standard error.
 
     The squared error grows by (1 + r) / (1 - r) where neighbours have correlation r: they are worth fewer values then.
     """

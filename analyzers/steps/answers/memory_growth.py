@@ -26,7 +26,7 @@ class Growth:
 
 
 def memory_growth(steps: Steps) -> list[Growth]:
-    """Return the ranks whose memory rises in nearly every step.
+    """Return the growth of each rank whose memory rises in nearly every step.
 
     Warm-up steps do not count, nor steps in which our recorders worked: their buffers are part of the process's memory.
     """

@@ -14,7 +14,7 @@ LONG_RUN_NS = 600 * 10**9
 
 
 class Part(StrEnum):
-    """A part of the time that may cost too much."""
+    """A part of the wall time that may cost too much."""
 
     DATA = "data"
     CHECKPOINT = "checkpoint"
@@ -23,7 +23,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Overhead:
-    """A part that takes `share` of the time: `seconds` of each step (data), or of the whole run (the others)."""
+    """A part that takes the share `share` of the time.
+
+    `seconds` is the waiting per step for `Part.DATA`, and the sum over the whole run for the other parts.
+    """
 
     part: Part
     share: float
@@ -31,7 +34,7 @@ class Overhead:
 
 
 def overheads(data: StepsData) -> list[Overhead]:
-    """Return the parts that take too much of the time on most ranks; none of a run of few steps."""
+    """Return the parts that take too much of the time on most ranks; empty for a run of few steps."""
     if max(rank.steps for rank in data.ranks) < STEPS_AT_LEAST:
         return []
     waiting = data_overhead(data)
@@ -39,7 +42,7 @@ def overheads(data: StepsData) -> list[Overhead]:
 
 
 def data_overhead(data: StepsData) -> Overhead | None:
-    """Return what most ranks wait for their data in a typical step, if that is too much."""
+    """Return how long most ranks wait for data in a typical step; None if that is not too much."""
     waits = [(rank.phases.get("data_wait", 0.0), rank.median_step_s) for rank in data.ranks]
     timed = [(wait / step, wait) for wait, step in waits if step]
     # The lower median: with two ranks both must wait.
@@ -48,7 +51,7 @@ def data_overhead(data: StepsData) -> Overhead | None:
 
 
 def run_overheads(data: StepsData) -> list[Overhead]:
-    """Return what blocking checkpoints and restarts cost, where that is too much of the run."""
+    """Return what blocking checkpoints and restarts cost, for each of the two that takes too much of the run."""
     if data.goodput is None:
         return []
     wall, parts = data.goodput.wall_ns, data.goodput.parts

@@ -17,7 +17,10 @@ COST = 0.03
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:
-    """Return the causes for which even the fastest rank was stalled in some steps, the costliest first."""
+    """Return the stalls that even the fastest rank had, one entry per cause and the costliest first.
+
+    Only causes with several such steps are reported, which together cost enough.
+    """
     step_s = steps.grid(steps.table["dur_s"], steps.plain).dropna().median(axis=1)
     if len(step_s) < STEPS_AT_LEAST:
         return []
@@ -27,7 +30,10 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
 
 
 def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
-    """Return the steps stalled by one cause; `step_s` are the seconds of each plain step."""
+    """Return the steps in which every rank lost time to one cause; None where they are few or cost little.
+
+    `step_s` is the duration in seconds of each plain step, indexed by step.
+    """
     # The minimum over ranks: what the fastest rank had to wait for is no straggler of its own.
     fastest = steps.grid(steps.phases.total(PHASES_OF[cause])).min(axis=1).loc[step_s.index]
     extra = fastest - float(fastest.median())

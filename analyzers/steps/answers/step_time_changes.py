@@ -18,7 +18,7 @@ TINY_S = 1e-9
 
 
 def step_time_changes(steps: Steps) -> list[Change]:
-    """Return the changes of the typical time of plain steps (the median over ranks), in order."""
+    """Return the changes of the typical duration of plain steps (the median over ranks), in order of steps."""
     plain = steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna()
     if len(plain) < STEPS_AT_LEAST:
         return []
@@ -32,15 +32,16 @@ def step_time_changes(steps: Steps) -> list[Change]:
 
 
 def smallest_share(steps: Steps) -> float:
-    """Return the smallest relative change that is reported."""
+    """Return the smallest relative change of the step time that is reported."""
     return SHARE_ON_CPU if steps.device_type == "cpu" else SHARE_AT_LEAST
 
 
 def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
-    """Return the first and last third of a drift; nothing where segments fit the values better than a line.
+    """Return two segments, the first and the last third, if the values drift steadily along a line.
 
-    The line runs through the medians of both thirds (a resistant line, Tukey 1977), and the sums of absolute distances
-    are compared, so that outliers decide neither.
+    Otherwise the list is empty. `levels` are the segments of constant level that are compared with the line. The line
+    runs through the medians of both thirds (a resistant line, Tukey 1977), and the sums of absolute distances are
+    compared, so that outliers decide neither.
     """
     third, index = len(values) // 3, np.arange(len(values))
     rise = np.median(values[-third:]) - np.median(values[:third])
@@ -53,7 +54,7 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments without the cuts that change the level by less than a share, the smallest ones first."""
+    """Return the segments after merging neighbours whose levels differ by less than `share` of the first."""
     merged = list(levels)
     while len(merged) > 1:
         changes = [abs(b.level - a.level) / max(a.level, TINY_S) for a, b in pairwise(merged)]
@@ -67,7 +68,10 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
 
 
 def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
-    """Return the change from one segment to the next, with the change of each phase; a drift begins with its first."""
+    """Return the change of step time between two segments, with the change of each phase in seconds.
+
+    `plain` holds the seconds of each plain step. A drift is dated to the begin of segment `a`, a step to that of `b`.
+    """
     before, after = (plain.index[segment.begin : segment.end] for segment in (a, b))
     begin = b.begin if kind is ChangeKind.STEP else a.begin
     return Change(
@@ -80,6 +84,9 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
 
 
 def phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
-    """Return the median seconds of a phase over ranks and the plain steps between the first and last given ones."""
+    """Return the median seconds of a phase over all ranks and the plain steps between two ends of `numbers`.
+
+    `numbers` holds ascending step numbers; only its first and last one count.
+    """
     rows = steps.plain & steps.table["step"].between(numbers[0], numbers[-1])
     return float(np.median(steps.phases.at(phase, rows.to_numpy())))

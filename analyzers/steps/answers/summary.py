@@ -13,7 +13,7 @@ from analyzers.steps.table import Steps
 
 
 def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
-    """Return one entry per rank, over all steps or only the given rank and step.
+    """Return one entry per rank, over all of its steps or only over the given rank and step.
 
     Raises:
         InputError: There is no such rank or step.
@@ -30,7 +30,10 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
 
 
 def typical_rows(steps: Steps, selected: Mask) -> Mask:
-    """Return which of the selected rows medians are taken over: a rank's plain steps, or all timed ones if none is."""
+    """Return a mask of the selected rows that medians are taken over.
+
+    These are a rank's plain steps, or all of its timed steps if none is plain.
+    """
     plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
     timed = selected & steps.table["dur_s"].notna().to_numpy()
     # A rank whose every step evaluates or saves would have no median at all.
@@ -40,7 +43,11 @@ def typical_rows(steps: Steps, selected: Mask) -> Mask:
 
 @dataclass(frozen=True)
 class Medians:
-    """Medians over typical `rows`, one value per rank in order: seconds, and tokens per step."""
+    """Medians over typical steps, as arrays with one value per rank in the order of `Steps.ranks`.
+
+    `rows` is the mask of the typical rows. `step` is the duration, `mad` its median absolute deviation and `phases` the
+    time by clock and phase, all in seconds; `tokens` counts tokens per step.
+    """
 
     rows: Mask
     step: Floats
@@ -50,7 +57,10 @@ class Medians:
 
     @classmethod
     def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
-        """Return the medians of all ranks, computed at once: a group-by per rank and phase is far slower."""
+        """Return the medians of each rank over the rows of the mask `rows`.
+
+        They are computed at once, as a group-by per rank is far slower.
+        """
         times = steps.table["dur_s"].to_numpy()
         step = steps.by_rank(times, rows)
         clocks = {"phases": steps.phases, "cpu": steps.cpu, "device": steps.device}
@@ -64,7 +74,7 @@ class Medians:
 
 
 def rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> RankSteps:
-    """Return the entry of the rank with this code (its index in `steps.ranks`), from its selected rows."""
+    """Return the summary of one rank: `code` is its index in `steps.ranks`, `rows` are its selected row numbers."""
     column = {
         name: steps.table[name].to_numpy()[rows] for name in ("rank", "step", "memory_bytes", "loss", "loss_state")
     }

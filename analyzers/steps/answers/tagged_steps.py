@@ -7,7 +7,10 @@ from analyzers.steps.table import NOT_PLAIN, Steps
 
 
 def tagged_steps(steps: Steps) -> dict[str, TaggedSteps]:
-    """Return the steps with each tag that occurs, in the order of NOT_PLAIN; a step with two tags counts in both."""
+    """Return, for each tag that occurs, the number of its steps and their median duration, in the order of NOT_PLAIN.
+
+    A step with two tags counts for both.
+    """
     tags = steps.table["tags"]
     counted = {}
     for tag in NOT_PLAIN:

@@ -109,7 +109,7 @@ RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a name means: a quantity, its preference among others of that quantity (0 is best), and the unit."""
+    """The meaning of a column's name: a quantity, a preference among its names (0 is best), and the unit."""
 
     quantity: Quantity
     preference: int
@@ -118,7 +118,10 @@ class Meaning:
 
 @lru_cache(maxsize=4096)
 def meaning_of(name: str) -> Meaning | None:
-    """Return what the name of a column means; None for what is no known quantity of a training step."""
+    """Return the quantity and unit that the name of a column stands for.
+
+    None if it is no known quantity of a training step.
+    """
     words = words_of(RUN_PREFIX.sub("", name))
     if not words or OTHER_SPLITS.intersection(words) or words[-1] in STATISTICS:
         return None
@@ -141,7 +144,7 @@ def words_of(name: str) -> list[str]:
 
 
 def split_unit(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of a name without the unit at their end, and that unit."""
+    """Return the words of a name without the unit at their end, and that unit; an empty text where there is no unit."""
     if len(words) < 2 or words[-2] == "per" or not (words[-1] in TIME_UNITS or words[-1] in SIZE_UNITS):
         return words, ""
     kept = words[:-1]
@@ -149,7 +152,7 @@ def split_unit(words: list[str]) -> tuple[list[str], str]:
 
 
 def without_scope(words: list[str]) -> list[str]:
-    """Return the words of a name without those that only say that it is of the training."""
+    """Return the words of a name without leading ones such as `train` that only say that it belongs to the training."""
     begin = 0
     while begin < len(words) - 1 and words[begin] in SCOPES:
         begin += 1

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Quantity(StrEnum):
-    """What a column in the log of a different trainer can mean."""
+    """A quantity that a column in the log of a different trainer can stand for."""
 
     STEP = "step"
     LOSS = "loss"
@@ -22,7 +22,7 @@ class Quantity(StrEnum):
 
 
 class NumberedBy(StrEnum):
-    """How the rows of a log got their step numbers."""
+    """The source from which the rows of a log got their step numbers."""
 
     COLUMN = "column"
     EPOCH = "epoch"

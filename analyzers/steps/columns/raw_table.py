@@ -15,11 +15,11 @@ NAME_LENGTH = 200
 
 @dataclass
 class RawTable:
-    """Columns by name, float64, NaN where a row has no value.
+    """A log as its file has it: float64 columns by the writer's names, NaN where a row has no value.
 
-    `written_nan` marks, for the columns that have any, the rows in which NaN was written. `texts` names the columns
-    that are no numbers, `omitted` counts columns beyond COLUMNS_AT_MOST, `damaged` unreadable lines; `torn`: the last
-    line is truncated. `writer_units` are units that the writer's other columns imply, by column.
+    `written_nan` marks, for the columns that have any, the rows in which NaN itself was written. `texts` names the
+    columns whose values are no numbers, `omitted` counts values beyond COLUMNS_AT_MOST columns, `damaged` counts
+    unreadable lines, and `torn` says whether the last line is truncated.
     """
 
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -33,7 +33,10 @@ class RawTable:
         return len(next(iter(self.columns.values()), ()))
 
     def stored(self, file: int) -> tuple[dict[str, Column], dict[str, Any]]:
-        """Return the columns under names that a file can have, and the rest as JSON-able data."""
+        """Return the columns under names that a stored array can have, and the rest of the table as JSON-able data.
+
+        `file` is the index of the log among those read together; it becomes part of the names.
+        """
         names = list(self.columns)
         columns: dict[str, Column] = {f"raw{file}.{i}": self.columns[name] for i, name in enumerate(names)}
         columns |= {f"nan{file}.{names.index(name)}": mask for name, mask in self.written_nan.items()}
@@ -42,7 +45,7 @@ class RawTable:
 
     @classmethod
     def from_stored(cls, columns: Mapping[str, Column], meta: Mapping[str, Any], file: int) -> "RawTable":
-        """Return the table of the file with this number, from what `stored` returned."""
+        """Return the table of the log with index `file` from the columns and the data that `stored` returned."""
         names = meta["raw"]["names"]
         return cls(
             {name: columns[f"raw{file}.{i}"] for i, name in enumerate(names)},
@@ -55,7 +58,7 @@ class RawTable:
 
 
 class RowCollector:
-    """Collects rows of named numbers; a name that a row lacks becomes NaN."""
+    """A builder of a RawTable from rows of named numbers; a name that a row lacks becomes NaN."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -65,13 +68,13 @@ class RowCollector:
         self.omitted = 0
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Append a row."""
+        """Append a row, given as numbers by column name."""
         for name, value in row.items():
             self.set(self.count, name, value)
         self.count += 1
 
     def set(self, row: int, name: str, value: float) -> None:
-        """Set a value of a row that was added before, or of the next one."""
+        """Set the value of column `name` in row number `row`, which was added before or is the next one."""
         if name not in self._values:
             if len(self._values) >= COLUMNS_AT_MOST:
                 self.omitted += 1
@@ -82,12 +85,12 @@ class RowCollector:
         self._values[name].append(value)
 
     def note_text(self, name: str) -> None:
-        """Take note of a column that is no number."""
+        """Record the name of a column whose values are no numbers."""
         if len(self._texts) < COLUMNS_AT_MOST:
             self._texts[shortened(name)] = None
 
     def table(self) -> RawTable:
-        """Return the rows as columns."""
+        """Return the collected rows as a table of columns."""
         table = RawTable(texts=[name for name in self._texts if name not in self._values], omitted=self.omitted)
         for name, values in self._values.items():
             rows, numbers = np.array(self._rows[name], dtype=np.int64), np.array(values, dtype=np.float64)
@@ -100,17 +103,17 @@ class RowCollector:
 
 
 def shortened(name: str) -> str:
-    """Return a name that a report can show: of limited length, valid UTF-8."""
+    """Return a column name that a report can show: of limited length, valid UTF-8."""
     return name[:NAME_LENGTH].encode("utf-8", "replace").decode()
 
 
 def column_or_nan(table: RawTable, name: str) -> Floats:
-    """Return a column; NaN where there is none of this name."""
+    """Return a column of a table; all NaN if the table has no column of this name."""
     return table.columns.get(name, np.full(len(table), np.nan))
 
 
 def first_present(columns: Sequence[Floats], count: int) -> Floats:
-    """Return for each row the value of the first column that has one."""
+    """Return, for each of `count` rows, the value of the first column that is not NaN there; NaN if none is."""
     whole = np.full(count, np.nan)
     for column in columns:
         whole = np.where(np.isnan(whole), column, whole)

@@ -12,10 +12,10 @@ DIVERGED = 1e-2
 
 
 class LossParity(msgspec.Struct, frozen=True, kw_only=True):
-    """The losses of two runs at their common steps.
+    """The comparison of the losses of two runs at their common steps.
 
-    `largest` is the largest difference. `differs_from` is the first step with another value; `diverges_from` the step
-    from which on all differ by more than one per cent. None: never.
+    `largest` is the largest absolute difference. `differs_from` is the first step with another value; `diverges_from`
+    the step from which on all differ by more than one per cent. None: never.
     """
 
     steps: int
@@ -26,7 +26,7 @@ class LossParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loss_parity(a: Steps, b: Steps) -> LossParity | None:
-    """Return whether two runs have the same losses; None without a common step."""
+    """Return how the losses of two runs compare step by step; None without a common step."""
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
     if not len(common):
@@ -44,7 +44,10 @@ def loss_parity(a: Steps, b: Steps) -> LossParity | None:
 
 
 def diverges_from(steps: Column, diverged: Mask) -> int | None:
-    """Return the step from which on all have diverged; None where the last one has not."""
+    """Return the step from which on the losses stay diverged; None where they agree at the last step.
+
+    `diverged` says for each of the ascending `steps` whether the losses differ too much.
+    """
     if not diverged[-1]:
         return None
     # Single steps may agree by chance; only what stays diverged counts.

@@ -27,7 +27,7 @@ LOSS_FROM = 0.75
 
 
 class Measure(StrEnum):
-    """What two runs are compared by."""
+    """A measure by which two runs are compared."""
 
     STEP_TIME = "step_time"
     STEP_TIME_MEAN = "step_time_mean"
@@ -47,10 +47,10 @@ ALLOWED_CHANGES: Mapping[str, float] = {
 
 
 class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure in two runs: seconds (`step_time` and `processor_time`: medians), bytes (`memory`), or the mean loss.
+    """The change of a measure from run `a` to run `b`: their values in seconds, bytes (`memory`), or as a mean loss.
 
-    `change` from `a` to `b` is relative and lies between `low` and `high` with 95 % confidence. `samples` counts the
-    steps of the run that has fewer; `is_sufficient` says whether they are enough for a verdict.
+    `change` is relative to `a` and lies between `low` and `high` with 95 % confidence. `samples` counts the steps of
+    the run that has fewer; `is_sufficient` says whether they are enough for a verdict.
     """
 
     measure: Measure
@@ -64,12 +64,12 @@ class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it was read once, such as the peak of a snapshot, and not estimated from steps."""
+        """Whether the values are exact, such as the peak of a snapshot, and not estimated from steps."""
         return self.low == self.high
 
 
 def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
-    """Return the change of each measure that both runs have."""
+    """Return the change of each measure that both runs record."""
     step_s, processor_s = (plain_times(a), plain_times(b)), (processor_times(a), processor_times(b))
     changes = [
         time_change(Measure.STEP_TIME, step_s, np.median),
@@ -83,24 +83,27 @@ def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
 
 
 def plain_times(steps: Steps) -> Floats:
-    """Return the seconds of each plain step, the median over ranks."""
+    """Return the duration of each plain step in seconds, as the median over ranks."""
     return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def processor_times(steps: Steps) -> Floats:
-    """Return the processor seconds of each plain step, which other jobs on the machine hardly change; maybe none."""
+    """Return the processor seconds of each plain step (median over ranks); empty if the logs do not record them.
+
+    Other jobs on the machine hardly change them.
+    """
     if not steps.cpu:
         return np.array([])
     return steps.grid(steps.cpu.total(steps.cpu), steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
-    """Return the 95th percentile of a series, or of each row."""
+    """Return the 95th percentile of a series; with `axis=1` that of each row."""
     return np.asarray(np.quantile(values, 0.95, axis=axis))
 
 
 def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
-    """Return the change of a statistic of step times (seconds); None where a run has no such time."""
+    """Return the change of a statistic of the step times of two runs (seconds); None where a run has no such time."""
     # All ranks of a synchronised step last equally long: the median over ranks is the step.
     x, y = map(thinned, times)
     if not len(x) or not len(y) or not statistic(x):
@@ -114,7 +117,10 @@ def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stati
 
 
 def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
-    """Return the change of the fullest rank's peak; a peak that only one step reaches leaves the interval wide."""
+    """Return the change of the peak memory of the fullest rank; None where a run does not record memory.
+
+    The interval is wide where only one step reaches the peak.
+    """
     x, y = (thinned(steps.grid(steps.table["memory_bytes"]).max(axis=1).to_numpy()) for steps in (a, b))
     if not x.max(initial=0) or not y.max(initial=0):
         return None
@@ -125,7 +131,8 @@ def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
 def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the mean loss over the last common steps.
 
-    The differences of the runs are resampled, not their losses: both fall, which would make the interval far too wide.
+    None without a common step or with a mean loss of 0. The differences of the runs are resampled, not their losses:
+    both fall, which would make the interval far too wide.
     """
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
@@ -146,7 +153,10 @@ def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
 def change_of(
     measure: Measure, ends: Sequence[float], bounds: Floats, samples: int, *, is_sufficient: bool
 ) -> MeasureChange:
-    """Return the change of a measure from one end to the other, with its bounds."""
+    """Return the change of a measure from `ends[0]` to `ends[1]`, its values in the two runs.
+
+    `bounds` are the lower and the upper bound of the relative change, `samples` the number of steps it is based on.
+    """
     a, b = map(float, ends)
     return MeasureChange(
         measure=measure,

@@ -9,7 +9,7 @@ OUTSIDE = "in no phase"
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean seconds of a phase in the plain steps of two runs; all changes add up to that of the mean step."""
+    """The mean seconds per plain step of phase `what` in two runs; all changes add up to that of the mean step."""
 
     what: str
     a_s: float
@@ -18,7 +18,7 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
-    """Return the change of each phase, the largest first and the time outside of phases last.
+    """Return the change of each phase, the largest first; the time outside of phases comes last.
 
     Empty where one of the runs has no plain step.
     """
@@ -34,7 +34,10 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
 
 
 def mean_phases(steps: Steps) -> dict[str, float]:
-    """Return the mean seconds by phase over the plain steps of all ranks, with the rest of the mean step."""
+    """Return the mean seconds of each phase over the plain steps of all ranks, and of the time outside of phases.
+
+    Empty if there is no plain step.
+    """
     rows = steps.plain.to_numpy()
     if not rows.any():
         return {}

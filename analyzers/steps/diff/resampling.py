@@ -28,13 +28,13 @@ TINY = 1e-9
 
 
 class Statistic(Protocol):
-    """What is computed of a series, or of each row of a table of them: `np.median`, `np.mean`."""
+    """A function of a series, or with `axis=1` of each row of a table, such as `np.median` or `np.mean`."""
 
     def __call__(self, values: Floats, /, *, axis: int | None = None) -> Any: ...
 
 
 def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
-    """Return the 95 % interval of the relative change of a statistic from `x` to `y`, by bootstrap."""
+    """Return the 95 % interval (low, high) of a statistic's relative change from `x` to `y`, by block bootstrap."""
     rng = np.random.default_rng(SEED)
     # Each run is drawn by itself: their steps have nothing to do with each other.
     after = statistic(block_resamples(y, rng), axis=1)
@@ -44,7 +44,9 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
-    """Return the smallest and the largest relative change of `x` that a permutation test does not tell from `y`.
+    """Return the smallest and the largest relative change by which `x` may be scaled without differing from `y`.
+
+    A permutation test decides whether they differ.
 
     Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (chance 1); scaled by
     1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
@@ -60,7 +62,7 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Return where rejection begins between a value inside the interval and one outside, by bisection."""
+    """Return the value between `inside` (not rejected) and `outside` (rejected) where rejection begins."""
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
         inside, outside = (inside, middle) if is_rejected(middle) else (middle, outside)
@@ -68,7 +70,7 @@ def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float
 
 
 def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) -> float:
-    """Return how often steps dealt at random to two runs differ as much as `x` and `y` do (the p value).
+    """Return the p value: the share of random splits of all steps into two runs that differ as much as `x` and `y` do.
 
     `order` holds a random order of all steps in each row, the same for every call so that bisection converges.
     """
@@ -79,7 +81,10 @@ def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) ->
 
 
 def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
-    """Return float64[DRAWS, n]: resamples made of blocks of neighbours, which may wrap around the end."""
+    """Return bootstrap resamples of a series of n values as float64[DRAWS, n].
+
+    Each is made of random blocks of neighbouring values, which may wrap around the end.
+    """
     count = len(values)
     block = max(1, round(count ** (1 / 3)))
     # Wrapping around gives the first and last steps the same chance as the others.
@@ -89,6 +94,9 @@ def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
 
 
 def thinned(values: Floats) -> Floats:
-    """Return every n-th value, at most LONGEST_SERIES of them: 2000 resamples of 100 000 steps fill the memory."""
+    """Return every n-th value, so that at most LONGEST_SERIES remain.
+
+    2000 resamples of 100 000 steps would fill the memory.
+    """
     every = -(-len(values) // LONGEST_SERIES) if len(values) else 1
     return values[::every]

@@ -23,7 +23,10 @@ CAUSE_NAMES: Mapping[Cause, str] = {
 
 
 def confidence(steps: Steps) -> float:
-    """Return the confidence of a verdict on timing: 0.55 without a step, 0.95 from FIRM_STEPS steps on each rank."""
+    """Return the confidence of a verdict on timing, from 0.55 to 0.95.
+
+    It rises with the number of steps and reaches 0.95 at FIRM_STEPS steps on each rank.
+    """
     # The rank with the fewest steps limits what can be compared.
     timed = int(steps.table.groupby("rank")["step"].count().min())
     return round(min(0.95, 0.55 + 0.4 * timed / FIRM_STEPS), 2)
@@ -35,7 +38,7 @@ def log_of_rank(steps: Steps, rank: int) -> str:
 
 
 def note(finding_id: str, title: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()) -> Finding:
-    """Return a finding that is worth knowing but no fault."""
+    """Return a finding of severity INFO: worth knowing, but no fault."""
     return Finding(
         id=finding_id,
         severity=Severity.INFO,

@@ -8,7 +8,7 @@ from analyzers.words import agree, rank_names
 
 
 def log_notes(steps: Steps) -> list[Finding]:
-    """Return notes on missing, truncated and unequally long logs."""
+    """Return notes on ranks without a log, on truncated logs, and on ranks that finished fewer steps than others."""
     notes = []
     # Other trainers print their steps on one rank only.
     known = {*steps.ranks, *(log.rank for log, _ in steps.unreadable)}
@@ -27,7 +27,7 @@ def log_notes(steps: Steps) -> list[Finding]:
 
 
 def unanswered(steps: Steps, late: Lateness) -> list[str]:
-    """Return what logs of this kind cannot show, one sentence each."""
+    """Return what logs of this kind cannot show about late ranks, one sentence each."""
     if len(steps.ranks) < 2:
         return []
     if not late.is_known:

@@ -29,20 +29,23 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
-    """Return the first value that is not finite of each rank, with its log as the source."""
+    """Return, per rank, the evidence that its loss or gradient norm is not finite, with its log as the source."""
     fact = f"{broken.quantity} not finite at step {broken.step}"
     ranks = broken.ranks[:EVIDENCE_AT_MOST]
     return [Evidence(text=f"rank {rank}: {fact}", source=log_of_rank(steps, rank)) for rank in ranks]
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
-    """Return the finding on values that were not finite for some steps only, if there are any."""
+    """Return the note on a loss or gradient norm that was not finite in some steps only, as a list.
+
+    Empty if there is none.
+    """
     broken = first_nonfinite(steps)
     return [recovered_finding(steps, broken)] if broken and broken.finite_from is not None else []
 
 
 def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
-    """Return the finding on values that were not finite for some steps only: the optimizer did not use them."""
+    """Return the note on a loss or gradient norm that was not finite in some steps only, whose updates were skipped."""
     return Finding(
         id=f"{Problem.NONFINITE_LOSS.finding_id}_recovered",
         severity=Severity.INFO,
@@ -59,14 +62,14 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
-    """Return findings on the highest spike of the loss and on a rise that stayed."""
+    """Return the findings on the highest spike of the loss and on a rise that stayed, as far as `events` has them."""
     spikes, jumps = of_kind(events, EventKind.LOSS_SPIKE), of_kind(events, EventKind.GRAD_NORM_JUMP)
     findings = [spike_finding(steps, max(spikes, key=height), jumps)] if spikes else []
     return findings + [rise_finding(steps, rise) for rise in of_kind(events, EventKind.LOSS_RISE)]
 
 
 def loss_notes(events: Sequence[Event]) -> list[Finding]:
-    """Return notes on the highest jump of the gradient norm and on a plateau: no faults by themselves."""
+    """Return notes on the highest jump of the gradient norm and on a plateau of the loss: no faults by themselves."""
     jumps = of_kind(events, EventKind.GRAD_NORM_JUMP)
     notes = [jump_note(max(jumps, key=height), len(jumps))] if jumps else []
     return notes + [plateau_note(event) for event in of_kind(events, EventKind.PLATEAU)]
@@ -78,7 +81,7 @@ def of_kind(events: Sequence[Event], kind: EventKind) -> list[Event]:
 
 
 def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding:
-    """Return the finding on a spike of the loss, with the jumps of the gradient norm that came just before it."""
+    """Return the finding on a spike of the loss, with those of the gradient norm's `jumps` that came just before it."""
     # A jump just before the spike points to the batch that caused it.
     led = [jump for jump in jumps if 0 <= spike.step - jump.step <= SAME_MOMENT]
     return Finding(
@@ -111,7 +114,7 @@ def rise_finding(steps: Steps, rise: Event) -> Finding:
 
 
 def jump_note(jump: Event, count: int) -> Finding:
-    """Return the note on the highest of so many jumps of the gradient norm."""
+    """Return the note on the highest jump of the gradient norm; `count` is the number of all jumps."""
     highest = f", the highest of {quantity(count, 'jump')}" if count > 1 else ""
     return note(
         "steps.grad_norm_jump",
@@ -122,7 +125,7 @@ def jump_note(jump: Event, count: int) -> Finding:
 
 
 def jump_text(jump: Event) -> str:
-    """Return the sentence on a jump of the gradient norm."""
+    """Return a clause on a jump of the gradient norm: its step, and the values before and after."""
     return f"the gradient norm jumps from {jump.before:.4g} to {jump.value:.4g} at step {jump.step}"
 
 

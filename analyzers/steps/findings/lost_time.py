@@ -31,7 +31,10 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
 
 
 def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
-    """Return the finding on a single step that took far longer than those around it: a note where it cost little."""
+    """Return the finding on a single step that took far longer than those around it.
+
+    It is only a note if it cost little.
+    """
     times = stall.duration_s / stall.usual_s if stall.usual_s else 0.0
     waited = f"; the others waited for {rank_names(stall.ranks)}" if len(stall.ranks) < len(steps.ranks) else ""
     where = f", mostly in {stall.phase}" if stall.phase else "; the logs do not record in what"
@@ -57,14 +60,14 @@ STALL_NEXT = {
 
 
 def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return the finding on the largest change for the worse that no straggler explains."""
+    """Return the finding on the largest slowdown that no straggler explains, as a list; empty if there is none."""
     # A slowdown that begins with a straggler would say the same twice.
     slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
     return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
 
 
 def is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
-    """Return whether a straggler began to be late where the steps slowed down."""
+    """Return whether a straggler began to be late at about the step of the change."""
     return any(
         s.pattern is not Pattern.RECURRING and abs(s.first_step - change.step) <= SAME_MOMENT for s in stragglers
     )
@@ -92,7 +95,7 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
 
 
 def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
-    """Return the finding on a part of the time that costs too much."""
+    """Return the finding on a part of the wall time that costs too much, such as checkpoints."""
     activity, scope, advice = OVERHEADS[overhead.part]
     return Finding(
         id=f"steps.{overhead.part}_time",

@@ -35,7 +35,10 @@ DECIMAL = ("kb", "mb", "gb", "tb")
 
 
 def column_notes(steps: Steps) -> list[Finding]:
-    """Return a note on the columns of each log, and one where its steps are numbered by line or epoch."""
+    """Return, for the log of a different trainer, a note on the quantities that its columns were read as.
+
+    A second note follows for a log whose steps are numbered by line or epoch.
+    """
     notes = []
     for log in steps.logs[:LOGS_AT_MOST]:
         notes.append(columns_note(log))
@@ -45,7 +48,7 @@ def column_notes(steps: Steps) -> list[Finding]:
 
 
 def columns_note(log: MappedLog) -> Finding:
-    """Return the note on what the columns of a log were taken for."""
+    """Return the note that says which quantity each column of a log was read as."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
     title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} = {c.name}{unit_text(c)}" for c in read if c.quantity)
@@ -60,16 +63,16 @@ NEXT = "if a column is taken for the wrong quantity, name the right one: --map l
 
 
 def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
-    """Return a note with its reasons."""
+    """Return a copy of a note with `why` added to its reason, and with this evidence."""
     return msgspec.structs.replace(
         finding, why=f"columns are recognised by their names; {why}", evidence=evidence[:EVIDENCE_AT_MOST]
     )
 
 
 def unit_text(column: MappedColumn) -> str:
-    """Return ` (in ms)`; nothing for what has no unit.
+    """Return the unit of a column as a suffix, such as ` (in ms)`; empty for a quantity without a unit.
 
-    Of a size in GB it says that the number counts GiB, which its writer means but does not say.
+    For a size logged in GB it adds that the number is taken as GiB, which its writer means but does not say.
     """
     if column.unit == UNKNOWN_UNIT:
         return " (unit unknown)"
@@ -79,7 +82,7 @@ def unit_text(column: MappedColumn) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names with commas, the first ones only."""
+    """Return names joined by commas; after the first NAMES_AT_MOST only the number of the others."""
     more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
     return ", ".join(names[:NAMES_AT_MOST]) + more
 
@@ -103,7 +106,7 @@ def row_facts(log: MappedLog) -> list[str]:
 
 
 def numbering_note(log: MappedLog) -> Finding:
-    """Return the note on a log without a column of steps."""
+    """Return the note on a log without a column of step numbers: its rows are numbered by epoch or by line."""
     if log.numbered_by is NumberedBy.EPOCH:
         title = f"{log.path} has a row per epoch: epochs are shown as steps"
         return note("steps.numbered_by_epoch", title, "log the step beside the epoch")
@@ -112,7 +115,7 @@ def numbering_note(log: MappedLog) -> Finding:
 
 
 def unknown_units(steps: Steps) -> list[str]:
-    """Return what is not known because a column's unit is not, one sentence each."""
+    """Return a sentence for each column whose values cannot be used because its unit is unknown."""
     return [
         f"{QUANTITY_NAMES[column.quantity]}: the unit of column {column.name} is unknown; give it, such as"
         f" --map {column.quantity}_{'ms' if column.quantity in TIMES else 'gib'}={column.name}"

@@ -18,7 +18,7 @@ from analyzers.steps.table import Steps
 
 
 def problems(steps: Steps, data: StepsData) -> list[Finding]:
-    """Return the findings that a verdict may rest on."""
+    """Return the findings on faults of the run; a verdict may rest on each of them."""
     nonfinite = first_nonfinite(steps)
     return [
         *straggler_findings(steps, data.stragglers),
@@ -34,10 +34,10 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
 
 
 def in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
-    """Return whether a long step is one of the steps in which all ranks stalled together."""
+    """Return whether a long step lies within a stall of all ranks, from its first to its last step."""
     return any(stall.first_step <= step.step <= stall.last_step for stall in stalls)
 
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:
-    """Return the findings that are worth knowing but no faults."""
+    """Return the findings that are worth knowing but are no faults of the run."""
     return [*recovered_notes(steps), *loss_notes(data.events), *log_notes(steps), *column_notes(steps)]

@@ -8,7 +8,7 @@ from analyzers.words import quantity, rank_names, size
 
 
 def count_finding(mismatch: CountMismatch) -> Finding:
-    """Return the finding on ranks that issued more or fewer collectives than the others."""
+    """Return the finding on ranks that issued more or fewer collectives than the other ranks."""
     count, step = abs(mismatch.difference), mismatch.step
     less = "fewer" if mismatch.difference < 0 else "more"
     return Finding(

@@ -15,13 +15,16 @@ EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in e
 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
-    """Return what would have made the verdict firmer, one sentence each."""
+    """Return what the logs lack to make the verdict firmer, one sentence each."""
     known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
     return known + unanswered(steps, late)
 
 
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
-    """Return the verdict of the finding that explains the others; None where there are only notes."""
+    """Return the verdict that the finding which explains the others gives; None where no finding is a fault.
+
+    `missing` is the evidence that the logs lack.
+    """
     # Notes alone do not make a run unhealthy.
     faults = [finding for finding in findings if finding.severity is not Severity.INFO]
     if not faults:
@@ -38,7 +41,10 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 
 
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
-    """Return the verdict of a run without faults: `4 ranks, 103 ms per step, no rank is late`, as far as logs show."""
+    """Return the verdict on a run without faults, such as `4 ranks, 103 ms per step, no rank is late`.
+
+    It is unknown where the logs record neither step times nor losses. `missing` is the evidence that the logs lack.
+    """
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
     if median is None and all(rank.last_loss is None for rank in data.ranks):
         return no_numbers(missing)
@@ -57,7 +63,7 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
 
 
 def no_numbers(missing: list[str]) -> Verdict:
-    """Return the verdict of logs that have steps but neither step times nor losses: nothing is known of the run."""
+    """Return the verdict that nothing is known of the run: its logs have steps, but neither step times nor losses."""
     return Verdict(
         status=Status.UNKNOWN,
         kind="unknown",

@@ -65,7 +65,7 @@ class Follower:
         self._others = OtherLogs(folder, since)
 
     def look(self) -> JobState:
-        """Return the job as it is now."""
+        """Return the state of the job now, after reading what its logs gained since the last call."""
         self._discover()
         self._read()
         logs = [log for _, log in sorted(self._ranks.items())]
@@ -95,7 +95,7 @@ class Follower:
         )
 
     def _discover(self) -> None:
-        """Open the logs that have appeared."""
+        """Start to follow the step logs and event files that have appeared in the folder since the last call."""
         for path, _ in self._files(*LOGS):
             if path not in self._logs:
                 self._logs[path] = StepLog(path, self._rank(path))
@@ -104,7 +104,10 @@ class Follower:
                 self._event_files[path] = EventFile(path, self._rank(path))
 
     def _read(self) -> None:
-        """Read what is new; event files only where no log of ours says the same, and better."""
+        """Read what the logs gained since the last call.
+
+        TensorBoard event files are read only where there is no step log of our own, which says more.
+        """
         for log in self._logs.values():
             log.look()
         if not any(path.parent.name == "steps" for path in self._logs):
@@ -112,7 +115,7 @@ class Follower:
                 event_file.look()
 
     def _files(self, *patterns: str) -> list[tuple[Path, float]]:
-        """Return the files of this job that match, and when each was changed (Unix seconds)."""
+        """Return the files of this job that match a glob pattern, each with its last change (Unix seconds)."""
         files = []
         for path in sorted(path for pattern in patterns for path in self.folder.glob(pattern)):
             with contextlib.suppress(FileNotFoundError):
@@ -120,14 +123,17 @@ class Follower:
         return [(path, changed) for path, changed in files if changed >= self._since]
 
     def _rank(self, path: Path) -> RankLog:
-        """Return the log of the rank that a path names; of rank 0 where it names none."""
+        """Return the log of the rank that a path names, or of rank 0 where the path names none."""
         numbers = RANK.findall(str(path.relative_to(self.folder)))
         rank = int(numbers[-1]) if numbers else 0
         return self._ranks.setdefault(rank, RankLog(rank))
 
 
 class Judgement:
-    """Findings on the last steps, and how fast memory grows (bytes per step by rank); renewed, but not all the time."""
+    """The findings on the last steps, and the memory growth of ranks in bytes per step.
+
+    They are renewed only so often that this takes a small share of the time.
+    """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -135,7 +141,7 @@ class Judgement:
         self._steps_seen, self._next_s = 0, 0.0
 
     def renew(self, logs: Sequence[RankLog]) -> None:
-        """Judge again if there are new steps, and it is time for it."""
+        """Make the findings again if there are new steps and the last renewal is long enough ago."""
         seen, began = sum(log.steps_seen for log in logs), time.monotonic()
         if seen == self._steps_seen or began < self._next_s:
             return
@@ -147,7 +153,7 @@ class Judgement:
 
 
 def table_of(logs: Sequence[RankLog]) -> Steps | None:
-    """Return the last steps of all ranks as the table that findings are made from; None before the first step."""
+    """Return the last steps of all ranks as the table that findings are made from; None if no step is finished yet."""
     # Fewer steps of more ranks: findings must not take longer than the steps.
     each, table, source = JUDGED_STEPS // max(1, len(logs)), Table(), Source()
     for file, log in enumerate(logs):
@@ -160,7 +166,7 @@ def table_of(logs: Sequence[RankLog]) -> Steps | None:
 
 
 def recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
-    """Return the last steps that any rank has finished, in order."""
+    """Return the last steps that any rank has finished, in order, each summed up over the ranks."""
     by_step: dict[int, list[Line]] = {}
     for log in logs:
         for step, line in log.steps.items():
@@ -169,7 +175,7 @@ def recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
 
 
 def finished_step(lines: Sequence[Line]) -> FinishedStep:
-    """Return one step from the lines of all ranks that have finished it."""
+    """Return the summary of one step over the ranks that finished it; `lines` has the log line of each of them."""
     # All ranks log the same averaged loss; with pipelines only the last stage has one.
     losses = [number(line.loss) for line in lines if line.loss is not None]
     rates = [rate for line in lines if (rate := tokens_per_s(line))]
@@ -184,19 +190,22 @@ def finished_step(lines: Sequence[Line]) -> FinishedStep:
 
 
 def typical_step_s(recent: Sequence[FinishedStep]) -> float:
-    """Return the median seconds of the last steps; 0 before the first."""
+    """Return the median duration of the last steps in seconds; 0 if no step is finished yet."""
     return median([step.dur_s for step in recent[-SPEED_STEPS:]] or [0.0])
 
 
 def tokens_per_s(line: Line) -> float | None:
-    """Return the speed of one rank in one step; None where tokens or time are not recorded."""
+    """Return the tokens per second of one rank in one step; None where tokens or duration are not recorded."""
     return line.tokens * 1e9 / line.dur_ns if line.tokens and line.dur_ns > 0 else None
 
 
 def utilisation(
     logs: Sequence[RankLog], manifest: Mapping[str, object], recent: Sequence[FinishedStep]
 ) -> float | None:
-    """Return the model-flops utilisation (0 to 1): as logged, else speed x flops per token / peak of the device."""
+    """Return the model-flops utilisation (0 to 1); None where it is neither logged nor can be computed.
+
+    It is the mean of the logged values, else tokens per second x flops per token / peak flops of the device.
+    """
     if logged := [log.utilisation for log in logs if log.utilisation is not None]:
         return fmean(logged)
     rate = recent[-1].tokens_per_s if recent else None
@@ -205,7 +214,7 @@ def utilisation(
 
 
 def phase_shares(logs: Iterable[RankLog]) -> dict[str, float]:
-    """Return the share of the last steps that each phase took, over all ranks, the largest first."""
+    """Return each phase's share of the time of the last steps, summed over all ranks, the largest first."""
     spent: Counter[str] = Counter()
     total = 0
     for line in (line for log in logs for line in log.latest(SPEED_STEPS)):

@@ -17,9 +17,9 @@ WholeBytes = Callable[[bytes], int]
 
 
 class GrowingFile:
-    """Reads what a file has gained; a record that is not whole waits for its end.
+    """A file to which another process appends: each read returns the whole records that were added since the last one.
 
-    `generation` counts the files there were under this name: a new run replaces the file of the old one.
+    `generation` counts the files that had this name so far, as a new run replaces the file of the old one.
     """
 
     def __init__(self, path: Path, whole_bytes: WholeBytes, latest: int | None = None) -> None:
@@ -28,7 +28,7 @@ class GrowingFile:
         self._inode, self._offset = 0, 0
 
     def fresh(self) -> bytes:
-        """Return the whole records since the last look; empty where the file has disappeared."""
+        """Return the whole records that were added since the last call; empty where the file does not exist."""
         try:
             with open_regular(self.path) as file:
                 head = self._restart_if_replaced(file)
@@ -42,7 +42,10 @@ class GrowingFile:
         return head + content[:whole]
 
     def _restart_if_replaced(self, file: IO[bytes]) -> bytes:
-        """Start anew where the name has another file, or it was truncated; return its first line if much is skipped."""
+        """Read from the beginning if another file has this name now, or if the file was truncated.
+
+        Of a long file only its last part is read. Then its first line is returned, which may be a header; else nothing.
+        """
         stat = os.fstat(file.fileno())
         if stat.st_ino == self._inode and stat.st_size >= self._offset:
             return b""
@@ -55,5 +58,5 @@ class GrowingFile:
 
 
 def whole_lines(content: bytes) -> int:
-    """Return the number of bytes up to the last line feed."""
+    """Return the number of bytes up to and including the last line feed."""
     return content.rfind(b"\n") + 1

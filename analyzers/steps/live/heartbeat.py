@@ -26,7 +26,7 @@ class Heartbeat(NamedTuple):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the heartbeat in a file; None before the first beat."""
+    """Return the last heartbeat in a file; None if there is no file or no heartbeat yet."""
     try:
         time_ns, step, _, beats, phase = BEAT.unpack(read_whole(path))
     except (OSError, struct.error):
@@ -35,7 +35,10 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
-    """Return where a rank is by the last record of its structured log: within a span if that is a start."""
+    """Return the step and phase of a rank from the last record of torchtitan's structured log; None for no such record.
+
+    The phase is the span that the record starts, or `between` for any other record.
+    """
     time_us, step = record.get("time_us"), record.get("step", 0)
     if not isinstance(time_us, int) or not isinstance(step, int):
         return None
@@ -44,7 +47,10 @@ def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
 
 
 def is_running(header: Mapping[str, object]) -> bool | None:
-    """Return whether the process that wrote a log's header still runs; None where this machine cannot know."""
+    """Return whether the process that wrote a log with this header still runs.
+
+    None if that process is on another machine, or unknown.
+    """
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
         return None
@@ -64,7 +70,7 @@ def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
 
 
 def process_start_s(pid: int) -> float | None:
-    """Return when a process began, in Unix seconds; None where there is none, or only a zombie."""
+    """Return when the process with this id began, in Unix seconds; None if there is none, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         uptime = float(Path("/proc/uptime").read_bytes().split()[0])

@@ -69,9 +69,10 @@ class RankState:
 
 @dataclass(frozen=True, kw_only=True)
 class StalledRanks:
-    """Ranks that have not moved for up to `stalled_s` seconds, and where the longest stalled one is.
+    """Ranks that have not moved for up to `stalled_s` seconds.
 
-    Dumps are written in `dumps_in_s`, and collectives time out in `ends_in_s`; None where the timeout is unknown.
+    `step` and `phase` are those of the rank that stalled longest. Its collective times out in `ends_in_s` seconds, and
+    dumps are written in `dumps_in_s`; None where the timeout is unknown.
     """
 
     ranks: list[int]
@@ -84,7 +85,11 @@ class StalledRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedStep:
-    """One finished step: seconds of the slowest rank, the loss if logged, mean speed, memory of the fullest rank."""
+    """One finished step over all ranks.
+
+    `dur_s` is the duration on the slowest rank, `tokens_per_s` the mean over ranks, `memory_bytes` that of the fullest
+    rank, and `loss` is None if it was not logged.
+    """
 
     step: int
     start_ns: int
@@ -98,9 +103,10 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is how many it will do, `phases` their shares of a step, `utilisation` the model-flops utilisation (0 to 1).
-    `evidence` lists (path, time of change in ns) of dumps and the like: it changes when there is more to analyse.
-    `launcher_lost`: the launcher was killed, and its guard ends the ranks.
+    `steps` is the number of steps it is to train, `recent` are the last finished ones, `phases` has the share of a step
+    by phase, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as
+    (path, time of last change in ns): it changes when there is more to analyse. `launcher_lost`: the launcher was
+    killed, and its guard ends the ranks.
     """
 
     status: JobStatus
@@ -117,7 +123,7 @@ class JobState:
 
     @property
     def attempt(self) -> int:
-        """How often the job was restarted."""
+        """The number of restarts so far."""
         return max((rank.attempt for rank in self.ranks), default=0)
 
     @property
@@ -127,19 +133,19 @@ class JobState:
 
     @property
     def step_s(self) -> float | None:
-        """The median duration of the last steps."""
+        """The median duration of the last steps in seconds; None if there is none."""
         timed = [step.dur_s for step in self.recent[-SPEED_STEPS:] if step.dur_s > 0]
         return median(timed) if timed else None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The speed of one rank over the last steps."""
+        """The tokens per second of one rank over the last steps; None where they are not logged."""
         rates = [step.tokens_per_s for step in self.recent[-SPEED_STEPS:] if step.tokens_per_s is not None]
         return fmean(rates) if rates else None
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until the last step at the present speed; None unless the job runs."""
+        """The seconds until the last step at the present speed; None unless the job runs."""
         if self.steps is None or self.step_s is None or self.status is not JobStatus.RUNNING:
             return None
         return max(0, self.steps - self.step) * self.step_s

@@ -32,7 +32,10 @@ FAILURE = re.compile(
 
 @dataclass(frozen=True)
 class Logged:
-    """The last steps, the state of each rank, and the logs that tell of a failure, each with its change in ns."""
+    """What the logs of another trainer say: the last steps, the state of each rank, and the logs that report a failure.
+
+    `evidence` lists these logs as (path, time of last change in ns).
+    """
 
     recent: list[FinishedStep] = field(default_factory=list)
     ranks: list[RankState] = field(default_factory=list)
@@ -40,7 +43,7 @@ class Logged:
 
 
 class OtherLogs:
-    """Follows the logs of a job of another trainer; files last changed before `since` belong to an earlier job."""
+    """Follows the logs of a job of another trainer; files last changed before `since` (Unix seconds) are ignored."""
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder, self._since = folder, since
@@ -50,7 +53,10 @@ class OtherLogs:
         self._evidence: tuple[tuple[str, int], ...] = ()
 
     def look(self) -> Logged:
-        """Return what is known now; the logs are read again if they have grown and it is time for it."""
+        """Return what the logs say now.
+
+        They are read again if they have changed and the last reading is long enough ago.
+        """
         began = time.monotonic()
         if began >= self._next_s:
             self._read()
@@ -79,7 +85,7 @@ class OtherLogs:
 
 
 def tells_failure(path: Path) -> bool:
-    """Return whether the end of a log speaks of a failure."""
+    """Return whether the last part of a log contains words of a failure."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -89,7 +95,7 @@ def tells_failure(path: Path) -> bool:
 
 
 def recent_of(table: pd.DataFrame) -> list[FinishedStep]:
-    """Return the last steps that any rank has finished, in order."""
+    """Return the last steps that any rank has finished, in order, each summed up over the ranks."""
     if table.empty:
         return []
     last = [int(step) for step in sorted(table["step"].unique())[-RECENT_STEPS:]]
@@ -98,7 +104,7 @@ def recent_of(table: pd.DataFrame) -> list[FinishedStep]:
 
 
 def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
-    """Return one step from the rows of all ranks that have logged it."""
+    """Return the summary of one step from the rows of all ranks that have logged it."""
     losses, seconds = rows["loss"].dropna(), rows["dur_s"].max()
     tokens = rows["tokens"].max()
     is_timed = bool(seconds > 0)
@@ -113,7 +119,10 @@ def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
 
 
 def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
-    """Return where each rank is; `changed` is when any of the logs last was (Unix seconds)."""
+    """Return the state of each rank.
+
+    `changed` is the last change of any of the logs (Unix seconds, 0 without a log).
+    """
     quiet_s = max(0.0, time.time() - changed)
     state = RankStatus.RUNNING if quiet_s < QUIET_S else RankStatus.UNKNOWN
     if table.empty:
@@ -126,7 +135,10 @@ def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
 
 
 def rank_at(rank: int, state: RankStatus, quiet_s: float, step: int, memory: int) -> RankState:
-    """Return a rank of which only a log is known."""
+    """Return the state of a rank of which only a step log is known, not its process.
+
+    `quiet_s` are the seconds since the logs last changed, `memory` is in bytes.
+    """
     return RankState(
         rank=rank,
         host="",

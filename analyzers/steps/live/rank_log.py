@@ -20,7 +20,7 @@ UTILISATION_TAG = "mfu(%)"
 
 
 class RankLog:
-    """The last steps of one rank, by number. A restarted rank repeats some: the later ones count."""
+    """The last steps of one rank, by step number; of a step that a restart repeated, the later line is kept."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -32,11 +32,11 @@ class RankLog:
         self._restarted = False
 
     def begin(self, header: Header) -> None:
-        """Take note of a process that began to write."""
+        """Record the header of a process that begins to write the log."""
         self.header, self._restarted = header, True
 
     def add(self, line: Line) -> None:
-        """Add a step."""
+        """Add a finished step; the first one after a restart replaces all steps from its number on."""
         if self._restarted:
             # The restart went back to a checkpoint; what the earlier attempt did after it is lost.
             self.steps = {step: known for step, known in self.steps.items() if step < line.step}
@@ -47,7 +47,10 @@ class RankLog:
             del self.steps[next(iter(self.steps))]
 
     def add_coarse(self, line: Line) -> None:
-        """Add a step from a source that has loss and memory but only estimates the duration (TensorBoard)."""
+        """Add a step from a source that logs loss and memory but only estimates the duration (TensorBoard).
+
+        Where the step is known already, only its loss, gradient norm and memory are replaced.
+        """
         known = self.steps.get(line.step)
         if known is None or known.covers > 1 or known.dur_ns == UNKNOWN:
             self.add(line)
@@ -58,20 +61,23 @@ class RankLog:
 
     @property
     def last(self) -> Line:
-        """The step finished last."""
+        """The step that was finished last; an empty line with step 0 if there is none."""
         return self.steps[next(reversed(self.steps))] if self.steps else Line(0)
 
     def latest(self, count: int) -> list[Line]:
-        """Return the last steps of the log, at most `count`."""
+        """Return the last `count` steps of the log, or fewer."""
         return list(self.steps.values())[-count:]
 
     def heartbeat(self, folder: Path) -> Heartbeat | None:
-        """Return where the rank is now, by its heartbeat, else by the last record of its log."""
+        """Return the present step and phase of the rank, from its heartbeat file, else from the last record of its log.
+
+        `folder` is the folder of the job; None if neither exists.
+        """
         path = folder / "steps" / f"heartbeat_{self.rank}.bin"
         return read_heartbeat(path) or heartbeat_from_record(self.last_record)
 
     def running(self) -> bool | None:
-        """Return whether its process lives; None where this machine cannot know."""
+        """Return whether the rank's process still runs; None where this machine cannot know."""
         return is_running(self.header)
 
 
@@ -85,7 +91,7 @@ class StepLog:
         self._open_records: list[bytes] = []
 
     def look(self) -> None:
-        """Add the steps that are new."""
+        """Read what the log gained since the last call, and add its steps to the rank."""
         texts = self._file.fresh().splitlines()
         if self._generation != self._file.generation:
             self._generation = self._file.generation
@@ -99,7 +105,7 @@ class StepLog:
             self._add_own(texts)
 
     def _add_own(self, texts: Sequence[bytes]) -> None:
-        """Add lines of our format; each header among them is a restart."""
+        """Add the steps in lines of our own format; each header line among them marks a restart."""
         for part in split_at_headers(texts):
             log = jsonl.read_own(part)
             for header in log.headers:
@@ -108,7 +114,10 @@ class StepLog:
                 self._rank.add(line)
 
     def _add_structured(self, texts: list[bytes]) -> None:
-        """Add the steps that have ended; the records of the unfinished one are kept for the next look."""
+        """Add the finished steps in lines of torchtitan's log.
+
+        Lines of an unfinished step are kept for the next call.
+        """
         self._rank.last_record = jsonl.decoded(texts[-1], Log([], []), last=True)
         records = self._open_records + texts
         ended = max((number for number, text in enumerate(records, 1) if b'"step_end"' in text), default=0)
@@ -118,14 +127,17 @@ class StepLog:
 
 
 class EventFile:
-    """A growing TensorBoard event file: loss, memory and speed, which torchtitan's structured logs lack."""
+    """A growing TensorBoard event file, whose loss, memory and speed torchtitan's structured logs lack."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
         self._file, self._rank = GrowingFile(path, whole_events), rank
         self._last: list[tensorboard.Scalar] = []
 
     def look(self) -> None:
-        """Add the steps that are new. A step is timed from the one before, so the last known one is read again."""
+        """Read what the file gained since the last call, and add its steps to the rank.
+
+        A step's duration is the time since the step before it, so the last known step is read again.
+        """
         fresh = list(scalars_in(self._file.fresh()))
         if not fresh:
             return
@@ -141,14 +153,14 @@ class EventFile:
 
 
 def split_at_headers(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield the lines of a log in parts that begin where a process began to write."""
+    """Yield the lines of a log in parts, each of which begins with a header that a new process wrote."""
     begins = [number for number, text in enumerate(texts) if b'"schema"' in text]
     edges = sorted({0, *begins, len(texts)})
     return (list(texts[a:b]) for a, b in pairwise(edges))
 
 
 def whole_events(content: bytes) -> int:
-    """Return the number of bytes up to the end of the last whole record of an event file."""
+    """Return the number of bytes up to the end of the last complete record of an event file."""
     end = 0
     while end + tensorboard.HEAD.size <= len(content):
         length = tensorboard.HEAD.unpack_from(content, end)[0]
@@ -160,7 +172,7 @@ def whole_events(content: bytes) -> int:
 
 
 def scalars_in(content: bytes) -> Iterator[tensorboard.Scalar]:
-    """Yield the scalars of whole records; a damaged record is skipped."""
+    """Yield the scalars in complete records of an event file; a damaged record is skipped."""
     for record, _ in tensorboard.framed(content, tensorboard.Events()):
         with contextlib.suppress(ValueError, IndexError, struct.error):
             yield from tensorboard.scalars(record)

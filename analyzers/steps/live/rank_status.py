@@ -19,7 +19,10 @@ DUMPS_AFTER = 0.4
 
 
 def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) -> RankState:
-    """Return the current phase, step and memory of a rank; `step_s` is the present duration of a step in seconds."""
+    """Return the current phase, step and memory of a rank.
+
+    `growth` is its memory growth in bytes per step, None without one; `step_s` is the present duration of a step (s).
+    """
     beat, last = log.heartbeat(folder), log.last
     memory, limit = last.memory_bytes, last.limit_bytes
     quiet_s = max(0.0, time.time() - beat.time_ns / 1e9) if beat else 0.0
@@ -43,7 +46,8 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
     """Return the status of a rank.
 
-    It follows from its last phase, else from the error file it wrote, else from whether its process lives.
+    It follows from its last phase, else from the error file it wrote, else from whether its process still runs.
+    `is_quiet` says that it has not changed its phase for unusually long.
     """
     if phase == DONE:
         return RankStatus.DONE
@@ -60,13 +64,16 @@ def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> Ra
 
 
 def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks of a job that has ended: those without a last word no longer run."""
+    """Return the ranks of a job that has ended, all of them as GONE that neither completed nor reported an error."""
     spoke = (RankStatus.DONE, RankStatus.FAILED)
     return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
 
 def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) -> StalledRanks | None:
-    """Return the stalled ranks, where the longest stalled one is, and when its collective times out."""
+    """Return the stalled ranks, the step and phase of the one that stalled longest, and when its collective times out.
+
+    None if no rank is stalled. `manifest` is the content of run.json.
+    """
     stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
     if not stalled:
         return None
@@ -85,7 +92,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return the status of a job: as its launcher recorded it, else derived from its ranks."""
+    """Return the status of a job: the one that its launcher recorded in run.json, else one derived from its ranks."""
     if manifest.get("status") in ENDED:
         return JobStatus(str(manifest["status"]))
     states = {rank.state for rank in ranks}
@@ -103,14 +110,18 @@ def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stall
 
 
 def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
-    """Return run.json; as running where ranks started after the end in it: a new run rewrites it a little later."""
+    """Return the content of run.json; empty if there is none.
+
+    Its status becomes `running` if ranks started after the end that it records, as a new run rewrites it a little
+    later.
+    """
     manifest = read_json(folder / "run.json")
     started = max((int_or_zero(log.header.get("started_ns")) for log in logs), default=0)
     return manifest | {"status": "running"} if started > int_or_zero(manifest.get("ended_ns")) > 0 else manifest
 
 
 def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int | None:
-    """Return an integer of the configuration in a manifest; None where there is none."""
+    """Return the integer `config[section][key]` of a manifest; None if it has none."""
     config = manifest.get("config")
     keys = config.get(section) if isinstance(config, dict) else None
     value = keys.get(key) if isinstance(keys, dict) else None
@@ -118,7 +129,7 @@ def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int |
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Return the object in a file; empty where there is none."""
+    """Return the object in a JSON file; empty if there is no such file or it holds something else."""
     try:
         content = files.read_json(path)
     except (OSError, ValueError):
@@ -127,5 +138,5 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def int_or_zero(value: object) -> int:
-    """Return an integer as it is, and 0 for anything else."""
+    """Return the value if it is an integer, else 0."""
     return value if isinstance(value, int) else 0

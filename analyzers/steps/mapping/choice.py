@@ -34,7 +34,7 @@ ColumnMap = tuple[tuple[str, str], ...]
 
 
 def parsed_map(texts: Iterable[str]) -> ColumnMap:
-    """Return the pairs of `--map QUANTITY=COLUMN` options.
+    """Return (quantity, column) of each `--map QUANTITY=COLUMN` option.
 
     Raises:
         InputError: A text has another form, or names no quantity.
@@ -58,19 +58,28 @@ def parsed_pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """The columns by quantity, the preferred one first, and the unit of each column."""
+    """The columns that stand for each quantity, the preferred one first, and the unit of each column.
+
+    `chosen` holds the columns that the user named.
+    """
 
     by_quantity: Mapping[Quantity, Sequence[str]]
     units: Mapping[str, str]
     chosen: frozenset[str]
 
     def used(self, quantity: Quantity) -> Sequence[str]:
-        """Return the columns that a quantity is read from."""
+        """Return the columns that a quantity is read from.
+
+        This is the preferred one, except for the step number: there the other columns fill in where a row lacks it.
+        """
         names = self.by_quantity.get(quantity, ())
         return names if quantity in COMBINED else names[:1]
 
     def described(self, table: RawTable) -> list[MappedColumn]:
-        """Return what each column was taken for; used ones first."""
+        """Return, for each column of the table, the quantity and the unit it is read as.
+
+        Columns without a quantity come last.
+        """
         quantity_of = {name: quantity for quantity in self.by_quantity for name in self.used(quantity)}
         rows = [
             MappedColumn(
@@ -83,7 +92,10 @@ class ColumnChoice:
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
-    """Return which columns of a table stand for which quantity."""
+    """Return which columns of a table stand for which quantity.
+
+    `wanted` holds the (quantity, column) pairs that the user gave; all others are recognised by name.
+    """
     ranked: dict[Quantity, list[tuple[float, float, str]]] = {}
     units: dict[str, str] = {}
     chosen = set()
@@ -108,22 +120,22 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
 
 
 def is_summary(quantity: Quantity, values: int, rows: int) -> bool:
-    """Return whether a column of times is of the whole run: the rate that a trainer prints once, at its end."""
+    """Return whether a column of step times or rates has so few values that they are averages of the whole run.
+
+    A trainer may print such a rate once, at its end. `values` of the table's `rows` have a number.
+    """
     return (
         quantity in (Quantity.STEP_TIME, Quantity.STEP_RATE) and rows > FEW_ROWS and values < max(2, TIMED_SHARE * rows)
     )
 
 
 def count_of(values: Floats) -> int:
-    """Return how many values a column has."""
+    """Return how many values of a column are not NaN."""
     return int(np.count_nonzero(~np.isnan(values)))
 
 
 def unit_in(name: str, quantity: Quantity) -> str:
-    """Return the unit at the end of a column name, such as `ms` of `took_ms`, if it fits the quantity.
-
-    It is an empty string otherwise.
-    """
+    """Return the unit at the end of a column's name, such as `ms` of `took_ms`; empty if none fits the quantity."""
     from analyzers.steps.columns.names import split_unit, words_of
 
     _, unit = split_unit(words_of(name))
@@ -131,7 +143,7 @@ def unit_in(name: str, quantity: Quantity) -> str:
 
 
 def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
-    """Return the unit that the writer's other columns or the size of the values imply, else `unknown`."""
+    """Return the unit that other columns of the same writer or the size of the values imply, else `unknown`."""
     names = {*table.columns, *table.texts}
     if quantity is Quantity.CLOCK:
         return "s"

@@ -21,7 +21,7 @@ COLUMNS_NAMED = 20
 
 @dataclass(frozen=True)
 class OtherLog:
-    """The steps of one file, and its rank by the file's name."""
+    """The steps of one log of another trainer, and the rank that the log's name says."""
 
     artefact: run.Artefact
     rank: int
@@ -29,7 +29,7 @@ class OtherLog:
 
     @property
     def steps(self) -> Integers:
-        """The step of each row."""
+        """The step number of each row."""
         return self.rows.content.fixed["step"]
 
 
@@ -41,13 +41,20 @@ def other_log(
     number: int,
     wanted: ColumnMap,
 ) -> OtherLog:
-    """Return the steps of the file with this number among those that a child has read."""
+    """Return the steps of one log of another trainer.
+
+    `columns` and `meta` are what a child process has read, `number` is the log's index there, and `wanted` holds the
+    (quantity, column) pairs that the user gave.
+    """
     table = RawTable.from_stored(columns, meta, number)
     return OtherLog(artefact, rank, steps_of_rows(str(artefact.path), table, wanted))
 
 
 def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
-    """Return the logs that count, in their order, and a sentence on those that only repeat others."""
+    """Return the logs to use, in their order, and a sentence on those left out as they only repeat others.
+
+    The sentence comes as a list, which is empty if no log is left out.
+    """
     covered: dict[int, set[int]] = {}
     counting = []
     for log in sorted(logs, key=lambda log: -len(log.steps)):
@@ -65,7 +72,7 @@ def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
 
 
 class UnknownColumn(InputError):
-    """The user named a column that no log has; `name` is that column."""
+    """The error that the user named a column, `name`, which no log has."""
 
     def __init__(self, name: str, known: str) -> None:
         super().__init__(f"--map: no column {name} in these logs", f"columns: {known}")
@@ -73,7 +80,10 @@ class UnknownColumn(InputError):
 
 
 def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
-    """Raise InputError if the user named a column that none of the logs has."""
+    """Raise InputError if the user named a column that no log has, or one that holds text.
+
+    `wanted` holds the user's (quantity, column) pairs.
+    """
     names = {column.name for log in logs for column in log.columns}
     texts = {text for log in logs for text in log.texts}
     for _, name in wanted:
@@ -85,5 +95,5 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
 
 
 def has_rank_column(log: OtherLog) -> bool:
-    """Return whether the rows say their rank themselves."""
+    """Return whether a column of the log says the rank of its rows."""
     return bool(np.any(log.rows.content.fixed["rank"] >= 0))

@@ -24,7 +24,7 @@ UNITS = re.compile(r"(GiB|MiB)$")
 
 
 def read(path: Path) -> Log:
-    """Return the steps in a console log; all other lines are skipped."""
+    """Return the steps that torchtitan printed in a console log; all other lines are skipped."""
     values: defaultdict[int, dict[int, torchtitan_metrics.Values]] = defaultdict(dict)
     times: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for raw in content_of(path).splitlines():
@@ -40,13 +40,16 @@ def read(path: Path) -> Log:
 
 
 def rank_in(text: str) -> int:
-    """Return the rank that torchrun puts before each line when several ranks share an output."""
+    """Return the rank that torchrun puts before a line when several ranks share an output; UNKNOWN if there is none."""
     match = RANK.match(text)
     return int(match[1]) if match else UNKNOWN
 
 
 def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
-    """Return the lines of one rank in order of steps, each timed from the one before."""
+    """Return the step-log lines of one rank in order of steps; a step's duration is the time since the step before it.
+
+    `values` holds the printed numbers by step, `times` the time of printing in seconds by step.
+    """
     lines = [torchtitan_metrics.line_of(step, values[step]) for step in sorted(values)]
     torchtitan_metrics.set_times(lines, times)
     for line in lines:
@@ -56,12 +59,12 @@ def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dic
 
 
 def numbers_in(text: str) -> torchtitan_metrics.Values:
-    """Return the numbers after their names; numbers may have commas (1,234), memory has a unit."""
+    """Return the numbers in a printed line by name, such as `loss`; memory is in GiB."""
     return {name: amount(value) for name, value in PAIR.findall(text)}
 
 
 def amount(text: str) -> float:
-    """Return a number, of memory in GiB; NaN for what is none."""
+    """Return the number in a printed value without its commas and unit, memory in GiB; NaN if it is no number."""
     try:
         return float(UNITS.sub("", text).replace(",", "")) / (1024 if text.endswith("MiB") else 1)
     except ValueError:
@@ -69,7 +72,10 @@ def amount(text: str) -> float:
 
 
 def time_in(text: str) -> float:
-    """Return the logger's time in seconds, NaN without one; the time zone is unknown, so use differences only."""
+    """Return the time that the logger printed in seconds, NaN without one.
+
+    The time zone is unknown, so only differences are meaningful.
+    """
     match = TIME.search(text)
     if not match:
         return math.nan

@@ -66,9 +66,10 @@ FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 
 @dataclass
 class Printed:
-    """What a line says. `epoch`, `step` and `total` are of a progress display; `bar`: it is a progress bar.
+    """The content of one console line: numbers by name, and the counters of a progress display.
 
-    `opens`: numbers of the same step follow on indented lines.
+    `bar`: the line is a progress bar. `plain_bar`: nothing precedes the bar. `opens`: numbers of the same step follow
+    on indented lines. `is_dict`: the numbers were printed as a dict.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -88,13 +89,13 @@ class Printed:
         return any((meaning := meaning_of(name)) and meaning.quantity not in counters for name in self.values)
 
     def has_step(self) -> bool:
-        """Return whether the line says its step."""
+        """Return whether the line contains a step number."""
         names = (meaning_of(name) for name in self.values)
         return self.step is not None or any(meaning and meaning.quantity is Quantity.STEP for meaning in names)
 
 
 def parsed(text: str) -> Printed:
-    """Return what a line without colours says."""
+    """Return the content of a console line, from which colour codes have been removed."""
     printed = Printed()
     if match := RANK.match(text):
         printed.rank = int(match[1] or match[2])
@@ -110,7 +111,10 @@ def parsed(text: str) -> Printed:
 
 
 def clock_in(text: str) -> float | None:
-    """Return the time that a logger printed, in seconds; the time zone is unknown, so use differences only."""
+    """Return the time that a logger printed in seconds; None without one.
+
+    The time zone is unknown, so only differences are meaningful.
+    """
     match = TIME.search(text)
     if not match:
         return None
@@ -122,7 +126,7 @@ def clock_in(text: str) -> float | None:
 
 
 def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the (name, number) pairs of a dict or JSON object, ignoring the text around it."""
+    """Yield the (name, number) pairs of a dict or JSON object in a line, ignoring the text before it."""
     for name, quoted, bare in QUOTED.findall(text[text.find("{") :]):
         number = number_of((quoted or bare).strip())
         if number is not None:
@@ -130,7 +134,7 @@ def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def take_bar(printed: Printed, text: str) -> None:
-    """Take a progress bar of tqdm or rich: the step, the time per step, and the numbers after it."""
+    """Read a progress bar of tqdm or rich into `printed`: its step, its time per step, and the numbers after it."""
     match = BAR.search(text) or RICH_BAR.search(text)
     if not match or match["total"] == "?" or NO_TRAINING.search(match["before"]):
         return
@@ -144,7 +148,7 @@ def take_bar(printed: Printed, text: str) -> None:
 
 
 def take_text(printed: Printed, text: str) -> None:
-    """Take a line of text: counters such as `[10/500]`, and names with values."""
+    """Read a line that is no progress bar into `printed`: counters such as `[10/500]`, and names with values."""
     if match := HEADER.search(text):
         printed.step, printed.opens = int(match[3]), text[match.end() :].strip() in ("", ":")
         printed.total = int(match[4]) if match[4] else None
@@ -161,7 +165,7 @@ def take_text(printed: Printed, text: str) -> None:
 
 
 def text_pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the (name, number) pairs in a text; names are as short as they can be and still mean something."""
+    """Yield the (name, number) pairs in a text; a name is as short as it can be and still has a meaning."""
     seen = set()
     for pattern in (PAIR, SPACED):
         for match in pattern.finditer(text):
@@ -176,19 +180,23 @@ def text_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def short_name(name: str) -> str:
-    """Return the end of a name that has a meaning: of `INFO step` it is `step`; the last word where none has one."""
+    """Return the shortest usable name in the words before a number: of `INFO step` it is `step`.
+
+    It is the longest end of the words that is a known quantity. Without one it is the whole name, or the last word of
+    more than four.
+    """
     words = name.split(" ")
     ends = (" ".join(words[begin:]) for begin in range(len(words)))
     return next((end for end in ends if meaning_of(end)), words[-1] if len(words) > 4 else name)
 
 
 def with_unit(name: str, unit: str | None) -> str:
-    """Return a name with the unit that followed its value, if that is one of time or memory."""
+    """Return a name with the unit that followed its value, such as `time (ms)`, if that is a unit of time or memory."""
     known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
     return f"{name} ({unit})" if known else name
 
 
 def counters(printed: Printed) -> Mapping[str, float]:
-    """Return the counters of a line as columns."""
+    """Return the rank and the time of a line as columns by name, as far as it has them."""
     named = {"rank": printed.rank, "timestamp": printed.clock}
     return {name: float(value) for name, value in named.items() if value is not None}

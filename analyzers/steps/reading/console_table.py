@@ -36,7 +36,10 @@ def read(path: Path) -> RawTable:
 
 
 def lines_of(content: bytes) -> Iterator[bytes]:
-    """Yield the lines that may say something; a carriage return ends a line too, as progress bars use it."""
+    """Yield the lines of a log that are neither empty nor overlong.
+
+    A carriage return ends a line too, as progress bars use it.
+    """
     at = 0
     for match in LINE_END.finditer(content):
         if 0 < match.start() - at <= LONGEST_LINE:
@@ -47,7 +50,7 @@ def lines_of(content: bytes) -> Iterator[bytes]:
 
 
 class ConsoleRows:
-    """Collects rows from lines in their order."""
+    """A builder of a table from console lines, which are given in their order."""
 
     def __init__(self) -> None:
         self._rows = RowCollector()
@@ -79,7 +82,10 @@ class ConsoleRows:
             self._add(printed)
 
     def _take_bar(self, printed: Printed) -> None:
-        """Take a progress bar: one that moved and has numbers is a row, one without says where the others are."""
+        """Read a progress bar: one that moved and has numbers is a row.
+
+        A bar without text before it gives the steps of the rows around it.
+        """
         if printed.plain_bar and (self._bar_total in (None, printed.total)):
             self._bar, self._bar_total = float(printed.step or 0), printed.total
             # The first bar after a row counts.
@@ -93,13 +99,13 @@ class ConsoleRows:
             self._add(printed)
 
     def _close(self) -> None:
-        """Add the row whose numbers were on indented lines."""
+        """Add the row whose numbers were printed on indented lines, if there is one."""
         printed, self._open = self._open, None
         if printed and printed.has_training_number():
             self._add(printed)
 
     def _add(self, printed: Printed) -> None:
-        """Append a row."""
+        """Append the numbers of a printed line as a row."""
         row = dict(counters(printed)) | printed.values
         if printed.step is not None and not names_step(printed.values):
             row[STEP_NAME] = printed.step
@@ -113,7 +119,10 @@ class ConsoleRows:
         self._rows.add(row)
 
     def table(self) -> RawTable:
-        """Return the rows as columns, with the steps that only the bar says and those of all epochs in one count."""
+        """Return the rows as a table.
+
+        Steps that only a progress bar shows are filled in, and steps that begin anew in each epoch are counted on.
+        """
         self._close()
         table = self._rows.table()
         if not len(table):
@@ -127,24 +136,28 @@ class ConsoleRows:
 
 
 def names_step(values: dict[str, float]) -> bool:
-    """Return whether one of these names is a step's."""
+    """Return whether one of the names stands for the step number."""
     return any(is_a(name, Quantity.STEP) for name in values)
 
 
 def is_a(name: str, quantity: Quantity) -> bool:
-    """Return whether a name means this quantity."""
+    """Return whether a column's name stands for this quantity."""
     meaning = meaning_of(name)
     return meaning is not None and meaning.quantity is quantity
 
 
 def column_of(table: RawTable, quantity: Quantity) -> Floats:
-    """Return the first column of a quantity; NaN where there is none."""
+    """Return the first column of a table that stands for a quantity; all NaN where there is none."""
     names = [name for name in table.columns if is_a(name, quantity)]
     return table.columns[names[0]] if names else np.full(len(table), np.nan)
 
 
 def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
-    """Give the rows that say no step the count of the progress bar; rows without a loss belong to the last step."""
+    """Give rows without a step number the count of the progress bar around them.
+
+    Rows without a loss get the step before. `known` is a mask of the rows with a step number; `before` and `after` are
+    the counts of the bars printed around each row (NaN: none).
+    """
     trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
         return
@@ -157,7 +170,7 @@ def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after
 
 
 def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
-    """Return for each row the count of the bar before or after it that fits the epoch better.
+    """Return, for each row, the count of the progress bar before or after it, whichever fits the epoch better.
 
     Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15): the counts after grow by
     20 for each epoch in every row, those before by 16 to 20, so 20 is the rate and the counts nearest to it are 5, 10,
@@ -178,7 +191,7 @@ def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
 
 
 def count_over_epochs(table: RawTable) -> None:
-    """Where the step begins anew in each epoch, count it on from the epoch before, by the length of an epoch."""
+    """Add the steps of earlier epochs to the step column in place, where step numbers begin anew in each epoch."""
     total, epoch = table.columns.get(TOTAL_NAME), column_of(table, Quantity.EPOCH)
     names = [name for name in table.columns if is_a(name, Quantity.STEP)]
     if total is None or len(names) != 1:

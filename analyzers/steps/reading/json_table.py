@@ -20,10 +20,10 @@ LARGEST_NUMBER = 1e300
 
 
 def read(path: Path) -> RawTable:
-    """Return the rows of a JSON or JSONL file as columns.
+    """Return the rows of a JSON or JSONL file as a table of columns.
 
     Raises:
-        InputError: No list of rows is in it.
+        InputError: The file contains no list of rows.
     """
     content = content_of(path).removeprefix(b"\xef\xbb\xbf").strip()
     if content.startswith(b"{") and b"\n" in content and is_row(content.partition(b"\n")[0]):
@@ -38,15 +38,15 @@ def read(path: Path) -> RawTable:
 
 
 def is_row(line: bytes) -> bool:
-    """Return whether a line is a complete JSON object."""
+    """Return whether a line is one complete JSON object."""
     return isinstance(decoded(line), dict)
 
 
 def decoded(text: bytes) -> Any:
-    """Return what a JSON text holds, NaN and Infinity included, which Python writes; None for what is no JSON.
+    """Return the value of a JSON text, which may contain NaN and Infinity as Python writes them; None if it is no JSON.
 
     Raises:
-        HostileInput: It is nested too deeply.
+        HostileInput: The value is nested too deeply.
     """
     try:
         return msgspec.json.decode(text)
@@ -65,7 +65,10 @@ def decoded(text: bytes) -> Any:
 
 
 def from_lines(content: bytes) -> RawTable:
-    """Return the rows of JSON lines; others are counted as damaged, the last one as truncated."""
+    """Return the JSON objects in the lines of a text as a table, one row per line.
+
+    A line that is no object counts as damaged, the last one as truncated.
+    """
     rows, damaged, torn = RowCollector(), 0, False
     lines = content.split(b"\n")
     for position, line in enumerate(lines, 1):
@@ -82,7 +85,7 @@ def from_lines(content: bytes) -> RawTable:
 
 
 def from_rows(content: list[Any]) -> RawTable:
-    """Return the objects of a list as rows."""
+    """Return a table with a row for each JSON object of a list; other items count as damaged."""
     rows = RowCollector()
     for row in content:
         if isinstance(row, dict):
@@ -93,7 +96,7 @@ def from_rows(content: list[Any]) -> RawTable:
 
 
 def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
-    """Append an object's numbers as a row; those of an object in it get its name and `/` before theirs."""
+    """Append the numbers of a JSON object as a row; those of a nested object get its name and `/` before theirs."""
     for name, value in flat(row):
         number = number_of(value)
         if number is not None:
@@ -104,7 +107,10 @@ def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
 
 
 def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """Yield the (name, value) pairs of an object and of those in it; a list of one number is that number."""
+    """Yield the (name, value) pairs of an object and of the objects nested in it, as `outer/inner`.
+
+    A list with one item counts as that item, longer lists are left out.
+    """
     for name, value in row.items():
         if isinstance(value, dict):
             if depth < DEPTH_AT_MOST:
@@ -117,7 +123,7 @@ def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[t
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number, also one that is written as a text; None for anything else, such as true."""
+    """Return a JSON value as a number, also if it is written as text; None for anything else, such as `true`."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -131,7 +137,10 @@ def number_of(value: Any) -> float | None:
 
 
 def rows_in(document: Any, depth: int = 0) -> list[Any] | None:
-    """Return the longest list of rows of training in a document, or its lists by column as rows."""
+    """Return the longest list of training rows in a JSON document; None if there is none.
+
+    Lists by column, such as `{"step": [1, 2], "loss": [3.1, 2.9]}`, are turned into rows.
+    """
     if isinstance(document, list):
         return document if any(is_training_row(row) for row in document[:50]) else None
     if not isinstance(document, dict) or depth > DEPTH_AT_MOST:
@@ -145,7 +154,7 @@ def rows_in(document: Any, depth: int = 0) -> list[Any] | None:
 
 
 def has_step_and_loss(row: Mapping[str, Any]) -> bool:
-    """Return whether an object has the numbers of a step."""
+    """Return whether an object has both a step number and a loss."""
     meanings = {
         meaning.quantity
         for name, value in row.items()
@@ -155,7 +164,7 @@ def has_step_and_loss(row: Mapping[str, Any]) -> bool:
 
 
 def is_training_row(row: Any) -> bool:
-    """Return whether an object has a step or a loss."""
+    """Return whether an object has a step number or a loss."""
     if not isinstance(row, dict):
         return False
     meanings = (meaning_of(name) for name, value in flat(row) if number_of(value) is not None)
@@ -163,7 +172,10 @@ def is_training_row(row: Any) -> bool:
 
 
 def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the lists of an object if they are columns: of one length of at least two, with a step or a loss."""
+    """Return the lists of an object that are columns: of one length of at least two, among them a step or a loss.
+
+    Empty where it has no such lists.
+    """
     lists = {name: value for name, value in document.items() if isinstance(value, list) and len(value) > 1}
     known = [name for name in lists if (m := meaning_of(name)) and m.quantity in (Quantity.STEP, Quantity.LOSS)]
     if not known or any(number_of(value) is None for value in lists[known[0]][:20]):

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def content_of(path: Path) -> bytes:
-    """Return a file's bytes, inflated if gzipped."""
+    """Return the bytes of a file, decompressed if it is gzipped."""
     with open_regular(path) as file:
         zipped = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if zipped else open_regular(path) as stream:
@@ -42,7 +42,7 @@ def content_of(path: Path) -> bytes:
 
 
 def read(path: Path) -> Log:
-    """Return the steps of a JSONL file of either kind."""
+    """Return the steps of a JSONL file: our recorder's step log, or one of another trainer."""
     content = content_of(path)
     head, _, rest = content.partition(b"\n")
     # The fast way first; it gives up at the first line that differs.
@@ -53,18 +53,21 @@ def read(path: Path) -> Log:
 
 
 def header_in(text: bytes) -> Header | None:
-    """Return the header in a first line; None where it is none."""
+    """Return the header that the first line of a log is; None if it is no header."""
     row = decoded(text, Log([], []), last=False)
     return header_fields(row) if "schema" in row else None
 
 
 def header_fields(row: Row) -> Header:
-    """Return the fields of a header that have a usable type."""
+    """Return the fields of a header line whose values are integers or texts."""
     return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
 
 
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
-    """Return the object in a line; empty for anything else. What is not JSON is counted in `log`."""
+    """Return the JSON object in a line; empty if it holds anything else.
+
+    A line that is no JSON is counted in `log`: as truncated if it is the `last` one, else as damaged.
+    """
     try:
         content = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -74,7 +77,7 @@ def decoded(text: bytes, log: Log, *, last: bool) -> Row:
 
 
 def read_own(texts: list[bytes]) -> Log:
-    """Return the steps of our format: a header, then a line per step; a restart begins with a header again."""
+    """Return the steps in lines of our own format: a header, then a line per step; a restart writes a new header."""
     log = Log([], [])
     decoder = msgspec.json.Decoder(Line)
     for position, text in enumerate(texts, 1):
@@ -93,7 +96,10 @@ def read_own(texts: list[bytes]) -> Log:
 
 
 def read_structured(texts: list[bytes]) -> Log:
-    """Return the steps of torchtitan's log, one file per process start: ends of spans carry their duration in ms."""
+    """Return the steps in lines of torchtitan's structured log, which has one file per process start.
+
+    The record that ends a span carries the span's duration in ms.
+    """
     log, steps = Log([], []), dict[int, Line]()
     for position, text in enumerate(texts, 1):
         row = decoded(text, log, last=position == len(texts))
@@ -109,7 +115,7 @@ def read_structured(texts: list[bytes]) -> Log:
 
 
 def header_of(row: Row) -> Header:
-    """Return what a record says of its process, under our names."""
+    """Return what a record of torchtitan's log says of its process, under the names of our header."""
     fields = {
         "rank": row.get("global_rank", row.get("rank")),
         "local_rank": row.get("local_rank"),
@@ -121,7 +127,7 @@ def header_of(row: Row) -> Header:
 
 
 def take_event(line: Line, row: Row) -> None:
-    """Add a record to its step."""
+    """Add the duration or metric in a record of torchtitan's log to the line of its step."""
     event, value = str(row.get("log_type_name", "")), row.get("value")
     name = event.removesuffix("_end")
     if event == "metric_value":
@@ -135,7 +141,7 @@ def take_event(line: Line, row: Row) -> None:
 
 
 def take_metric(line: Line, name: str, value: object) -> None:
-    """Add a metric to its step."""
+    """Set the field of a line that a metric of torchtitan's log stands for; unknown metrics are ignored."""
     if name == "local_valid_tokens":
         line.tokens = nanoseconds(value, 1)
     elif name in ("loss", "grad_norm"):
@@ -143,12 +149,12 @@ def take_metric(line: Line, name: str, value: object) -> None:
 
 
 def with_residual(line: Line) -> Line:
-    """Return a step with the time that no phase covers, which the log does not record."""
+    """Return the line with `residual_ns` set: the time of the step that no phase covers."""
     line.residual_ns = line.dur_ns - sum(line.phases.values())
     return line
 
 
 def nanoseconds(value: object, unit: float) -> int:
-    """Return a time in units of `unit` ns as whole ns; 0 for what is no number."""
+    """Return a time, given in units of `unit` ns, as whole ns; 0 if it is no usable number."""
     ns = number(value) * unit
     return round(ns) if math.isfinite(ns) and abs(ns) < 4e18 else 0

@@ -25,10 +25,10 @@ Header = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """A step of a rank; times in ns, sizes in bytes.
+    """One step of one rank; times in ns, sizes in bytes.
 
-    `attempt` is the index of the header it follows in its file. `rank` is set where one file holds several ranks.
-    `covers` counts the steps that the numbers are the means of.
+    `attempt` is the index, within its file, of the header that the line follows. `rank` is set where one file holds
+    several ranks. `covers` counts the steps of which the numbers are means.
     """
 
     step: int
@@ -54,10 +54,11 @@ class Line(msgspec.Struct):
 
 
 class Content(NamedTuple):
-    """Lines as columns: the `fixed` ones, those of each field of `NAMED` by name, and the tags of each line
-    (empty where no line has one).
+    """Lines of a step log as columns.
 
-    `numbers` are what else a log of another trainer has, by name; NaN where a line has none.
+    `fixed` has a column per scalar field; `named` has, for each field of `NAMED`, a column per name. `tags` lists the
+    tags of each line (empty where no line has one). `numbers` are further columns in the log of another trainer, by
+    name; NaN where a line has none.
     """
 
     fixed: Arrays
@@ -69,8 +70,8 @@ class Content(NamedTuple):
 class Log(msgspec.Struct):
     """The content of a file: a header for each start of the rank, and the steps in the order they were written.
 
-    `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `content` holds the steps where
-    they were read as columns at once, `raw` the columns of somebody else's log; `lines` is empty then.
+    `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `content` holds the steps if
+    they were read as columns at once, `raw` the columns of a log of another trainer; `lines` is empty then.
     """
 
     headers: list[Header]
@@ -91,20 +92,20 @@ NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0
 
 
 class Names:
-    """Numbers names in order of appearance, up to NAMES_AT_MOST of them."""
+    """A numbering of names in order of appearance, up to NAMES_AT_MOST of them."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
 
     def __call__(self, name: str) -> int | None:
-        """Return the number of a name; None for one too many."""
+        """Return the number of a name, which is given one if it is new; None if there are too many names already."""
         if name not in self.known and len(self.known) < NAMES_AT_MOST:
             self.known[name[:100].encode("utf-8", "replace").decode()] = len(self.known)
         return self.known.get(name)
 
 
 class Table:
-    """Collects the columns of several files one by one, so that the lines of only one file are in memory at a time."""
+    """A builder of the columns of several files, so that the lines of only one file are in memory at a time."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -113,7 +114,7 @@ class Table:
         self.names["cpu_ns"] = self.names["device_ns"] = self.names["phases"]
 
     def add(self, file: int, content: Content) -> None:
-        """Append the steps of the file with this number."""
+        """Append the steps of the file with the index `file`."""
         count = len(content.fixed["step"])
         columns = {"file": np.full(count, file), **content.fixed}
         for field, prefix, _ in NAMED:
@@ -129,17 +130,23 @@ class Table:
         self.rows += count
 
     def tag_bits(self, tags: Sequence[list[str]], count: int) -> Column:
-        """Return the tags of each line as a bit set; lines without any tag may leave out the lists."""
+        """Return the tags of each of `count` lines as an integer with a bit per tag.
+
+        `tags` may be empty if no line has any.
+        """
         return np.array([self.bits(of_line) for of_line in tags] or [0] * count, dtype=np.int64)
 
     def bits(self, tags: Iterable[str]) -> int:
-        """Return tags as a bit set; tags beyond 62 are left out."""
+        """Return tags as an integer with a bit per tag; only the first 62 different tags of a table have one."""
         if not tags:
             return 0
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Return whole columns; where a file lacks a name, it is filled up. The parts are used up."""
+        """Return the columns over all files, with the value for "absent" where a file lacks one.
+
+        The collected parts are deleted.
+        """
         columns = {}
         for name in list(self.parts):
             # Filled before the parts are copied in: a file may lack the column altogether.
@@ -150,7 +157,7 @@ class Table:
         return columns
 
     def meta(self) -> dict[str, Any]:
-        """Return the names behind numbered columns and bits."""
+        """Return the names that the numbers in column names and the bits of tags stand for."""
         return {name: list(self.names[field].known) for name, field in META}
 
 
@@ -160,21 +167,21 @@ META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers", 
 
 
 def narrowed(column: Column) -> Column:
-    """Return a column as int32 where all values fit, as ns of phases below two seconds do: half the memory."""
+    """Return an integer column as int32 if all values fit, which takes half the memory."""
     limit = np.iinfo(np.int32)
     fits = len(column) and column.dtype.kind == "i" and limit.min <= column.min() and column.max() <= limit.max
     return column.astype(np.int32) if fits else column
 
 
 def absent_in(column: str) -> float:
-    """Return the value of a column where a file lacks it."""
+    """Return the value that stands for "absent" in a column of this name, for files that lack it."""
     if column.startswith("number."):
         return math.nan
     return UNKNOWN if column.startswith("seq.") else 0
 
 
 def content_of(lines: Sequence[Line]) -> Content:
-    """Return step-log lines as one column per field."""
+    """Return lines of a step log as columns, one for each field."""
     fixed = {name: integers([getattr(line, name) for line in lines]) for name in INTEGERS}
     for name in NUMBERS:
         fixed |= numbers(name, [getattr(line, name) for line in lines])
@@ -183,13 +190,16 @@ def content_of(lines: Sequence[Line]) -> Content:
 
 
 def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
-    """Return a column for each name that occurs."""
+    """Return, for each name that occurs in the mappings, the column of its values.
+
+    `absent` where a mapping lacks it.
+    """
     names = dict.fromkeys(name for content in contents for name in content)
     return {name: integers([content.get(name, absent) for content in contents]) for name in names}
 
 
 def numbers(name: str, values: Sequence[Any]) -> Arrays:
-    """Return the column of a number, NaN where there is none, and the column of its state."""
+    """Return a column `name` of float64 (NaN: no number) and a column `{name}_state` of ABSENT, FINITE or BROKEN."""
     try:
         column = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -199,7 +209,7 @@ def numbers(name: str, values: Sequence[Any]) -> Arrays:
 
 
 def integers(values: list[int]) -> Column:
-    """Return int64; values that do not fit are clipped."""
+    """Return the values as int64; those that do not fit are clipped."""
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:
@@ -217,13 +227,19 @@ def number(value: Any) -> float:
 
 
 def states(values: Sequence[Any], numbers: Column) -> Column:
-    """Return ABSENT, FINITE or BROKEN for each value."""
+    """Return, for each value, ABSENT if it is None, FINITE if its number is finite, else BROKEN.
+
+    `numbers` holds the values as floats.
+    """
     given = np.array([value is not None for value in values], dtype=bool) if None in values else True
     return np.where(given, np.where(np.isfinite(numbers), FINITE, BROKEN), ABSENT).astype(np.int8)
 
 
 def line_of(row: Mapping[str, Any]) -> Line | None:
-    """Return a line from a decoded JSON object, without fields of a wrong type; None without a step."""
+    """Return the step-log line in a decoded JSON object, ignoring fields of a wrong type.
+
+    None if it has no step number.
+    """
     if not is_whole(row.get("step")):
         return None
     kept = {name: value for name, of_type in FIELD_TYPES.items() if (value := of_type(row.get(name))) is not None}
@@ -241,17 +257,17 @@ def as_int(value: object) -> int | None:
 
 
 def as_number(value: object) -> float | str | None:
-    """Return a number, also as text ("NaN" is logged as such); None for anything else."""
+    """Return a value that is a number or a text, as "NaN" is logged as text; None for anything else."""
     return value if isinstance(value, (int, float, str)) else None
 
 
 def as_ints_by_name(value: object) -> dict[str, int] | None:
-    """Return the integers of an object by name; None for anything else."""
+    """Return the integers in a JSON object by name; None if the value is no object."""
     return {str(k): v for k, v in value.items() if is_whole(v)} if isinstance(value, dict) else None
 
 
 def as_texts(value: object) -> list[str] | None:
-    """Return a list with its items as texts; None for anything else."""
+    """Return the items of a list as texts; None if the value is no list."""
     return [str(item) for item in value] if isinstance(value, list) else None
 
 

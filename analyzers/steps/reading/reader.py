@@ -18,13 +18,13 @@ VERSION = code_version(Path(__file__).parents[1])
 
 
 def read_console(path: Path) -> Log:
-    """Return the steps that torchtitan or our trainer printed, else the rows that any other trainer did."""
+    """Return the steps that torchtitan or our own trainer printed, else the rows that another trainer printed."""
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))
 
 
 def read_metrics(path: Path) -> Log:
-    """Return the rows of a table of metrics, in JSON or with separators."""
+    """Return the rows of a metrics file, in JSON or in a CSV-like table."""
     is_json = kinds.head_of(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
     return Log([], [], raw=(json_table if is_json else csv_table).read(path))
 
@@ -38,12 +38,13 @@ READERS = {
 
 
 def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
-    """Return the columns and the meta data of the logs.
+    """Return the columns and the metadata of the logs.
 
     `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and `device.I` are ns
-    of `meta.phases[I]`, `tags` is a bit set of `meta.tags`, `seq.I` the last collective of `meta.groups[I]` (-1:
-    unknown). `dur_ns` is -1 where it is not recorded. `meta.files` has headers, torn and damaged of each file, or its
-    problem. Of a log of another trainer there are no rows, but `rawF.I`: the column `meta.files[F].raw.names[I]`.
+    of `meta.phases[I]`, `tags` has a bit per tag of `meta.tags`, `seq.I` is the last collective of process group
+    `meta.groups[I]` (-1: unknown). `dur_ns` is -1 where it is not recorded. `meta.files` has headers, torn and damaged
+    of each file, or its problem. A log of another trainer has no rows there, but columns `rawF.I`: file F's
+    `meta.files[F].raw.names[I]`.
     """
     gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()
@@ -67,6 +68,6 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
 
 
 def read_one(path: Path) -> Log:
-    """Return the steps of one log."""
+    """Return the content of one log, which the reader of its kind reads."""
     kind = kinds.kind_of(path, alone=True)
     return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

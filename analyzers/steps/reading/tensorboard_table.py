@@ -9,7 +9,7 @@ CLOCK = "timestamp"
 
 
 def table_of(scalars: Iterable[Scalar]) -> RawTable:
-    """Return a row for each step, with the time at which its first scalar was written."""
+    """Return scalars as a table with a row per step and a column per tag; each row has the time of its first scalar."""
     rows, row_of = RowCollector(), dict[int, int]()
     for scalar in scalars:
         row = row_of.setdefault(scalar.step, len(row_of))

@@ -28,7 +28,10 @@ Values = dict[str, float]
 
 
 def read(path: Path) -> Log:
-    """Return the steps in an event file."""
+    """Return the steps in a TensorBoard event file.
+
+    If torchtitan did not write it, the rows of another trainer's log are returned as `raw` table.
+    """
     events = tensorboard.read(path)
     tags = {scalar.tag for scalar in events.scalars}
     if not tags.intersection(OWN_TAGS):
@@ -39,7 +42,7 @@ def read(path: Path) -> Log:
 
 
 def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
-    """Return a line for each training step that has scalars, in order."""
+    """Return a step-log line for each training step that has scalars, in order of steps."""
     steps: dict[int, Values] = {}
     times: dict[int, float] = {}
     for scalar in scalars:
@@ -54,12 +57,12 @@ def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
 
 
 def is_training(values: Values) -> bool:
-    """Return whether the values are of training, not of a validation alone."""
+    """Return whether the values logged for a step include any of training, not only of a validation."""
     return any(tag in values for tag in (LOSS, "grad_norm", DATA_WAIT, *RATES, "loss", "memory"))
 
 
 def line_of(step: int, values: Values) -> Line:
-    """Return a step as a line, from the values logged for it."""
+    """Return the step-log line of a step, from the values logged for it by tag."""
     loss = values.get(LOSS, values.get("loss"))
     reserved = gib(values.get(RESERVED, values.get("memory")))
     return Line(
@@ -74,18 +77,24 @@ def line_of(step: int, values: Values) -> Line:
 
 
 def limit(values: Values) -> int | None:
-    """Return the memory limit in bytes: active memory is logged in GiB and in per cent of it."""
+    """Return the memory limit in bytes, which follows from active memory in GiB and in per cent of it.
+
+    None without both.
+    """
     active, share = gib(values.get(ACTIVE)), values.get(ACTIVE_SHARE, 0.0)
     return round(100 * active / share) if active and 0 < share <= 100 else None
 
 
 def gib(value: float | None) -> int:
-    """Return GiB in bytes; 0 for what is not a usable number."""
+    """Return a size in GiB as bytes; 0 if it is no usable number."""
     return round(value * GIB) if value is not None and math.isfinite(value) and abs(value) < 1 << 30 else 0
 
 
 def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
-    """Set the duration of each line, in order of steps, from the time since the one before it."""
+    """Set the duration of each line, in order of steps, to the mean time per step since the line before it.
+
+    `times` holds when each step ended, in Unix seconds by step.
+    """
     before: Line | None = None
     for line in lines:
         ended = times.get(line.step, math.nan)
@@ -100,7 +109,7 @@ def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
 
 
 def set_tokens(line: Line, values: Values) -> None:
-    """Set the tokens of a step from the logged tokens per second."""
+    """Set the tokens of a line from the logged tokens per second and the line's duration."""
     per_second = next((values[name] for name in RATES if name in values), math.nan)
     if line.dur_ns != UNKNOWN and math.isfinite(per_second) and abs(per_second) < 1e15:
         line.tokens = round(per_second * line.dur_ns / 1e9)

@@ -30,7 +30,7 @@ NUMBERS = ("loss", "local_loss", "grad_norm")
 
 
 def content_of(text: bytes) -> Content | None:
-    """Return the lines of a text as columns; None where they do not all have the same fields."""
+    """Return the step-log lines of a text as columns; None where they do not all have the same fields."""
     first, _, _ = text.partition(b"\n")
     try:
         # The first line has nearly always all names, so most files are decoded once.
@@ -51,10 +51,10 @@ def content_of(text: bytes) -> Content | None:
 
 
 def decoded(text: bytes, names: dict[str, list[str]]) -> list[Any]:
-    """Return the lines as structs; names that `names` (by field of `NAMED`) lacks are added to it.
+    """Return the lines as structs; a name that `names` (lists by field of `NAMED`) lacks is added to it.
 
     Raises:
-        msgspec.MsgspecError: A line is of another kind.
+        msgspec.MsgspecError: A line has other fields.
     """
     while True:
         try:
@@ -68,7 +68,7 @@ def decoded(text: bytes, names: dict[str, list[str]]) -> list[Any]:
 
 
 def column(rows: Sequence[Any], name: str) -> Column:
-    """Return an attribute of all lines as int64."""
+    """Return the attribute `name` of all lines as an int64 column."""
     return integers([*map(attrgetter(name), rows)])
 
 
@@ -92,7 +92,7 @@ def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
 
 
 def named(known: Sequence[str], absent: int) -> type[Row]:
-    """Return a struct type with an integer for each name.
+    """Return a struct type with an integer field for each name in `known`, whose default is `absent`.
 
     Raises:
         msgspec.MsgspecError: A name has quotes or control characters, which msgspec refuses in field names.

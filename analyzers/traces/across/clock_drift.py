@@ -14,14 +14,14 @@ PPM_AT_MOST = 1000.0
 
 
 class Drift(NamedTuple):
-    """Parts per million by which a clock runs fast, and how far the truth may be from that."""
+    """The drift of a clock in parts per million (above 0: it runs fast), and how far the true drift may be from it."""
 
     ppm: float = 0.0
     error_ppm: float = 0.0
 
 
 def drift(at: Integers, ahead: Integers) -> Drift:
-    """Return the drift of a clock that is `ahead` of another by so many ns when it shows `at` (ns).
+    """Return the drift of a clock that is ahead of another one by `ahead` ns at the moments when it shows `at` (ns).
 
     Zero unless the points prove one: both halves of the time must show the same slope, which a jump does not give, and
     the slope must move the clock farther than single points scatter.
@@ -46,7 +46,7 @@ def drift(at: Integers, ahead: Integers) -> Drift:
 
 
 def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
-    """Return the points in order of time; many are replaced by the medians of `POINTS_AT_MOST` runs of neighbours."""
+    """Return the points in order of time; many are replaced by the medians of `POINTS_AT_MOST` groups of neighbours."""
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
     if len(at) <= POINTS_AT_MOST:
@@ -58,7 +58,7 @@ def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
 
 
 def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
-    """Return bounds of the slope in ppm, from the ranked slopes between all pairs of points.
+    """Return the lower and upper bound of the slope in ppm, from the ranked slopes between all pairs of points.
 
     The estimator is that of Theil and Sen, the interval that of Sen (1968): Kendall's statistic of n points without a
     trend has the variance n (n - 1) (2 n + 5) / 18.
@@ -76,6 +76,6 @@ def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
 
 
 def scatter(at: Integers, ahead: Integers, ppm: float = 0.0) -> int:
-    """Return the median distance of the points from their line, in ns."""
+    """Return the median distance of the points (`at`, `ahead`) from a line of slope `ppm`, in ns."""
     rest = ahead - ppm * 1e-6 * (at - at[0])
     return round(float(np.median(np.abs(rest - np.median(rest)))))

@@ -24,7 +24,7 @@ from analyzers.traces.loading import Recording
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's clock minus that of the first rank: `offset_ns` lies between `low_ns` and `high_ns`.
+    """A rank's clock minus the first rank's clock: `offset_ns` lies between `low_ns` and `high_ns`.
 
     Where the clock runs fast by `drift_ppm` (known to within `drift_error_ppm`), all offsets hold for the moment when
     it shows `at_ns` (Unix). `residual_ns` is the median distance of the ends of collectives from this offset and drift.
@@ -46,7 +46,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def agrees(self) -> bool:
-        """Whether there are bounds and an offset satisfies both."""
+        """Whether the bounds of the offset are known and do not contradict each other."""
         return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
 
     def ahead(self, at: Column) -> Integers:
@@ -54,15 +54,16 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
-        """Return what this clock shows at moments (Unix ns) of the first rank's clock: the inverse of `ahead`."""
+        """Return what this clock shows (Unix ns) at moments of the first rank's clock: the inverse of `ahead`."""
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
 
 
 @dataclass(frozen=True)
 class SharedCollectives:
-    """Start and end times (ns) of the collectives that two ranks both recorded and that no rank can leave early.
+    """Start and end times (ns) of collectives that two ranks both recorded, of kinds that end on all ranks together.
 
+    `start` and `end` are by the first rank of the job's clock, the `other_` times by the clock that is measured.
     `steady`: both ranks read one clock, so nothing can drift.
     """
 
@@ -74,7 +75,7 @@ class SharedCollectives:
 
     @property
     def middle(self) -> int:
-        """Half-way through the collectives, by the other clock."""
+        """The moment half-way between the first and the last end, by the other clock (ns)."""
         return int(self.other_end.min() + (self.other_end.max() - self.other_end.min()) // 2)
 
     @cached_property
@@ -86,14 +87,14 @@ class SharedCollectives:
         return scatter(self.other_end, self.other_end - self.end, self.drift.ppm)
 
     def without_drift(self, at: Integers) -> Integers:
-        """Return moments of the other clock as it would show them if it ran as fast as the first one."""
+        """Return moments of the other clock as it would show them without its drift."""
         return at - clock_gain(at - self.middle, self.drift.ppm)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and greatest possible lead (ns) of the other clock.
+        """The least and the greatest possible lead of the other clock, in ns.
 
-        No rank leaves a collective before the last one arrives.
+        They follow from the fact that no rank leaves a collective before the last one arrives.
         """
         low = self.without_drift(self.other_start) - self.end
         high = self.without_drift(self.other_end) - self.start
@@ -101,7 +102,7 @@ class SharedCollectives:
 
     @property
     def estimate(self) -> int:
-        """The median distance of the ends, kept within the bounds where these leave room."""
+        """The estimated lead of the other clock in ns: the median difference of the ends, limited to `bounds`."""
         low, high = self.bounds
         middle = int(np.median(self.without_drift(self.other_end) - self.end))
         return min(max(middle, low), high) if low <= high else middle
@@ -114,7 +115,10 @@ def clock_gain(passed: Column, ppm: float) -> Integers:
 
 
 def clocks(matched: MatchedCollectives) -> list[Clock]:
-    """Return the clock of each rank relative to the first; ranks that share no collective with it go by others."""
+    """Return the clock of each rank relative to the first rank's.
+
+    A rank that shares no collective with the first rank is compared with it through other ranks.
+    """
     known = {0: Clock(rank=matched.ranks[0], estimate_ns=0, low_ns=0, high_ns=0, same_host=True)}
     start, end, symmetric = matched.column("start"), matched.column("end"), is_symmetric(matched)
     # Breadth first, so that each rank is reached over as few others as possible: the bounds of a chain add up.
@@ -132,7 +136,7 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
 
 
 def is_symmetric(matched: MatchedCollectives) -> Mask:
-    """Return a flag for each row: whether its collective ends on all ranks together."""
+    """Return a mask of the rows whose collective ends on all ranks together."""
     names = [SYMMETRIC.search(matched.text(int(row), "name")) is not None for row in matched.first_row]
     return np.array(names, bool)[matched.collective]
 
@@ -140,7 +144,7 @@ def is_symmetric(matched: MatchedCollectives) -> Mask:
 def shared_collectives(
     matched: MatchedCollectives, columns: tuple[Integers, Integers, Mask], indices: tuple[int, int], clock: Clock
 ) -> SharedCollectives | None:
-    """Return the symmetric collectives that two ranks took part in; None where there are none.
+    """Return the collectives that two ranks took part in and that end on all ranks together; None where there are none.
 
     `columns` are start, end and `is_symmetric` of every row, `clock` is that of the first of the two `indices`.
     """
@@ -159,7 +163,10 @@ def shared_collectives(
 def clock_of(
     recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
 ) -> Clock:
-    """Return the clock of the second of two ranks, which share collectives; the first one's clock is known."""
+    """Return the clock of the second of the two ranks in `indices`, from the collectives that both took part in.
+
+    `near_clock` is the clock of the first one.
+    """
     near, far = (recordings[index] for index in indices)
     host = near.trace.header.get("host")
     same_host = near_clock.same_host and host is not None and host == far.trace.header.get("host")

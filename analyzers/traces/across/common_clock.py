@@ -25,7 +25,10 @@ LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "lat
 
 @dataclass(frozen=True)
 class AlignedRecordings:
-    """Recordings on a common clock: that of the first rank, from the earliest event on, in ns."""
+    """Recordings whose times can be converted to a common clock, in ns.
+
+    It is the first rank's clock, counted from the earliest event of all recordings.
+    """
 
     recordings: Sequence[Recording]
     comparison: RankComparison | None
@@ -33,7 +36,7 @@ class AlignedRecordings:
 
     @cached_property
     def begins(self) -> list[int]:
-        """When each recording begins by the clock of the first rank, in Unix ns."""
+        """The start of each recording by the clock of the first rank, in Unix ns."""
         return [
             int(self.to_unix_ns(index, np.array([recording.trace.origin]))[0])
             for index, recording in enumerate(self.recordings)
@@ -41,44 +44,45 @@ class AlignedRecordings:
 
     @cached_property
     def clocks(self) -> list[Clock]:
-        """The clock of each recording; where nothing says how far it is off, it is taken to be right."""
+        """The clock of each recording; it is taken to be right where no collective shows how far it is off."""
         known = {clock.rank: clock for clock in self.comparison.clocks} if self.comparison else {}
         ranks = [recording.rank or 0 for recording in self.recordings]
         return [known.get(rank) or Clock(rank=rank) for rank in ranks]
 
     def to_unix_ns(self, index: int, at: Column) -> Integers:
-        """Return moments of a recording's columns by the clock of the first rank, in Unix ns."""
+        """Return moments in the columns of recording number `index` as Unix ns of the first rank's clock."""
         shown = at + self.recordings[index].base
         return shown - self.clocks[index].ahead(shown)
 
     def to_common_clock(self, index: int, at: Column) -> Integers:
-        """Return moments of a recording's columns on the common clock."""
+        """Return moments in the columns of recording number `index` as ns of the common clock."""
         return self.to_unix_ns(index, at) - self.origin
 
     def to_local_clock(self, index: int, at: Column) -> Integers:
-        """Return moments of the common clock as the columns of a recording have them."""
+        """Return moments of the common clock as ns in the columns of recording number `index`."""
         return self.clocks[index].shows(at + self.origin) - self.recordings[index].base
 
     @property
     def origin(self) -> int:
-        """The earliest event by the clock of the first rank, in Unix ns."""
+        """The time of the earliest event by the clock of the first rank, in Unix ns: the common clock's 0."""
         return min(self.begins)
 
     @property
     def shifts(self) -> list[int]:
-        """When each recording begins on the common clock, in ns."""
+        """The start of each recording on the common clock, in ns."""
         return [begin - self.origin for begin in self.begins]
 
     @cached_property
     def spans(self) -> list[int]:
-        """How long each recording lasts, in ns."""
+        """The duration of each recording, in ns."""
         traces = [recording.trace for recording in self.recordings]
         return [int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin for trace in traces]
 
     def parts_between(self, index: int, edges: Integers) -> Integers:
-        """Return [part, bin]: how a recording's time between moments of the common clock divides into `PARTS`, in ns.
+        """Return int64[part, bin]: how the time of recording number `index` between successive `edges` divides, in ns.
 
-        What no work covers is idle. Communication is exposed where only it covers, a copy where no kernel does.
+        `edges` are moments of the common clock, the parts are `PARTS`. Time that no work covers is idle. Communication
+        and copies count only where no computation, or no kernel, covers the same time.
         """
         if index not in self._coverage:
             self._coverage[index] = coverage(self.recordings[index])
@@ -91,7 +95,10 @@ class AlignedRecordings:
 
 
 def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
-    """Return the time that computing, kernels (computing or communication) and all work of an account cover."""
+    """Return the time that a recording's computing, its computing and communication, and all of its work cover.
+
+    Its work has copies and memsets, too.
+    """
     c = recording.trace.columns
     rows = np.flatnonzero(c["account"] == recording.number)
     start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
@@ -106,10 +113,10 @@ def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTim
 
 @lru_cache(maxsize=OPEN_AT_MOST)
 def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> AlignedRecordings:
-    """Return all recordings that can be read, on one clock.
+    """Return all recordings that can be read, with what is needed to put them on one clock.
 
     Raises:
-        InputError: None can be read.
+        InputError: No file can be read.
     """
     recordings, failures = load(artefacts, options)
     if not recordings:
@@ -118,7 +125,7 @@ def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> Ali
 
 
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return one row for each account: path, rank, `shift_ns` and `span_ns`.
+    """Return a table with a row per account: path, rank, `shift_ns` and `span_ns` (its duration).
 
     `shift_ns` is to be added to the account's own moments, so that all lie on one clock; the earliest trace has 0.
     """
@@ -137,11 +144,11 @@ def ranks_timeline(
     bins: int = 100,
     rows: int = 40,
 ) -> pd.DataFrame:
-    """Return how the time of all ranks divides in `bins` equal intervals of a window (ns of the common clock).
+    """Return how the time of each rank divides in `bins` equal intervals of a window (ns of the common clock).
 
-    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns.
-    Of more than `rows` ranks those that differ most from the median keep a row of their own; the others share one row
-    with their mean.
+    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns. Of
+    more than `rows` ranks those that differ most from the median keep a row of their own; the others share one row with
+    their mean.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     begin, end = window or (0, max(at + span for at, span in zip(aligned.shifts, aligned.spans, strict=True)))
@@ -153,10 +160,10 @@ def ranks_timeline(
 
 
 def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
-    """Return (ranks, [part, bin]) of each row to draw; `parts` is [rank, part, bin].
+    """Return the rows to draw, each with its ranks and its int64[part, bin] of ns; at most `rows` of them.
 
-    Example: of 512 ranks and 40 rows the 39 ranks farthest from the median of all are drawn alone, so that an outlier
-    stays visible; the other 473 share the last row.
+    `parts` is int64[rank, part, bin]. Example: of 512 ranks and 40 rows the 39 ranks farthest from the median of all
+    are drawn alone, so that an outlier stays visible; the other 473 share the last row.
     """
     if len(ranks) <= rows:
         return [([rank], part) for rank, part in zip(ranks, parts, strict=True)]
@@ -183,7 +190,7 @@ def rank_rows(ranks: list[int], parts: Integers, edges: Integers) -> pd.DataFram
 
 
 def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None, limit: int = 200) -> pd.DataFrame:
-    """Return the `limit` collectives with most waiting, in order of time: one row for each rank of each.
+    """Return a table of the `limit` collectives with most waiting: a row per collective and rank, in order of time.
 
     Columns: which (the collective's number among all matched ones), rank, name, group, start_ns and end_ns on the
     common clock, late_ns (after the median rank), wait_ns (for the last rank), excess_ns (own work before it beyond the

@@ -40,7 +40,7 @@ class Cause(StrEnum):
 
     @property
     def is_phase(self) -> bool:
-        """Whether the host recorded what it did meanwhile."""
+        """Whether the cause is a phase of the host, which its trace recorded."""
         return self not in NOT_PHASES
 
 
@@ -52,7 +52,7 @@ MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
 
 
 class ComputeGrowth(NamedTuple):
-    """How a rank's computing differs from that of the median of the others.
+    """How a rank's computing differs from that of the median of the other ranks.
 
     `slowdown` is the time of its computing kernels in multiples of theirs, `product_slowdown` that of matrix products
     (0: they have none); `kernel` is the one whose total exceeds theirs by most, by `growth_ns` (0: none does).
@@ -72,7 +72,7 @@ class ComputeGrowth(NamedTuple):
 
 
 def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
-    """Return the cause that covers most of an excess (ns by measure), and the ns of each cause that contributes.
+    """Return the cause that covers most of an excess (ns by measure), and the ns of each cause that contributes to it.
 
     Example: of 80 ms excess, 70 ms lie in compute and 5 ms in data; the 5 ms that remain are the host's. Compute covers
     more than half: it is the cause.
@@ -88,7 +88,7 @@ def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
 
 
 def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
-    """Return whether a rank runs more kernels than the others, or the same ones for longer."""
+    """Return how a rank's computing differs from that of the others: more kernels, or the same ones for longer."""
     kernel, growth = grown_most(mine, others)
     return ComputeGrowth(
         on_device=mine.source == "device",
@@ -102,14 +102,17 @@ def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowt
 
 
 def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
-    """Return the computing kernel whose total exceeds the median of the others by most, and the difference in ns."""
+    """Return the computing kernel whose total exceeds the median of the other ranks by most, and the excess in ns."""
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
     growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}
     return max(growth.items(), key=lambda pair: pair[1], default=("", 0))
 
 
 def slowdown(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:
-    """Return the time of a rank's computing kernels with such a name, in medians of the others; 0: they have none."""
+    """Return a rank's time in computing kernels with a name like `pattern`, relative to the other ranks' median.
+
+    It is 0 if the others have no such kernel.
+    """
 
     def total(account: RankTrace) -> int:
         return sum(k.total_ns for k in account.kernels if k.kind == "compute" and pattern.search(k.name))

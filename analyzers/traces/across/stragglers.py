@@ -52,14 +52,17 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateRank(NamedTuple):
-    """A straggler whose `detail` is still empty, and what a sentence about its computing needs."""
+    """A straggler whose `detail` is still empty, and how its computing differs from that of the others."""
 
     straggler: Straggler
     growth: ComputeGrowth
 
 
 def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
-    """Return the rank with the largest excess of each comparison, where that is no noise; each rank once."""
+    """Return the rank with the largest excess of work in each comparison, if it stands out; each rank once.
+
+    Of several comparisons the one with the rank's largest excess counts.
+    """
     worst: dict[int, LateRank] = {}
     for comparison in comparisons:
         late = late_rank(comparison)
@@ -72,7 +75,7 @@ def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
 
 
 def late_rank(comparison: RankComparison) -> LateRank | None:
-    """Return the rank with the largest excess; None where it does not stand out from the others."""
+    """Return the rank with the largest excess of work; None where it does not stand out from the others."""
     waits = comparison.waits
     index = max(range(len(waits)), key=lambda i: waits[i].excess_ns)
     row, runner_up = waits[index], max(wait.excess_ns for i, wait in enumerate(waits) if i != index)
@@ -87,12 +90,12 @@ def late_rank(comparison: RankComparison) -> LateRank | None:
 
 
 def source_of(comparison: RankComparison, index: int) -> str:
-    """Return whether a rank's work was recorded on a `device` or on a `cpu`."""
+    """Return `device` or `cpu`, where the work of rank number `index` was recorded."""
     return comparison.lateness.matched.recordings[index].account.source
 
 
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
-    """Return whether any other rank might as well have been the late one: on a busy machine each is now and then.
+    """Return whether any other rank might as well have been the late one, as happens on a busy machine.
 
     A device, or a phase that the host recorded, is evidence in itself. A CPU process that merely got no core must be
     late in most of several steps.
@@ -104,7 +107,7 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
-    """Return the numbers of one rank as those of a straggler, `detail` empty."""
+    """Return rank number `index` of a comparison as a straggler with its numbers, `detail` empty."""
     row, lateness = comparison.waits[index], comparison.lateness
     matched = lateness.matched
     by_step = lateness.excess_by_step()[index]
@@ -136,6 +139,6 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns from which on a rank counts as late in one of `steps` steps."""
+    """Return the excess in ns from which on rank number `index` counts as late in one of `steps` steps."""
     source = source_of(comparison, index)
     return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

@@ -13,7 +13,7 @@ RANKS_AT_MOST = 256
 
 
 def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.DataFrame:
-    """Return bytes from a sender rank (index) to a receiver rank (columns); NaN where they share no all-to-all.
+    """Return the bytes that each rank (row) sends to each rank (column) in all-to-alls; NaN where they share none.
 
     Of more than `at_most` ranks neighbours share a row and column ("0-3"), which show the largest amount that one of
     them sends to one other. Calls whose group members are not recorded are left out.
@@ -35,7 +35,7 @@ def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.D
 
 
 def bytes_between(accounts: Sequence[RankTrace], senders: Sequence[int], receivers: Sequence[int]) -> Floats:
-    """Return a [sender, receiver] matrix of bytes, summed over all process groups and traces.
+    """Return float64[sender, receiver] of bytes sent in all-to-alls, summed over all process groups and traces.
 
     The value is NaN where two ranks share no group.
     """

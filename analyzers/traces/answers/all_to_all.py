@@ -18,7 +18,7 @@ NO_SPLITS: list[object] = [None]
 
 
 def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
-    """Return the bytes to each member by group, the group that sends most first.
+    """Return the bytes that this rank sends to each member of a process group, the group that sends most first.
 
     Calls whose recorded splits are cut short or do not fit the group are left out.
     """
@@ -50,9 +50,10 @@ def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
 
 
 def split_bytes(size: int, text: str, members: int) -> Integers:
-    """Return `size` bytes divided by the split sizes in a text, evenly if it has none; empty where they do not fit.
+    """Return `size` bytes divided among `members` by the split sizes in a text, evenly if the text is empty.
 
-    Example: 600 bytes by "[1, 2, 3]" among 3 members give 100, 200 and 300 bytes.
+    The array is empty where the splits do not fit. Example: 600 bytes by "[1, 2, 3]" among 3 members give 100, 200 and
+    300 bytes.
     """
     splits = decoded_splits(text) or [1] * members
     numbers = [split for split in splits if isinstance(split, int) and 0 <= split < SPLIT_AT_MOST]
@@ -62,7 +63,7 @@ def split_bytes(size: int, text: str, members: int) -> Integers:
 
 
 def decoded_splits(text: str) -> list[object]:
-    """Return the splits of a text; empty where none were recorded, NO_SPLITS where they cannot be decoded."""
+    """Return the split sizes in a text; empty where none were recorded, NO_SPLITS where they cannot be decoded."""
     # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):
         splits = msgspec.json.decode(text)
@@ -72,7 +73,7 @@ def decoded_splits(text: str) -> list[object]:
 
 
 def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:
-    """Return the ranks of a group; empty where neither the file's list of groups nor its size says which they are."""
+    """Return the ranks of a process group with so many `members`; empty where the trace does not say which they are."""
     header = collectives.work.trace.header
     listed = {row["name"]: row["ranks"] for row in header.get("groups", [])}
     ranks = listed.get(group, [])

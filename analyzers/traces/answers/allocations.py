@@ -29,7 +29,7 @@ CODE = ("operator", "module", "line")
 
 
 class Whereabouts(TypedDict):
-    """When an event happened and what the host was doing: the fields of `MemoryMoment` but its size."""
+    """The time of an allocation or free and what the host was doing: the fields of `MemoryMoment` but its size."""
 
     at_ns: int
     step: int | None
@@ -50,7 +50,10 @@ class Totals(TypedDict):
 
 
 def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
-    """Return the memory of each account's device; that of the host and of unknown devices goes to the first account."""
+    """Return, for each account, the memory of its device.
+
+    The memory of the host and of devices without an account is in the first account's list.
+    """
     memories: list[list[DeviceMemory]] = [[] for _ in accounts]
     numbers = {account.device: i for i, account in enumerate(accounts)}
     for allocator in allocators(accounts[0].trace):
@@ -61,9 +64,9 @@ def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
 
 @dataclass(frozen=True)
 class AttributedAllocations:
-    """The allocations and frees of a device, with what the host was doing at each.
+    """The allocations and frees of one device, with what the host was doing at each.
 
-    Columns have one row for each allocation or free, in order of time; an `index` is one of these rows.
+    Arrays have one entry for each allocation or free, in order of time; an `index` is an index into them.
     """
 
     allocator: Allocator
@@ -75,12 +78,15 @@ class AttributedAllocations:
 
     @property
     def base(self) -> int:
-        """Unix ns of the file's own time 0."""
+        """The Unix time in ns of the file's own time 0."""
         return int(self.trace.header.get("base_ns", 0))
 
     @cached_property
     def around(self) -> Integers:
-        """The row of the trace of the innermost event around each, on its own thread; NONE where there is none."""
+        """For each allocation or free the trace row of the innermost event around it on its thread.
+
+        NONE where there is none.
+        """
         c, pid, tid = self.trace.columns, self.allocator.column("pid"), self.allocator.column("tid")
         lane = np.full(len(pid), NONE)
         for number, thread in enumerate(c.meta["lanes"]):
@@ -91,7 +97,7 @@ class AttributedAllocations:
 
     @cached_property
     def code(self) -> dict[str, Integers]:
-        """For each of CODE the row of the innermost operator, module or line around each event, or NONE."""
+        """For each of CODE the trace row of the operator, module or line around each allocation or free, or NONE."""
         return {what: self.innermost(what) for what in CODE}
 
     def innermost(self, what: str) -> Integers:
@@ -100,7 +106,10 @@ class AttributedAllocations:
         return np.append(rows, NONE)[self.around]
 
     def module_around(self) -> Column:
-        """Return the row of the module around each event of the trace; of a backward operator that of its forward."""
+        """Return, for each event of the trace, the row of the module around it, or NONE.
+
+        For a backward operator it is the module around its forward operator.
+        """
         module, parent = self.attribution.around("module"), self.trace.columns["parent"]
         rows, sequence, thread = (self.trace.columns[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
         # Only backward operators name the thread of their forward; both have the same sequence number.
@@ -116,7 +125,7 @@ class AttributedAllocations:
         return np.where(module == NONE, of_forward[nearest], module)
 
     def device_memory(self) -> DeviceMemory:
-        """Return all that is known of the device's memory."""
+        """Return the summary of the device's memory over the recording."""
         a = self.allocator
         unfreed, freed = a.unfreed, np.flatnonzero(a.change < 0)
         # A free without its allocation frees what was allocated before the recording.
@@ -144,7 +153,7 @@ class AttributedAllocations:
         )
 
     def peak(self) -> MemoryMoment:
-        """Return when most was allocated; that may have been before the first event."""
+        """Return the moment at which most was allocated, which may be the start of the recording."""
         a = self.allocator
         index = int(a.allocated.argmax())
         return self.moment(index, int(a.allocated[index])) if a.allocated[index] >= a.before else self.beginning()
@@ -158,7 +167,7 @@ class AttributedAllocations:
         return MemoryMoment(bytes=size, **self.whereabouts(index))
 
     def whereabouts(self, index: int) -> Whereabouts:
-        """Return when an event happened and what the host was doing."""
+        """Return the time of an allocation or free and what the host was doing."""
         step = int(self.step[index])
         return Whereabouts(
             at_ns=int(self.allocator.at[index]) + self.base,
@@ -171,12 +180,12 @@ class AttributedAllocations:
 
     @cached_property
     def step(self) -> Column:
-        """The index in `trace.steps` of the step of each event, or NONE."""
+        """The index in `trace.steps` of the step of each allocation or free, or NONE."""
         return self.trace.step_index_at(self.allocator.at)
 
     @cached_property
     def phase(self) -> Column:
-        """The number in PHASE_NAMES of the phase of each event."""
+        """The phase of each allocation or free, as an index into PHASE_NAMES."""
         return np.append(self.trace.columns["phase"], PHASE_NAMES.index(OTHER))[self.around]
 
     def code_name(self, what: str, index: int) -> str:
@@ -187,7 +196,10 @@ class AttributedAllocations:
         return self.trace.names[number].removeprefix("nn.Module: ")
 
     def totals_by(self, what: str) -> list[NamedAllocationTotals]:
-        """Return the totals of each operator, module or line; calls nested in one of the same name count once."""
+        """Return the allocations and frees by the name of the operator, module or line (`what`) around them.
+
+        A call nested in one of the same name counts once.
+        """
         own = dict(self.events_inside(what, deep=False))
         rows = []
         for name, events in self.events_inside(what, deep=True):
@@ -196,7 +208,10 @@ class AttributedAllocations:
         return largest_first(rows)
 
     def events_inside(self, what: str, *, deep: bool) -> list[tuple[int, Integers]]:
-        """Return (number of the name, events inside); only those directly inside unless it goes `deep`."""
+        """Return (number of the name, indices of allocations and frees) for each operator, module or line (`what`).
+
+        Without `deep` only the innermost one around an allocation or free counts, else all around it.
+        """
         c, around = self.trace.columns, self.attribution.around(what)
         at, events, keys = self.code[what], np.arange(len(self.around)), [np.zeros(0, np.int64)]
         # All events go up one level in each round. Name and event are one number, so that each pair counts once.
@@ -217,7 +232,7 @@ class AttributedAllocations:
         return [] if [row.name for row in rows] == [OTHER] else largest_first(rows)
 
     def steps(self) -> list[StepMemory]:
-        """Return the memory of each step: at its start and end, and the most in between."""
+        """Return the memory of each step: at its start, at its end, and the most in between."""
         a, events = self.allocator, dict(rows_by_value(self.step))
         rows = []
         for index, (number, start, end) in enumerate(self.trace.steps):
@@ -236,7 +251,7 @@ class AttributedAllocations:
         return rows
 
     def largest(self) -> list[Allocation]:
-        """Return the largest allocations, the largest first."""
+        """Return the largest single allocations, the largest first."""
         a = self.allocator
         indices = np.argsort(-a.change, kind="stable")[:LARGEST_AT_MOST]
         return [self.allocation(index) for index in indices.tolist() if a.change[index] > 0]
@@ -251,7 +266,7 @@ class AttributedAllocations:
         )
 
     def unfreed(self) -> list[UnfreedMemory]:
-        """Return what was never freed, summed by the code that allocated it, the most bytes first."""
+        """Return what was not freed while recording, summed by the code that allocated it, the most bytes first."""
         a, sizes = self.allocator, dict[tuple[str, str, str], list[int]]()
         for index in a.unfreed.tolist():
             where = self.code_name("operator", index), self.code_name("module", index), self.code_name("line", index)
@@ -264,7 +279,7 @@ class AttributedAllocations:
 
 
 def totals(change: Integers) -> Totals:
-    """Return count and bytes of some allocations (positive changes) and frees (negative ones)."""
+    """Return count and bytes of allocations (positive `change` in bytes) and of frees (negative ones)."""
     grown, shrunk = change[change > 0], change[change < 0]
     allocated, freed = int(grown.sum()), -int(shrunk.sum())
     return Totals(

@@ -13,7 +13,7 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 
 
 def tree(trace: Trace, by: str) -> pd.DataFrame:
-    """Return one row for each node, with the columns of COLUMNS; a parent stands before its children.
+    """Return the call tree as a table with a row per node and the columns of COLUMNS; a parent precedes its children.
 
     `by` is "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root. `device_ns` and `kernels`
     count what was launched inside the node, `own_ns` is the host time outside its children.
@@ -60,7 +60,10 @@ def is_node(trace: Trace, by: str) -> Mask:
 
 
 def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[int], list[int]]:
-    """Return (node of each event, parent of each node, number of each node's name)."""
+    """Return the node of each event of the trace, and of each node its parent and the number of its name.
+
+    `rows` are the events in the tree, `above` has for each event of the trace the row of the one that encloses it.
+    """
     node, name = np.full(len(above), NONE), trace.columns["name"]
     known: dict[tuple[int, int], int] = {}
     # By depth, so that the node around an event is known before the event.
@@ -72,7 +75,7 @@ def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[i
 
 
 def depths_of(parents: list[int]) -> list[int]:
-    """Return how many nodes are above each; parents stand before their children."""
+    """Return the number of ancestors of each node; a parent must precede its children."""
     depths: list[int] = []
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
@@ -80,7 +83,7 @@ def depths_of(parents: list[int]) -> list[int]:
 
 
 def launched_work(trace: Trace) -> tuple[Integers, Column]:
-    """Return (row of the launching call, duration in ns) of each piece of a device's work."""
+    """Return, for each piece of device work, the row of the call that launched it and its duration in ns."""
     c = trace.columns
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))
     return c["launch"][rows], c["end"][rows] - c["start"][rows]

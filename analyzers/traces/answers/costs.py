@@ -25,16 +25,16 @@ COSTS_AT_MOST = 100
 
 
 def is_user_function(name: str) -> bool:
-    """Return whether the name of a Python event, such as `train.py(12): step`, is of a file that the user wrote."""
+    """Return whether the name of a Python event, such as `train.py(12): step`, names a file that the user wrote."""
     position = SOURCE.search(name)
     return position is not None and not is_library(name[: position.start()] + ".py")
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """The events of the host that each piece of an account's work is due to.
+    """The host events in which each piece of an account's work was launched.
 
-    `what` in its methods is one of "operator", "annotation", "module" and "line" (a function of the user's own).
+    `what` in its methods is one of "operator", "annotation", "module" and "line" (a function in the user's own files).
     """
 
     work: Work
@@ -46,7 +46,7 @@ class Attribution:
 
     @cached_property
     def inside(self) -> tuple[Column, Column]:
-        """For each event of the trace (device time in ns, number) of the kernels that were launched inside it."""
+        """For each event of the trace the device time (ns) and number of the kernels launched inside it."""
         # On a host events launch themselves, and nothing on a device.
         linked = self.work.linked & (self.work.device is not None)
         launch, parent = self.work.launch[linked], self.trace.columns["parent"]
@@ -54,7 +54,10 @@ class Attribution:
         return inclusive_sums(launch, self.work.own[linked], parent), count
 
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
-        """Return the cost of each name; the time of a call nested in one of the same name counts once."""
+        """Return the cost of each operator, annotation, module or line (`what`) by name, the most expensive first.
+
+        The time of a call nested in one of the same name counts once. `formulas` adds floating-point operations.
+        """
         c, rows = self.trace.columns, np.flatnonzero(self.is_a(what))
         start, end = c["start"][rows], c["end"][rows]
         names, which = factorize(c["name"][rows])
@@ -86,7 +89,7 @@ class Attribution:
         return sorted(costs, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
     def is_a(self, what: str) -> Mask:
-        """Return which events are an operator, an annotation, a module, or a function of the user's own."""
+        """Return a mask of the events of the trace that are of kind `what`."""
         if what == "operator":
             return self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         if what == "annotation":
@@ -98,7 +101,10 @@ class Attribution:
         return np.asarray(functions & own[self.trace.columns["name"]])
 
     def around(self, what: str) -> Column:
-        """Return for each event the row of the innermost event of kind `what` that encloses it or is it, else NONE."""
+        """Return, for each event of the trace, the row of the innermost event of kind `what` around it, or NONE.
+
+        An event that is itself of this kind gets its own row.
+        """
         if what not in self._around:
             selected = self.is_a(what)
             # One number that stands for all rows takes no memory, and most traces have no modules or lines.
@@ -114,7 +120,10 @@ class Attribution:
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Return (number of the kernel's name, of the name it is due to, ns, times) of each pair, the longest last."""
+        """Return four columns with a row per kernel and the `what` that launched it, the longest last.
+
+        They are the number of the kernel's name, the number of the launching event's name, ns, and number of launches.
+        """
         c = self.trace.columns
         if self.work.device is None:
             return (np.zeros(0, np.int64),) * 4
@@ -130,7 +139,10 @@ class Attribution:
         return kernel, source, spent[order], times[order]
 
     def sources(self, what: str) -> dict[int, str]:
-        """Return, by the number of each kernel's name, the operator, module or line that launched most of its time."""
+        """Return the operator, module or line that launched most of the time of each kernel.
+
+        The keys are the numbers of the kernels' names.
+        """
         kernels, sources, _, _ = self.pairs(what)
         # Pairs come with the longest last, which overwrites the others.
         return {
@@ -138,7 +150,7 @@ class Attribution:
         }
 
     def launched_kernels(self) -> list[LaunchedKernel]:
-        """Return which kernels each operator launched, those that take most time first."""
+        """Return the kernels that each operator launched, those with most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
@@ -153,11 +165,11 @@ class Attribution:
         return self.by_name("annotation")
 
     def lines(self) -> list[Cost]:
-        """Return the functions of the user's own files, each with the line at which it begins."""
+        """Return the costs of the functions in the user's own files, each with the line at which it begins."""
         return self.by_name("line")
 
     def modules(self) -> list[Cost]:
-        """Return the modules, with the kernels of their backward operators where sequence numbers connect the two."""
+        """Return the costs of modules, including their backward kernels where sequence numbers connect the two."""
         forward, extra = self.by_name("module"), self.backward_of_modules()
         return sorted(
             [
@@ -175,10 +187,10 @@ class Attribution:
         )
 
     def backward_of_modules(self) -> dict[str, tuple[int, int]]:
-        """Return (device ns, kernels) of the backward operators of each module, those of its submodules included.
+        """Return (device ns, kernels) of the backward operators of each module by name, including its submodules.
 
-        Autograd gives a forward operator and its backward the same sequence number; the modules around the forward one
-        are due the backward, too.
+        Autograd gives a forward operator and its backward the same sequence number; the backward is attributed to all
+        modules around the forward operator.
         """
         c = self.trace.columns
         rows, sequence, thread = (c[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
@@ -204,7 +216,10 @@ class Attribution:
         return strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
-        """Return the names of all modules around a row."""
+        """Return the names of all modules around a trace row.
+
+        `module` has the row of the innermost one around each event.
+        """
         parent, names = self.trace.columns["parent"], set()
         at = int(module[row]) if row >= 0 else NONE
         while at >= 0:
@@ -215,5 +230,8 @@ class Attribution:
 
 
 def strictly_around(around: Column, parent: Column) -> Column:
-    """Return the row of what is strictly around each event, from what is around it or itself."""
+    """Return the row of the event strictly around each event.
+
+    `around` has the row of the event that is around each event or is it itself.
+    """
     return np.where(parent >= 0, around[parent], NONE)

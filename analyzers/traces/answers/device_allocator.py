@@ -19,9 +19,9 @@ CPU = 0
 
 @dataclass(frozen=True)
 class Allocator:
-    """The allocations and frees of one device: `rows` of the `memory_` columns, in order of time.
+    """The allocations and frees of one device in order of time; `rows` are their rows in the `memory_` columns.
 
-    `number` is None for a host, which recorders do not number.
+    `type` is the device type as recorded; `number` is None for a host, which recorders do not number.
     """
 
     trace: Trace
@@ -35,7 +35,7 @@ class Allocator:
 
     @property
     def name(self) -> str:
-        """`cuda 0`; a host has no number."""
+        """The name of the device, such as `cuda 0`, or `cpu` for a host."""
         return self.type_name if self.number is None else f"{self.type_name} {self.number}"
 
     @property
@@ -43,7 +43,10 @@ class Allocator:
         return self.type == CPU
 
     def column(self, name: str) -> Integers:
-        """Return a column of the allocator's events; bytes and ns are signed, so that differences do not wrap."""
+        """Return the column `memory_{name}` for each event.
+
+        As int64, so that differences of bytes and ns do not wrap.
+        """
         return self.trace.columns[f"memory_{name}"][self.rows].astype(np.int64)
 
     @cached_property
@@ -52,17 +55,17 @@ class Allocator:
 
     @cached_property
     def change(self) -> Integers:
-        """Bytes allocated, negative where they were freed."""
+        """The bytes that each event allocated, negative for a free."""
         return self.column("bytes")
 
     @cached_property
     def totals_recorded(self) -> bool:
-        """Whether the recorder noted how much was allocated in total."""
+        """Whether the recorder wrote how many bytes were allocated in total."""
         return bool((self.column("allocated") > 0).any())
 
     @cached_property
     def allocated(self) -> Integers:
-        """Bytes allocated after each event, with what was there before as far as that is known.
+        """The bytes allocated after each event, including those from before the recording as far as known.
 
         Recorded totals are exact, but not every event has one: from one to the next the changes are added. Without any
         total what must have been there at first is the largest amount by which frees exceed allocations.
@@ -76,18 +79,18 @@ class Allocator:
 
     @cached_property
     def before(self) -> int:
-        """Bytes allocated before the first event."""
+        """The bytes allocated before the first event."""
         return int(self.allocated[0] - self.change[0])
 
     @cached_property
     def reserved(self) -> Integers:
-        """Bytes that the allocator had reserved from the driver after each event; 0 where none were recorded."""
+        """The bytes that the allocator had reserved from the driver after each event; 0 where none were recorded."""
         totals = self.column("reserved")
         return totals[latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
 
     @cached_property
     def free_of(self) -> Integers:
-        """For each event the index of the free that ends it, if it is an allocation that was freed; else NONE."""
+        """The index of the free that ends each allocation; NONE for frees and for allocations that were not freed."""
         # Sorted by address and, as the sort is stable, by time: an allocation's free is the next event.
         address = self.column("address")
         order = np.argsort(address, kind="stable")
@@ -100,14 +103,14 @@ class Allocator:
 
     @cached_property
     def unfreed(self) -> Integers:
-        """Indices of allocations without a free.
+        """The indices of allocations that were not freed.
 
         Allocations without an address are left out, as they cannot be matched.
         """
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
     def most_between(self, edges: Integers) -> tuple[Integers, Integers]:
-        """Return (allocated, reserved): the most bytes in each interval between ascending moments (ns)."""
+        """Return the most allocated and the most reserved bytes in each interval between the ascending `edges` (ns)."""
         index = np.searchsorted(self.at, edges)
         # An interval begins with what was allocated before it. Every second maximum lies between two intervals.
         pairs = np.column_stack([index[:-1], index[1:] + 1]).ravel()
@@ -122,13 +125,16 @@ class Allocator:
 
 
 def latest_known(known: Mask) -> Integers:
-    """Return, for each index, the last known index up to there; before any is known, the first: FTFT gives 1113."""
+    """Return, for each index, the last index up to it whose flag is set.
+
+    Before the first such index it is that first one: FTFT gives 1113.
+    """
     indices = np.flatnonzero(known)
     return indices[np.maximum(np.searchsorted(indices, np.arange(len(known)), side="right") - 1, 0)]
 
 
 def allocators(trace: Trace) -> list[Allocator]:
-    """Return the allocator of each device that allocated or freed, hosts first."""
+    """Return the allocator of each device that has allocations or frees, hosts first."""
     kind, number = (np.asarray(trace.columns[f"memory_{name}"]) for name in ("device_type", "device"))
     by_device = []
     for _, rows in rows_by_value(combined_codes(kind, number)) if len(kind) else []:

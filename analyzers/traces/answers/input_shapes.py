@@ -14,7 +14,7 @@ TEXT_AT_MOST = 200
 
 
 def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[OperatorShape]:
-    """Return operators by name and input sizes, the longest first; empty where no shapes were recorded."""
+    """Return operators by name and input sizes, those with most time first; empty where no shapes were recorded."""
     c, names = attribution.trace.columns, attribution.trace.names
     rows, texts = c["shape_row"].astype(np.int64), c["shape_text"].astype(np.int64)
     spent = direct_time(attribution)[rows]
@@ -47,14 +47,17 @@ def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[Operat
 
 
 def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
-    """Return a column of `size` rows that holds the values in some of them and 0 in the others."""
+    """Return an int64 column of `size` rows that holds `values` in the given rows and 0 in the others."""
     column = np.zeros(size, np.int64)
     column[rows] = values
     return column
 
 
 def direct_time(attribution: Attribution) -> Integers:
-    """Return the ns of the kernels that each event launched and no operator inside it did; on a host its own time."""
+    """Return, for each event of the trace, the ns of the kernels that it launched itself; on a host its own time.
+
+    Kernels that an operator inside it launched are not counted.
+    """
     work, c = attribution.work, attribution.trace.columns
     spent = np.zeros(len(c["start"]), np.int64)
     if work.device is None:
@@ -67,7 +70,7 @@ def direct_time(attribution: Attribution) -> Integers:
 
 
 def readable_shapes(shapes: str) -> str:
-    """Return sizes and types of the inputs that have a size: `[4096, 64] c10::BFloat16, [64] float`."""
+    """Return sizes and types of an operator's inputs that have a size, as `[4096, 64] c10::BFloat16, [64] float`."""
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     kinds = [str(kind) for kind in decoded_list(types)]
     sizes = decoded_list(dims)

@@ -22,7 +22,10 @@ TIMES_AT_LEAST = 3
 
 
 def kernels(attribution: Attribution) -> list[Kernel]:
-    """Return every kernel name with its statistics, the longest in total first; operators count their own time."""
+    """Return the statistics of each kernel name, those with most time first.
+
+    On a host they are those of operators, by their own time.
+    """
     work = attribution.work
     if not len(work.rows):
         return []
@@ -41,7 +44,7 @@ def kernels(attribution: Attribution) -> list[Kernel]:
 
 
 def kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
-    """Return the statistics of one name from its times (ns), which ascend."""
+    """Return the statistics of one kernel name from its ascending times (ns)."""
     count, total = len(spent), int(spent.sum())
     return Kernel(
         name=name,
@@ -80,7 +83,10 @@ def sequences(work: Work) -> list[KernelSequence]:
 
 
 def numbered_runs(name: Column) -> dict[int, Column]:
-    """Return, by length, a number for the run of names that begins at each index; equal runs have equal numbers."""
+    """Return, by length, a number for the run of kernel names that begins at each index.
+
+    Equal runs have equal numbers.
+    """
     runs = {1: name}
     for length, (head, tail) in SHORTER_RUNS.items():
         size = max(0, len(name) - length + 1)
@@ -89,7 +95,10 @@ def numbered_runs(name: Column) -> dict[int, Column]:
 
 
 def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
-    """Yield where each of the most frequent runs begins, if it occurs often enough without overlapping itself."""
+    """Yield the indices at which each of the most frequent runs begins, if it occurs often enough without overlaps.
+
+    `run` has the number of the run that begins at each index, `length` is the number of kernels in a run.
+    """
     count = np.bincount(run[run != NONE])
     # More candidates than are listed, as many of them are shifts of another.
     candidates = np.lexsort((first_rows(run[run != NONE]), -count))[: 4 * SEQUENCES_AT_MOST]
@@ -100,7 +109,7 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
 
 
 def not_overlapping(indices: Integers, length: int) -> Integers:
-    """Return those of the ascending indices that lie at least `length` behind the last one taken.
+    """Return the ascending indices without those less than `length` after the last one kept.
 
     [0, 1, 2, 3, 7] with length 3 gives [0, 3, 7].
     """
@@ -114,6 +123,6 @@ def not_overlapping(indices: Integers, length: int) -> Integers:
 
 
 def is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
-    """Return whether a run is part of a longer one that is about as frequent, or the same run shifted."""
+    """Return whether a run is part of one in `others` that is about as frequent, or the same run shifted."""
     names = set(sequence.names)
     return any(names <= set(other.names) and sequence.count <= 2 * other.count for other in others)

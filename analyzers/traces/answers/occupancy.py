@@ -18,10 +18,10 @@ Occupancy = dict[str, float | str | None]
 
 
 class Occupancies:
-    """The measures of each piece of work, NaN where nothing was recorded, and what limits it."""
+    """The occupancy measures of each event of an account (NaN: not recorded), and what limits them."""
 
     def __init__(self, work: Work) -> None:
-        """Decode each distinct text of the trace once; index 0 stands for no record."""
+        """Decode each distinct occupancy text of the trace once; index 0 stands for no record."""
         c = work.trace.columns
         texts = c.meta["occupancies"]
         self.limits = ["", *(limits(text) for text in texts)]
@@ -32,7 +32,10 @@ class Occupancies:
         self.duration: Column = work.end - work.start
 
     def mean(self, indices: Column) -> Occupancy:
-        """Return the means of some pieces of work, weighted by duration, and what limits the longest of them."""
+        """Return the mean measures of some events, weighted by duration, and what limits the longest of them.
+
+        `indices` select the events in `work`. Empty where the trace has no occupancies.
+        """
         if len(self.measures) == 1:
             return {}
         longest = self.text_index[indices[self.duration[indices].argmax()]]
@@ -50,7 +53,7 @@ class Occupancies:
 
 
 def parts_of(text: str) -> list[str]:
-    """Return the parts of a text of `EventTable.occupancies`: one for each of `MEASURES`, and its limits, if any."""
+    """Return the parts of a text of `EventTable.occupancies`: one for each of `MEASURES`, then the limits."""
     return f"{text}\0\0\0".split("\0")[: len(MEASURES) + 1]
 
 
@@ -59,7 +62,7 @@ def measures(text: str) -> list[float]:
 
 
 def number(text: str) -> float:
-    """Return a number, also one in a string; NaN for what recorders do not write."""
+    """Return the number in a JSON text, also one in a string; NaN for what recorders do not write."""
     with suppress(msgspec.DecodeError, TypeError, ValueError):
         value = float(msgspec.json.decode(text))
         if 0 <= value < MEASURE_AT_MOST:
@@ -68,7 +71,10 @@ def number(text: str) -> float:
 
 
 def limits(text: str) -> str:
-    """Return `registers, warps` for `{"limitingFactors": "REGS|WARPS"}`; empty where nothing is recorded."""
+    """Return the limits in an occupancy text, such as `registers, warps` for `{"limitingFactors": "REGS|WARPS"}`.
+
+    Empty where none are recorded.
+    """
     with suppress(msgspec.DecodeError):
         recorded = msgspec.json.decode(parts_of(text)[-1])
         factors = recorded.get("limitingFactors") if isinstance(recorded, dict) else None

@@ -37,7 +37,7 @@ def device_problems(work: Work) -> Iterator[Problem]:
 
 
 def overlapping_events(work: Work) -> int:
-    """Return how many events begin before an earlier one of the same stream has ended."""
+    """Return the number of events that begin before an earlier one of the same stream has ended."""
     lane = work.trace.columns["lane"][work.rows]
     order = np.lexsort((work.start, lane))
     count = 0

@@ -28,7 +28,7 @@ NONE = -1
 
 
 class NestedEvents(NamedTuple):
-    """Columns of events with the parent of each."""
+    """Columns of events (lane, start and end in ns) with the row of each one's parent."""
 
     lane: Column
     start: Column
@@ -37,7 +37,7 @@ class NestedEvents(NamedTuple):
 
 
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """Return (depth, parent) of each event: how many events enclose it, and the row of the innermost of them.
+    """Return, for each event, its depth (how many events enclose it) and the row of the innermost of these, or NONE.
 
     An event encloses those of its lane that begin while it runs. An event without a length counts as 1 ns long.
     """
@@ -58,7 +58,10 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Return rows in order of their start; of those that start at once the longest first, as it encloses the others."""
+    """Return rows in order of their start.
+
+    Of those with the same start the longest comes first, as it encloses the others.
+    """
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
     ties = np.flatnonzero(np.append(at_once, False) | np.append(False, at_once))
@@ -68,7 +71,7 @@ def in_start_order(rows: Column, start: Column, end: Column) -> Column:
 
 
 def count_until(moments: Column, at: Column) -> Integers:
-    """Return how many of the ascending `moments` lie at or before each of `at`, which ascend, too.
+    """Return, for each moment in the ascending `at`, how many of the ascending `moments` are at or before it.
 
     Merging two ascending columns is what a stable sort does with them; looking each up takes several times as long.
     """
@@ -77,11 +80,11 @@ def count_until(moments: Column, at: Column) -> Integers:
 
 
 def reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
-    """Return (depth, parent) where events cross instead of enclosing each other, so that counting misplaces some.
+    """Return depth and parent of each event, corrected where events cross instead of enclosing each other.
 
-    That is so where Python stacks are recorded: an annotation begins inside the call that opens it, and outlives this
-    call. The annotation then is made the parent of what begins while it runs, and is moved out of the calls that end
-    before it does.
+    `misplaced` is a mask of the events whose parent counting did not find. That happens where Python stacks are
+    recorded: an annotation begins inside the call that opens it, and outlives this call. The annotation then is made
+    the parent of what begins while it runs, and is moved out of the calls that end before it does.
     """
     for index in np.flatnonzero(misplaced[order]).tolist():
         row, around = order[index], order[index - 1]
@@ -94,7 +97,7 @@ def reparent(parent: Column, start: Column, end: Column, order: Column, misplace
 
 
 def depths_of(parent: Column) -> Column:
-    """Return how many events enclose each, by following parents; each round follows twice as many at once."""
+    """Return how many events enclose each event, by following parents; each round follows twice as many at once."""
     above = np.append(np.where(parent == NONE, len(parent), parent), len(parent))
     count = np.append(parent != NONE, False).astype(np.int32)
     while (above < len(parent)).any():
@@ -103,15 +106,16 @@ def depths_of(parent: Column) -> Column:
 
 
 def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield the indices of the events of each depth with those of the next one; `depth` is sorted, `index` with it."""
+    """Yield (indices of the events of a depth, indices of those one deeper) for each depth; `depth` is sorted."""
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
     return pairwise([index[low:high] for low, high in pairwise(bounds)])
 
 
 def innermost_selected(selected: Mask, parent: Column) -> Column:
-    """Return for each event the row of the innermost selected event around it, itself included; NONE if there is none.
+    """Return, for each event, the row of the innermost selected event around it, or NONE.
 
-    With `outer > middle > inner` and only `outer` selected, all three get the row of `outer`.
+    A selected event gets its own row. With `outer > middle > inner` and only `outer` selected, all three get the row of
+    `outer`.
     """
     nowhere = len(selected)
     above = np.where(selected, np.arange(nowhere, dtype=np.int32), np.where(parent < 0, np.int32(nowhere), parent))
@@ -123,7 +127,7 @@ def innermost_selected(selected: Mask, parent: Column) -> Column:
 
 
 def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
-    """Return the row of the innermost event that runs in a lane at each moment (ns), NONE where none does."""
+    """Return, for each moment `at` (ns), the row of the innermost event that runs in its lane, NONE where none does."""
     innermost = np.full(len(at), NONE)
     end = np.maximum(events.end, events.start + 1)
     for number, queries in rows_by_value(lane):
@@ -138,7 +142,10 @@ def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
 
 
 def is_outermost(group: Column, start: Column, end: Column) -> Mask:
-    """Return which events lie in no other one of their group; `group` counts from 0, its events nest or are apart."""
+    """Return a mask of the events that lie in no other event of their group.
+
+    `group` has a number from 0 for each event; events of a group lie inside each other or apart.
+    """
     order = np.lexsort((-end, start, group))
     # Each group gets a stretch of time of its own, so that one running maximum serves for all.
     latest_end = end[order] - start.min(initial=0) + 1
@@ -152,7 +159,10 @@ def is_outermost(group: Column, start: Column, end: Column) -> Mask:
 
 
 def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
-    """Return for each event the sum of the values that belong to it or to an event inside it; `rows` says to which."""
+    """Return, for each event, the sum of the values of it and of all events inside it.
+
+    `rows` says to which event each of `values` belongs.
+    """
     sums = np.zeros(len(parent), np.int64)
     while len(rows):
         np.add.at(sums, rows, values)
@@ -163,7 +173,7 @@ def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
 
 
 def self_times(parent: Column, start: Column, end: Column) -> Integers:
-    """Return the length of each event less that of the events directly inside it, in ns."""
+    """Return the duration of each event less that of the events directly inside it, in ns."""
     own: Integers = end - start
     inside = np.flatnonzero(parent >= 0)
     above = parent[inside]

@@ -21,10 +21,11 @@ HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)
 
 @dataclass(frozen=True)
 class Work:
-    """The events of one account: rows of the trace, the kind of each, and the row of the call that launched it.
+    """The events of one account, which is a device in one trace, or the host where no device worked.
 
-    `launch` is NONE where the file has no such call; a host event launches itself. `own` is the time in ns not spent in
-    events that it calls, which differs from its length only on a host.
+    `rows` are their rows in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY, and `launch` the row of the call
+    that launched each: NONE where the file has no such call; a host event launches itself. `own` is the time in ns not
+    spent in events that it calls, which differs from its length only on a host.
     """
 
     trace: Trace
@@ -46,17 +47,17 @@ class Work:
 
     @cached_property
     def linked(self) -> Mask:
-        """Whether the launch of each event is known."""
+        """A mask of the events whose launching call is known."""
         return np.asarray(self.launch != NONE)
 
     @cached_property
     def launch_start(self) -> Integers:
-        """The start of each event's launch in ns of the trace, -1 where it is not known."""
+        """The start of each event's launching call in ns of the trace, -1 where it is not known."""
         return np.where(self.linked, self.trace.columns["start"][self.launch], -1)
 
     @cached_property
     def launch_end(self) -> Integers:
-        """The end of each event's launch in ns of the trace, -1 where it is not known."""
+        """The end of each event's launching call in ns of the trace, -1 where it is not known."""
         return np.where(self.linked, self.trace.columns["end"][self.launch], -1)
 
     @cached_property
@@ -73,7 +74,7 @@ class Work:
 
 
 def work_of_accounts(trace: Trace) -> list[Work]:
-    """Return the work of each device that worked; that of the host where none did."""
+    """Return the work of each device that worked, or that of the host where none did."""
     if not len(trace.work):
         return [host_work(trace)]
     return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]
@@ -97,7 +98,7 @@ def device_work(trace: Trace, device: int) -> Work:
 
 
 def launching_rows(trace: Trace, correlation: Column) -> Integers:
-    """Return the row of the call that launched each correlation id, NONE where the file has none.
+    """Return, for each correlation id, the row of the call that launched it, NONE where the file has none.
 
     A kernel and the call that launched it share the id; so do all kernels of a CUDA graph.
     """
@@ -111,7 +112,7 @@ def launching_rows(trace: Trace, correlation: Column) -> Integers:
 
 
 def host_work(trace: Trace) -> Work:
-    """Return the work of a host: operators outside the threads of collectives, and the collectives that ran there."""
+    """Return the work of a host: operators outside the threads of collectives, and collectives that ran on the host."""
     c = trace.columns
     collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)
     collective_lanes = distinct_values(c["lane"][collective])

@@ -36,11 +36,11 @@ BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 
 
 class PathPiece(NamedTuple):
-    """A piece of the path, from `start` to `end` in ns of the trace; `row` is its event, NONE where there is none.
+    """A piece of the critical path, from `start` to `end` in ns of the trace.
 
-    `kind` is that of the work (compute, communication, memory), else why nothing worked: `dependency` (what came before
-    had ended just then), `launch latency` (from the launching call to the start), `host` (the host did other things) or
-    `unexplained`.
+    `row` is its event, NONE where there is none. `kind` is that of the work (compute, communication, memory), else why
+    nothing worked: `dependency` (what came before had ended just then), `launch latency` (from the launching call to
+    the start), `host` (the host did other things) or `unexplained`.
     """
 
     start: int
@@ -50,7 +50,10 @@ class PathPiece(NamedTuple):
 
 
 class HostPosition(NamedTuple):
-    """Where the walk is: a moment (ns of the trace) and an index in `threads`; in `collectives` unless that is NONE."""
+    """The position of the walk along the path: a moment (ns of the trace) and a thread, as an index into `threads`.
+
+    `collective` is an index into `collectives`; unless it is NONE, the walk is in that collective instead.
+    """
 
     at: int
     thread: int
@@ -58,7 +61,10 @@ class HostPosition(NamedTuple):
 
 
 class HostThread:
-    """The operators and annotations of one thread, in order of their start; those that are `busy` do not wait."""
+    """The operators and annotations of one thread, in order of their start.
+
+    `busy` is a mask of those that do not wait.
+    """
 
     def __init__(self, trace: Trace, rows: Column, busy: Column) -> None:
         start, end = trace.columns["start"][rows], trace.columns["end"][rows]
@@ -71,7 +77,7 @@ class HostThread:
         self.busy_starts, self.busy_ends = self.start[self.busy][last], self.end[self.busy][last]
 
     def innermost(self, at: int) -> tuple[int, int | None]:
-        """Return the index of the innermost event that runs just before a moment, and since when that is so.
+        """Return the index of the innermost event that runs just before a moment, and since when it does so alone (ns).
 
         The index is NONE where no event runs; the time is None where nothing ran before.
         """
@@ -84,19 +90,22 @@ class HostThread:
         return index, since
 
     def is_busy(self, at: int) -> bool:
-        """Return whether something busy runs just before a moment."""
+        """Return whether an event that does not wait runs just before a moment (ns)."""
         # Counted, as events that cross are not all among the parents of the innermost one.
         return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
-        """Return (start, end) of the busy event that ended last until a moment; None where none did."""
+        """Return (start, end) of the last event to end by a moment (ns) that does not wait.
+
+        None where there is none.
+        """
         index = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
         return (int(self.busy_starts[index]), int(self.busy_ends[index])) if index >= 0 else None
 
 
 @dataclass(frozen=True)
 class HostPath:
-    """A walk through the threads of a host from `end` back to `start`, in ns of the trace.
+    """The walk that finds the critical path through a host's threads, from `end` back to `start` (ns of the trace).
 
     `account` is that of the host. It is None where a device does the work: then whatever the host runs, the launching
     calls above all, keeps it busy.
@@ -109,7 +118,7 @@ class HostPath:
 
     @cached_property
     def keeps_busy(self) -> Mask:
-        """Whether each event is an operator that computes, or a phase in which the host is busy."""
+        """A mask of the trace's events that are operators that compute, or phases in which the host is busy."""
         c = self.trace.columns
         if self.account is None:
             return self.trace.category_matches(OPS) | self.trace.category_matches(LAUNCHES)
@@ -119,7 +128,7 @@ class HostPath:
 
     @cached_property
     def collectives(self) -> Integers:
-        """Rows of the account's collectives that take any time, in order of their end."""
+        """The rows of the account's collectives that take any time, in order of their end."""
         c = self.trace.columns
         of_account = (c["account"] == self.account) & (self.account is not None)
         rows = np.flatnonzero(of_account & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
@@ -127,12 +136,12 @@ class HostPath:
 
     @cached_property
     def ends(self) -> Column:
-        """The end of each of `collectives`."""
+        """The end of each of `collectives`, in ns of the trace."""
         return self.trace.columns["end"][self.collectives]
 
     @cached_property
     def lanes(self) -> Integers:
-        """The indices of the host's threads on which no collective runs.
+        """The lane numbers of the host's threads on which no collective runs.
 
         The thread of the training loop comes first, then the others, the busiest first.
         """
@@ -177,11 +186,11 @@ class HostPath:
         return np.where(c["start"][paired] <= begun, paired, latest)
 
     def pieces(self) -> Iterator[PathPiece]:
-        """Yield the pieces of the path from the end to the start, without gaps."""
+        """Yield the pieces of the critical path from the end to the start, without gaps."""
         return self.between(self.start, self.end)
 
     def between(self, start: int, end: int, lane: int | None = None) -> Iterator[PathPiece]:
-        """Yield the pieces from `end` back to `start`, beginning on the thread of a lane."""
+        """Yield the pieces of the path from `end` back to `start`, beginning on the thread with this lane number."""
         position = HostPosition(end, self.thread_index(lane))
         while position.at > start and self.threads:
             step = self.through_collective if position.collective != NONE else self.along_thread
@@ -193,11 +202,11 @@ class HostPath:
             yield PathPiece(start, position.at, "host")
 
     def thread_index(self, lane: int | None) -> int:
-        """Return the index of a lane's thread; that of the first thread where it has none."""
+        """Return the index in `threads` of the thread with this lane number, or 0 if there is none."""
         return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
 
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the path's pieces on this thread, and the position from which the path continues backwards."""
+        """Return the next position of the walk backwards, and the pieces of the path on this thread up to there."""
         thread = self.threads[position.thread]
         if thread.is_busy(position.at):
             piece = self.piece_before(thread, position.at, start)
@@ -214,7 +223,10 @@ class HostPath:
         return awaited or HostPosition(until, position.thread), pieces
 
     def piece_before(self, thread: HostThread, at: int, until: int) -> PathPiece:
-        """Return what a thread is in just before a moment, as far back as it is in that alone, `until` at most."""
+        """Return the piece of the path on a thread that ends at a moment (ns): its innermost event then, or `host`.
+
+        It begins where that event last became the innermost one, or at `until` if that is later.
+        """
         index, since = thread.innermost(at)
         begun = until if since is None else max(since, until)
         if index == NONE:
@@ -224,10 +236,10 @@ class HostPath:
         return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
     def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
-        """Return the end of what a thread that is idle may have waited for, the latest such end; None if nothing.
+        """Return the position of the latest end for which an idle thread may have waited; None if there is none.
 
-        That is a collective or an operator of another thread that ended well after the thread became idle; or an
-        operator of another thread that began since, as when one thread hands over to another for a moment.
+        That is the end of a collective or an operator of another thread that ended well after `idle_since` (ns), or of
+        an operator of another thread that began since, as when one thread hands over to another for a moment.
         """
         ends = []
         last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
@@ -240,7 +252,10 @@ class HostPath:
         return max(ends, key=lambda end: (end.at, end.collective == NONE), default=None)
 
     def through_collective(self, position: HostPosition, _start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the piece of a collective, and what it waited for: one before it on its thread, or its call."""
+        """Return the position of what a collective waited for, and the pieces of the path up to there.
+
+        It waited for the collective before it on its thread, or for the call that issued it.
+        """
         c, row = self.trace.columns, int(self.collectives[position.collective])
         begun = max(int(c["start"][row]), self.start)
         pieces = [PathPiece(begun, position.at, KIND_NAMES[COMMUNICATION], row)]
@@ -256,7 +271,10 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index of the collective of the same thread that ended just before a start; NONE if none did."""
+        """Return the index of the collective on the same thread that ended just before `begun` (ns); NONE if none did.
+
+        `row` is the row of the collective that began then.
+        """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):
             if begun - self.ends[index] > QUEUED_NS:

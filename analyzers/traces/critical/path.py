@@ -28,10 +28,10 @@ HANDOVER_NS = 10_000
 
 
 class Position(NamedTuple):
-    """Where the walk is: a moment (ns of the trace), and the index in `work` of the event that ends then.
+    """The position of the walk along the path: a moment (ns of the trace), and the index of the event that ends then.
 
-    `work_index` is NONE on the host, where `lane` is the thread. Only work with an index less than `below` comes into
-    question any more: without that limit events of no length could send the walk in a circle.
+    `work_index` is that index in `work`, NONE on the host, where `lane` is the thread. Only work with an index less
+    than `below` may follow: without that limit events of no length could send the walk in a circle.
     """
 
     at: int
@@ -42,7 +42,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class DevicePath:
-    """A walk through the work of a device's account from `end` back to `start`, in ns of the trace."""
+    """The walk that finds the critical path through a device's work, from `end` back to `start` (ns of the trace)."""
 
     trace: Trace
     account: int
@@ -51,19 +51,19 @@ class DevicePath:
 
     @cached_property
     def work(self) -> Integers:
-        """Rows of the account's work between `start` and `end`, in order of their end."""
+        """The rows of the account's work between `start` and `end`, in order of their end."""
         c = self.trace.columns
         rows = np.flatnonzero((c["account"] == self.account) & (c["start"] < self.end) & (c["end"] > self.start))
         return rows[np.argsort(c["end"][rows], kind="stable")]
 
     @cached_property
     def ends(self) -> Column:
-        """The end of each event of `work`."""
+        """The end of each event of `work`, in ns of the trace."""
         return self.trace.columns["end"][self.work]
 
     @cached_property
     def waits(self) -> tuple[Column, Column]:
-        """(row, end) of the host's calls that wait for the device, in order of their end."""
+        """The rows and the ends (ns) of the host's calls that wait for the device, in order of their end."""
         rows = waiting_calls(self.trace)
         end = self.trace.columns["end"][rows]
         order = np.argsort(end, kind="stable")
@@ -75,11 +75,14 @@ class DevicePath:
         return HostPath(self.trace, None, self.start, self.end)
 
     def last_ended(self, at: int, below: int) -> int:
-        """Return the index of the work that ended last until a moment, less than `below`; NONE before all."""
+        """Return the index in `work` of the last event to end by a moment, among those below `below`.
+
+        NONE if there is none.
+        """
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
 
     def pieces(self) -> Iterator[PathPiece]:
-        """Yield the pieces of the path from the end to the start, without gaps."""
+        """Yield the pieces of the critical path from the end to the start, without gaps."""
         last = self.last_ended(self.end, len(self.work))
         position = Position(self.end, last, len(self.work))
         while position.at > self.start:
@@ -89,7 +92,10 @@ class DevicePath:
                 yield from self.host.between(piece.start, piece.end, lane) if piece.kind == "host" else [piece]
 
     def on_device(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the pieces of an event, of the pause after it and of its waiting, and what it waited for."""
+        """Return the position of what an event waited for, and the pieces of the path up to there.
+
+        These are the pause after the event, the event itself, and its waiting.
+        """
         c, row = self.trace.columns, int(self.work[position.work_index])
         end = min(int(c["end"][row]), position.at)
         start = min(max(int(c["start"][row]), self.start), end)
@@ -107,7 +113,7 @@ class DevicePath:
         return Position(called, NONE, position.work_index, int(c["lane"][launch])), [*pieces, latency]
 
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the host's time back to the last call that waited for the device, and what that call waited for."""
+        """Return the position of what the host's last waiting call waited for, and the host's time up to there."""
         rows, ends = self.waits
         wait = int(np.searchsorted(ends, position.at, side="right")) - 1
         if wait < 0 or ends[wait] <= self.start:
@@ -124,10 +130,11 @@ class DevicePath:
 
 
 def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> "pd.DataFrame":
-    """Return the critical path of an account through a window (default: everything), one row a piece, in order of time.
+    """Return the critical path of an account through a window (default: everything) as a table, a row per piece.
 
-    Columns: start_ns and dur_ns (ns from the first event, as the window), kind (see `host_path.PathPiece`), name (empty
-    where no event is), row (of the event, -1). The durations add up to that of the window.
+    Columns, in order of time: start_ns and dur_ns (ns from the first event, as the window), kind (see
+    `host_path.PathPiece`), name (empty where no event is), row (of the event, -1). The durations add up to that of the
+    window.
     """
     import pandas as pd  # a quarter of a second that readers of traces can do without
 
@@ -149,7 +156,10 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
 
 @dataclass(frozen=True)
 class PathSum:
-    """The pieces of one kind and name; `saved_ns` is what the path would lose if they took half their time."""
+    """The pieces of a path with the same kind and name.
+
+    `saved_ns` is by how much it shrinks if they take half their time.
+    """
 
     kind: str
     name: str
@@ -159,7 +169,7 @@ class PathSum:
 
 
 def path_sums(path: "pd.DataFrame") -> list[PathSum]:
-    """Return the pieces of a path summed by kind and name, the longest first."""
+    """Return the pieces of a critical path summed by kind and name, the largest sum first."""
     sums = path.groupby(["kind", "name"], sort=False)["dur_ns"].agg(["sum", "count"]).reset_index()
     return [
         PathSum(kind, name, count, spent, spent - spent // 2)
@@ -168,16 +178,16 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return by how many ns the window would be shorter, at most, if all of one name ran `factor` times as fast."""
+    """Return the most ns that the window would be shorter by if all pieces called `name` ran `factor` times as fast."""
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))
 
 
 def join_narrow_pieces(path: "pd.DataFrame", column_ns: int) -> "pd.DataFrame":
-    """Return a path ready to draw: neighbours that are narrower than a column and begin in the same one are one piece.
+    """Return a path to be drawn, in which neighbouring pieces narrower than a column of the screen are joined.
 
-    Each has the name of its longest piece, and `count`, the number of its pieces. `column_ns` is the time that one
-    column of the screen stands for.
+    Only pieces that begin in the same column are joined. A joined piece has the name of its longest part, and `count`
+    is the number of its parts. `column_ns` is the time that one column stands for.
     """
     wide = path["dur_ns"] >= column_ns
     begins = wide | wide.shift(fill_value=True) | (path["start_ns"] // max(1, column_ns)).diff().ne(0)

@@ -58,7 +58,7 @@ PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a mean step's wall time on both sides, in ns."""
+    """The change of one part of a mean step's wall time from side a to side b, in ns."""
 
     what: StepPart
     a_ns: float
@@ -67,7 +67,10 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel, operator, module or phase (`kind`) whose time in a mean step differs between the two sides."""
+    """The change of a kernel, operator, module or phase (`kind`) from side a to side b.
+
+    Times and counts are of a mean step.
+    """
 
     kind: str
     name: str
@@ -80,7 +83,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed from side a to side b.
+    """What changed in a mean step from side a to side b.
 
     `ranks` were compared; `changes` are the largest of each kind; `memory` is empty unless both recorded allocations.
     """
@@ -96,7 +99,10 @@ class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> TraceDiff | None:
-    """Return what changed from `a` to `b`, on the ranks that both have; None where one side cannot be read."""
+    """Return what changed from the traces `a` to the traces `b`, on the ranks that both have.
+
+    None where the traces of one side cannot be read.
+    """
     sides = [[recording.account for recording in load(side, options or store.Options())[0]] for side in (a, b)]
     common_ranks = {account.rank for account in sides[0]} & {account.rank for account in sides[1]}
     if common_ranks:
@@ -105,7 +111,7 @@ def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options
 
 
 def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
-    """Return what changed from one set of accounts to the other."""
+    """Return what changed from the accounts `a` to the accounts `b`."""
     steps = [[step for account in side for step in steps_of(account)] for side in (a, b)]
     return TraceDiff(
         ranks=sorted({account.rank for account in a}, key=lambda rank: -1 if rank is None else rank),
@@ -120,7 +126,7 @@ def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
 
 
 def steps_of(account: RankTrace) -> list[StepTime]:
-    """Return the steps of an account; without step marks the whole recording as one."""
+    """Return the steps of an account; without step marks the whole recording as one step."""
     if account.step_times:
         return account.step_times
     whole = {name: getattr(account, name, 0) for name in StepTime.__struct_fields__}
@@ -148,7 +154,10 @@ LISTINGS: dict[str, Listing] = {
 
 
 def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Sequence[RankTrace]]) -> list[Change]:
-    """Return what of one kind changed, the largest change of time first."""
+    """Return the changes of all kernels, operators, modules or phases (`kind`), the largest change of time first.
+
+    `listing` returns their (name, ns, count) in an account.
+    """
     first, second = (mean_step(listing, side) for side in sides)
     rows = []
     for name in first | second:
@@ -170,7 +179,7 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
 
 
 def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
-    """Return (ns, count) of each name in a mean step."""
+    """Return the ns and the count of each name in a mean step of one side."""
     total, count = defaultdict[str, int](int), defaultdict[str, int](int)
     for account in side:
         for name, spent, times in listing(account):
@@ -181,7 +190,7 @@ def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[fl
 
 
 def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
-    """Return how (ns, count) changed; where the number of calls changed, that explains the time."""
+    """Return how a (ns, count) pair changed; a different number of calls explains a different time."""
     if not before[1]:
         return Manner.APPEARED
     if not after[1]:

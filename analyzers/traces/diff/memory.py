@@ -12,10 +12,10 @@ CHANGES_AT_MOST = 20
 
 
 class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes on both sides. `where` is a type of device ("cpu", "cuda"), the fullest of all ranks.
+    """The change of a memory size from side a to side b, in bytes; `where` is a type of device ("cpu", "cuda").
 
-    `kind` is "most allocated", "most reserved" or "growth a step"; or "operator" or "module", of that name: what it
-    allocates itself, without what it calls, in a mean step of a rank.
+    `kind` is "most allocated", "most reserved" or "growth a step", each of the rank with most; or "operator" or
+    "module": what the one called `name` allocates itself, without what it calls, in a mean step of a rank.
     """
 
     where: str
@@ -27,7 +27,7 @@ class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_changes(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> list[MemoryChange]:
-    """Return, for each type of device that both recorded, the totals, then changes by operator and module."""
+    """Return the changes for each type of device that both sides recorded: totals, then by operator and module."""
     first, second = by_type(a), by_type(b)
     shared = [where for where in first if where in second]
     return [change for where in shared for change in changes_of_type(where, first[where], second[where])]
@@ -58,7 +58,7 @@ def memory_change(where: str, kind: str, name: str, a: float, b: float) -> Memor
 
 
 def growth(memories: Sequence[DeviceMemory]) -> float:
-    """Return the mean growth of a step, in bytes, of the memory that grows most."""
+    """Return the mean growth per step in bytes of the device whose memory grows most; 0 without steps."""
     known = [memory.steps for memory in memories if memory.steps]
     return max(((steps[-1].end_bytes - steps[0].start_bytes) / len(steps) for steps in known), default=0.0)
 
@@ -77,7 +77,10 @@ NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedAllocationTotals]]] = {
 def allocated_by_name(
     named: Callable[[DeviceMemory], Sequence[NamedAllocationTotals]], memories: Sequence[DeviceMemory]
 ) -> dict[str, float]:
-    """Return the bytes that each name allocates itself in a mean step; a recording without steps counts as one."""
+    """Return the bytes that each operator or module allocates itself in a mean step, by name.
+
+    `named` lists them for one device; a recording without steps counts as one step.
+    """
     total = defaultdict[str, int](int)
     for row in (row for memory in memories for row in named(memory)):
         total[row.name] += row.own_allocated_bytes

@@ -18,7 +18,7 @@ def memory_counters(
     to_common_clock: Callable[[Column], Integers],
     window: tuple[int, int] | None,
 ) -> Iterator[dict[str, object]]:
-    """Yield the allocated and reserved bytes of each device over time, as counter events.
+    """Yield counter events with the allocated and reserved bytes of each device over time.
 
     `pid_of` gives the process that stands for a device (None: the host); `window` is on the common clock, in ns.
     """
@@ -36,7 +36,10 @@ def memory_counters(
 
 
 def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
-    """Return (time, allocated bytes, reserved bytes); the first point is what was there before all events."""
+    """Return times (ns), allocated bytes and reserved bytes.
+
+    The first point is what was allocated before the first event.
+    """
     if len(allocator.at) > POINTS_AT_MOST:
         edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)
         return edges[:-1], *allocator.most_between(edges)

@@ -48,7 +48,7 @@ class Times(NamedTuple):
 
 
 class Point(NamedTuple):
-    """An end of an arrow: a moment of the common clock (ns) on a track."""
+    """One end of an arrow in the export: a moment of the common clock (ns) on a track."""
 
     pid: int
     tid: int
@@ -62,7 +62,7 @@ def export(
     window: Window | None = None,
     limit: int = EVENTS_AT_MOST,
 ) -> int:
-    """Write `target`, gzipped if its name ends in .gz; returns the number of events written.
+    """Write the traces to `target`, gzipped if its name ends in .gz, and return the number of events written.
 
     Args:
         artefacts: The trace files, of one step of the run.
@@ -86,12 +86,15 @@ def export(
 
 
 def compressed(file: IO[bytes]) -> IO[bytes]:
-    """Return a gzip file that is written into `file`, without a name in its header."""
+    """Return a stream that writes gzip data into `file`, without a file name in its header."""
     return cast("IO[bytes]", gzip.GzipFile("", "wb", 6, file))
 
 
 def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
-    """Yield the findings first, then the events of each rank."""
+    """Yield all events of the export: findings first, then the events of each rank.
+
+    At most `limit` events of ranks are written.
+    """
     files = list(dict.fromkeys(recording.artefact.path for recording in aligned.recordings))
     yield from process_names(FINDINGS_PID, "findings", -1)
     yield from waiting_events(aligned, aligned.comparison.longest_waits if aligned.comparison else [])
@@ -121,7 +124,10 @@ def track_name(pid: int, tid: int, name: str) -> Event:
 
 
 def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
-    """Return (process number, its name) of each lane of a host or device; `base` is the number for the host."""
+    """Return, for each lane number of a host or device, the process id and its name in the export.
+
+    `base` is the process id of the rank's host, `name` the rank's name.
+    """
     processes = {}
     for number, lane in enumerate(trace.lanes):
         if lane["kind"] == HOST_LANE:
@@ -132,12 +138,12 @@ def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[in
 
 
 def pid_of(base: int, device: int | None) -> int:
-    """Return the process id that the export uses for a device of a rank; None as `device` means the rank's host."""
+    """Return the process id in the export for a device of a rank, or for its host if `device` is None."""
     return base if device is None else base + 1 + device % (PIDS_PER_RANK - 1)
 
 
 def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int) -> Integers:
-    """Return the rows of the longest events in the window, in order of time."""
+    """Return the rows of the `limit` longest events in the window, in order of time."""
     start, end = times
     wanted = trace.lane_is(HOST_LANE, DEVICE_LANE).take(trace.columns["lane"])
     if window:
@@ -148,7 +154,7 @@ def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int)
 
 
 def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Times, rows: Integers) -> Iterator[Event]:
-    """Yield the names of processes and tracks, the events, and an arrow from each launch to its kernel."""
+    """Yield the names of processes and tracks, the events in `rows`, and an arrow from each launch to its kernel."""
     c = trace.columns
     tracks = dict(zip(rows.tolist(), tracks_of(c["lane"][rows], times, rows), strict=True))
     for pid, name in sorted(set(processes.values())):
@@ -166,10 +172,10 @@ def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Tim
 
 
 def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
-    """Return the track of each row.
+    """Return the track number of each row.
 
-    That is the track of its lane, or an extra one if the event would partly overlap one on that track.
-    `rows` are in order of time.
+    That is the number of its lane, or of an extra track if the event would partly overlap one on that track. `rows` are
+    in order of time, `lanes` are their lane numbers.
     """
     ends: dict[int, list[int]] = {}
     tracks = []
@@ -183,9 +189,9 @@ def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
 
 
 def nests(running: list[int], start: int, end: int) -> bool:
-    """Return whether an event lies inside all those that still run at its start.
+    """Return whether an event fits on a track: whether it lies inside all events that still run at its start.
 
-    `running` holds the ends of those, the innermost last; ends that have passed are removed from it.
+    `running` holds their ends, the innermost last; ends that have passed are removed from it.
     """
     while running and running[-1] <= start:
         running.pop()
@@ -193,7 +199,7 @@ def nests(running: list[int], start: int, end: int) -> bool:
 
 
 def span(trace: Trace, row: int, track: tuple[int, int], bounds: tuple[int, int]) -> Event:
-    """Return an event of a trace as the format writes it; `track` is (pid, tid), `bounds` (start, end) in ns."""
+    """Return an event of a trace in the Chrome trace format; `track` is (pid, tid), `bounds` (start, end) in ns."""
     c = trace.columns
     event: Event = {
         "ph": "X",
@@ -210,7 +216,7 @@ def span(trace: Trace, row: int, track: tuple[int, int], bounds: tuple[int, int]
 
 
 def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Event]:
-    """Yield the two events of an arrow between events; `number` tells arrows apart."""
+    """Yield the two events that draw an arrow from one event to another; `number` identifies the arrow."""
     for phase, (pid, tid, at) in (("s", source), ("f", target)):
         # "e" binds the head to the event around the moment; by default it would go to the next one that begins.
         binding = {"bp": "e"} if phase == "f" else {}
@@ -218,7 +224,7 @@ def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Even
 
 
 def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
-    """Yield the collectives with most waiting, each from the first arrival to the end of the longest wait."""
+    """Yield an event for each collective with most waiting, from the first arrival to the end of the longest wait."""
     ends: dict[int, list[int]] = {}
     for wait in sorted((wait for wait in waits if wait.wait_ns), key=lambda w: (w.start_ns, -w.longest_wait_ns)):
         start, tid = wait.start_ns - aligned.origin, 0
@@ -233,7 +239,10 @@ def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) 
 
 
 def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> Iterator[Event]:
-    """Yield the critical path of a recording's last step, piece by piece; nothing where no steps are marked."""
+    """Yield the pieces of the critical path of a recording's last step as events; nothing where no steps are marked.
+
+    `index` is the recording's index, `name` the rank's name.
+    """
     recording = aligned.recordings[index]
     trace = recording.trace
     if not trace.steps:
@@ -248,6 +257,6 @@ def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> I
 
 
 def finding_event(tid: int, name: str, stretch: tuple[int, int], args: Mapping[str, object]) -> Event:
-    """Return an event of the process of findings; `stretch` is (start, duration) in ns of the common clock."""
+    """Return an event in the process of the findings; `stretch` is (start, duration) in ns of the common clock."""
     where = {"ph": "X", "name": name, "cat": "finding", "pid": FINDINGS_PID, "tid": tid}
     return where | {"ts": stretch[0] / 1000, "dur": stretch[1] / 1000, "args": args}

@@ -35,13 +35,16 @@ def memory_findings(account: RankTrace) -> Iterator[Finding]:
 
 
 def step_growth(memory: DeviceMemory) -> list[int]:
-    """Return by how many bytes each step's start exceeds the one before, and the end of the last its start."""
+    """Return the bytes by which memory grew in each step: up to the next step's start, or to the last step's end."""
     starts = [step.start_bytes for step in memory.steps]
     return [after - before for before, after in pairwise([*starts, *(step.end_bytes for step in memory.steps[-1:])])]
 
 
 def grows(growth: Sequence[int], peak: int) -> bool:
-    """Return whether every step grew: a leak does so each time, a cache that fills up does not."""
+    """Return whether memory grew in every step: a leak does so each time, a cache that fills up does not.
+
+    `growth` holds the bytes of each step.
+    """
     return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_SHARE * peak))
 
 
@@ -102,7 +105,7 @@ def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Findi
 
 
 def most_bytes(memory: DeviceMemory) -> int:
-    """Return the most bytes that were in use: reserved, or allocated where reservations were not recorded."""
+    """Return the most bytes that were in use at once: reserved, or allocated where reservations were not recorded."""
     return max(memory.peak.bytes, memory.reserved_peak.bytes if memory.reserved_peak else 0)
 
 
@@ -111,14 +114,17 @@ def device_name(memory: DeviceMemory) -> str:
 
 
 def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
-    """Return how much was allocated, in which step and phase, and where the host was."""
+    """Return how much was allocated at a moment, in which step and phase, and in which code, as a text."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
     return f"{size(moment.bytes)}{step}, {moment.phase}: {code_names(moment.operator, moment.module, moment.line)}"
 
 
 def unfreed_fact(unfreed: UnfreedMemory) -> str:
-    """Return `2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`."""
+    """Return how much was not freed and where it was allocated, as a text.
+
+    Example: `2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`.
+    """
     allocations = quantity(unfreed.count, "allocation")
     return f"{allocations}, {size(unfreed.bytes)}: {code_names(unfreed.operator, unfreed.module, unfreed.line)}"
 

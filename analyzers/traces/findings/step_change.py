@@ -11,7 +11,7 @@ KERNELS_AT_MOST, NAME_AT_MOST = 5, 80
 
 
 def step_change_finding(diff: TraceDiff) -> Finding | None:
-    """Return the finding about a step that takes longer; None where it did not grow by much."""
+    """Return the finding that a traced step takes longer in run b than in run a; None where it did not grow by much."""
     growth = diff.step_b_ns - diff.step_a_ns
     if growth <= INFO_FROM * diff.step_a_ns:
         return None

@@ -38,7 +38,7 @@ JOIN_STEPS = [
 
 
 def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]:
-    """Return `length` bytes of the text from each position on, as an array of that many bytes each.
+    """Return the `length` bytes of the text from each position on, as an array of byte strings of that length.
 
     Raises:
         IndexError: A slice would reach beyond the text.
@@ -50,14 +50,14 @@ def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]
 
 
 def words_needed(length: int) -> int:
-    """Return how many machine words hold `length` bytes."""
+    """Return how many machine words (of eight bytes) hold `length` bytes."""
     return -(-length // WORD_BYTES)
 
 
 def words_before(text: bytes, stop: Integers, length: int) -> Words:
-    """Return the `length` bytes before each position as rows of words, filled up with zero bytes on the left.
+    """Return the `length` bytes before each position as rows of machine words, padded with zero bytes on the left.
 
-    Up to seven bytes before those are read, so they must exist.
+    Up to seven more bytes before them are read, so these must exist.
     """
     width = words_needed(length)
     words = slices_at(text, stop - WORD_BYTES * width, WORD_BYTES * width).view("<u8").reshape(-1, width)
@@ -66,14 +66,14 @@ def words_before(text: bytes, stop: Integers, length: int) -> Words:
 
 
 def mask_digits(words: Words) -> Words:
-    """Return words in which all digits are the same, and nothing else is like them."""
+    """Return the words with every digit replaced by the same byte, which no other character becomes."""
     # Bounds of the array's own type: with Python's integers numpy takes twenty times as long.
     masked: Words = np.clip(words.view(np.uint8) ^ ZERO, np.uint8(9), np.uint8(255)).view(np.uint64)
     return masked
 
 
 def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
-    """Return the numbers of `length` digits each, 16 at most, whose last digit stands before `end` in the text."""
+    """Return the numbers of `length` digits each, 16 at most, that end right before position `end` of the text."""
     numbers = parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
     if (length > WORD_BYTES).any():
         high = slices_at(text, end - MARGIN_BYTES, WORD_BYTES).view("<u8")
@@ -82,7 +82,7 @@ def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
 
 
 def parse_words(words: Words, length: Integers) -> Integers:
-    """Return the number that the last `length` bytes of each word, all digits, stand for; `words` is overwritten."""
+    """Return the number in the last `length` bytes of each word, all of them digits; `words` is overwritten."""
     words ^= ZEROS
     # What stands before the number becomes zeros, as if it had leading ones.
     words &= LAST_BYTES[length]

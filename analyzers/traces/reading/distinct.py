@@ -14,12 +14,12 @@ SPARE_ENTRIES = 1 << 16
 
 
 def distinct_values(column: Column) -> Column:
-    """Return the values that occur, in ascending order."""
+    """Return the distinct values of a column, in ascending order."""
     return factorize(column)[0]
 
 
 def factorize(column: Column) -> tuple[Column, Column]:
-    """Return the values that occur, in ascending order, and for each element the index of its value among them.
+    """Return the distinct values in ascending order, and for each element the index of its value among them.
 
     [7, 20, 7] gives [7, 20] and [0, 1, 0]; as `np.unique(column, return_inverse=True)`.
     """
@@ -36,7 +36,7 @@ def factorize(column: Column) -> tuple[Column, Column]:
 
 
 def combined_codes(*columns: Column) -> Column:
-    """Return a number from 0 for each row; rows have the same number where they are equal in all columns."""
+    """Return a number from 0 for each row; rows that are equal in all columns have the same number."""
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, code = factorize(column)
@@ -47,7 +47,7 @@ def combined_codes(*columns: Column) -> Column:
 
 
 def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
-    """Return (value, its rows) for each value that occurs, in ascending order."""
+    """Return (value, row numbers with it) for each distinct value, in ascending order."""
     values, code = factorize(column)
     order = np.argsort(downcast(code), kind="stable")  # a radix sort where the numbers fit into 16 bits
     bounds = np.cumsum(np.bincount(code, minlength=len(values)))[:-1]
@@ -55,7 +55,7 @@ def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
 
 
 def first_rows(code: Column) -> Integers:
-    """Return the row in which each number from 0 occurs first."""
+    """Return the first row of each code, for codes that count from 0."""
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     # Of several values written to one element numpy keeps the last, so the rows go backwards.
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -63,7 +63,7 @@ def first_rows(code: Column) -> Integers:
 
 
 def sums_by_code(code: Column, values: Column, size: int) -> Integers:
-    """Return the sum of the values of each code below `size`; exact, as `np.bincount`, which sums floats, is not."""
+    """Return the sum of the values of each code below `size`, exactly: `np.bincount` would sum floats."""
     sums = np.zeros(size, np.int64)
     np.add.at(sums, code, values)
     return sums

@@ -62,7 +62,7 @@ KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
 
 @dataclass(frozen=True)
 class Block:
-    """A text of many events; what stands inside the braces of event i is `text[start[i] : stop[i]]`."""
+    """A text of many JSON events; the text inside the braces of event i is `text[start[i] : stop[i]]`."""
 
     text: bytes
     start: Integers
@@ -73,12 +73,12 @@ class Block:
         return self.text[self.start[event] : self.stop[event]]
 
     def select(self, events: Integers) -> "Block":
-        """Return a block of some of the events, which shares the text."""
+        """Return a block of the events with these indices, which shares the text."""
         return Block(self.text, self.start[events], self.stop[events])
 
 
 class TemplateKinds:
-    """A template of texts of `length` bytes, and the kinds that were met of it.
+    """A template of event texts that are `length` bytes long, and the known kinds of event with this template.
 
     `kinds` finds a kind by the digits of its texts: by the words of the text in `columns`, with `mask` applied.
     """
@@ -96,7 +96,7 @@ class TemplateKinds:
 
 
 class TemplatesOfLength:
-    """The templates of texts of one length; `by_masked_text` gives the index of one in `templates`."""
+    """The templates of event texts of one length; `by_masked_text` gives the index of one in `templates`."""
 
     def __init__(self, length: int) -> None:
         self.by_masked_text = RowDictionary(words_needed(length))
@@ -104,11 +104,11 @@ class TemplatesOfLength:
 
 
 class EventKinds:
-    """The kinds of events of one file, learned from the texts that occur often.
+    """The kinds of events of one file, learned from texts that occur often: events of a kind differ only in numbers.
 
     `layout[field, :, kind]` is the field's constant, the byte behind its last digit, the number of its digits, and its
-    sign; where there are digits the constant is 0. `leading` are the first digits of the numbers of all kinds, one kind
-    after the other, `leading_counts[kind]` of each.
+    sign; where there are digits the constant is 0. `leading` are the positions of the first digits of the numbers of
+    all kinds, one kind after the other, `leading_counts[kind]` of each.
     """
 
     def __init__(self, table: EventTable) -> None:
@@ -133,7 +133,7 @@ class EventKinds:
         return kinds
 
     def recognise_length(self, length: int, block: Block) -> Integers:
-        """Return the kinds of events whose texts are all of one length."""
+        """Return the kind of each event of a block whose texts all have this length."""
         if length not in self.by_length:
             self.by_length[length] = TemplatesOfLength(length)
         known = self.by_length[length]
@@ -149,19 +149,19 @@ class EventKinds:
         return kinds
 
     def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
-        """Return the kinds of events of one template, by the digits of their texts."""
+        """Return the kind of each event of a block with one template, by the digits inside its texts."""
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
     def update_arrays(self) -> None:
-        """Bring the arrays over all kinds up to date with what was learned."""
+        """Rebuild the arrays over all kinds from what was learned."""
         self.layout = np.stack(self.layouts, axis=-1)
         self.leading = np.array([byte for positions in self.leading_of for byte in positions], np.int64)
         self.leading_counts = np.array([len(positions) for positions in self.leading_of], np.int64)
 
     def with_leading_zeros(self, block: Block, kinds: Integers) -> Integers:
-        """Return the events in which a number of several digits begins with a zero; such text is no JSON.
+        """Return the indices of events in which a number of several digits begins with a zero, which is no valid JSON.
 
-        An event may occur several times in the answer.
+        An index may occur several times.
         """
         known = np.flatnonzero(kinds >= 0)
         count = self.leading_counts[kinds[known]]
@@ -173,7 +173,7 @@ class EventKinds:
         return known[np.searchsorted(np.cumsum(count), np.flatnonzero(digits == ZERO), side="right")]
 
     def learn_template(self, known: TemplatesOfLength, text: bytes) -> int | None:
-        """Return the index of a new template, of which this is an event.
+        """Return the index of a new template, learned from the text of one event.
 
         `UNUSABLE` where its events have to be decoded one by one; None where too much was learned already.
         """
@@ -187,9 +187,9 @@ class EventKinds:
         return len(known.templates) - 1
 
     def learn_kind(self, template: Template, text: bytes) -> int | None:
-        """Return the index of a new kind of event, learned from this template.
+        """Return the index of a new kind of event, learned from the text of one event with this template.
 
-        The result is `UNUSABLE` or None where `learn_template` returns these.
+        `UNUSABLE` where its events have to be decoded one by one; None where too much was learned already.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -203,7 +203,7 @@ class EventKinds:
         return len(self.layouts) - 1
 
     def layout_of(self, event: ExactEvent, template: Template) -> Integers:
-        """Return the layout of a kind, [field, (CONSTANT, END, LENGTH, SIGN)], given one of its events."""
+        """Return the layout of a kind as int64[field, (CONSTANT, END, LENGTH, SIGN)], given one of its events."""
         layout = np.zeros((len(FIELDS), 4), np.int64)
         if not template.target:
             return layout
@@ -219,7 +219,7 @@ class EventKinds:
         return layout
 
     def constants(self, event: ExactEvent) -> dict[str, int]:
-        """Return the number of the text of each of `CONSTANT_FIELDS`; `UNKNOWN` where the event has none."""
+        """Return, for each of `CONSTANT_FIELDS`, the number of the event's text; `UNKNOWN` where it has none."""
         args, text_id = event.args or NO_ARGS, self.table.text_id
         collective = (args.collective, str(args.group), args.dtype, raw_text(args.splits))
         ids = [text_id(text) for text in collective] if args.collective else [UNKNOWN] * len(collective)

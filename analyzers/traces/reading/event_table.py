@@ -41,10 +41,10 @@ SMALLER_TYPES = (np.int8, np.int16, np.int32)
 
 @dataclass(frozen=True)
 class EventRows:
-    """What some events of a block add to the table.
+    """The rows that some events of a block add to the event table.
 
-    `order` has the number of each event in its block and sorts the parts of a block into one. The rows of `sparse`
-    tables begin with an index into `order`; those of `memory` with a number of the same kind as `order` holds.
+    `order` has the number of each event in its block, by which the parts of a block are sorted into one. The rows of
+    `sparse` tables begin with an index into `order`; those of `memory` with an event's number in its block.
     """
 
     order: Integers
@@ -54,7 +54,7 @@ class EventRows:
 
 
 class EventTable:
-    """The events of one file.
+    """The events of one file, collected as columns.
 
     A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zero bytes
     between; one of `occupancies` how a kernel fills the device: occupancy in per cent, warps and blocks per
@@ -77,7 +77,7 @@ class EventTable:
         self.add_rows(self.rows_of(events, np.arange(len(events))))
 
     def add_rows(self, *parts: EventRows) -> None:
-        """Add the events of one block of text, given in parts, in the order of the block."""
+        """Add the events of one block of text, given in several parts, in their order in the block."""
         order = np.concatenate([part.order for part in parts])
         sorting = np.argsort(order, kind="stable")
         row = np.empty(len(order), np.int64)
@@ -98,7 +98,10 @@ class EventTable:
             self.memory.append(memory[np.argsort(memory[:, 0], kind="stable"), 1:])
 
     def rows_of(self, events: Events, order: Integers) -> EventRows:
-        """Return the rows of decoded events; names of threads are kept, events with impossible times counted."""
+        """Return the rows of decoded events, whose numbers in their block are `order`.
+
+        Names of threads are stored in the table, and events with impossible times are counted instead of added.
+        """
         self.threads += [
             (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
             for event in events
@@ -115,7 +118,7 @@ class EventTable:
         return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
 
     def allocations(self, events: Events, order: Integers) -> Integers:
-        """Return the rows of allocations and frees, each behind its number in the block."""
+        """Return the rows of allocations and frees; each begins with the event's number in the block."""
         rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
         if not rows:
             return NO_ALLOCATIONS
@@ -129,7 +132,7 @@ class EventTable:
         return np.column_stack([order[kept], at, values])
 
     def allocation(self, event: Any) -> tuple[int, ...]:
-        """Return the columns of an allocation behind its time; sizes in bytes, negative for a free."""
+        """Return the columns of an allocation or free after its time; sizes in bytes, negative for a free."""
         args = event.args
         # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.
         address = (args.address + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -139,7 +142,7 @@ class EventTable:
         return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
 
     def main_columns(self, events: Events, start: Integers, end: Integers) -> dict[str, Column]:
-        """Return `COLUMNS` of events; `start` and `end` are in nanoseconds."""
+        """Return the `COLUMNS` of events by name; `start` and `end` are in nanoseconds."""
         args = [event.args or NO_ARGS for event in events]
         columns = (
             self.text_ids([event.name for event in events]),
@@ -155,7 +158,7 @@ class EventTable:
         return dict(zip(COLUMNS, columns, strict=True))
 
     def sparse_tables(self, events: Events) -> dict[str, Column]:
-        """Return the rows of each of `SPARSE_TABLES` that has any."""
+        """Return the rows of each of `SPARSE_TABLES` that has any, by the table's name."""
         args = [(i, event.args) for i, event in enumerate(events) if event.args]
         tables: dict[str, list[tuple[int, ...]]] = {
             "shape": [(i, self.shape_id(a)) for i, a in args if a.dims],
@@ -169,38 +172,41 @@ class EventTable:
         return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
     def shape_id(self, args: Args) -> int:
-        """Return the number of the text of an operator's inputs, of which even a large file has few different ones."""
+        """Return the number of the text of an operator's input shapes; even a large file has few different ones."""
         return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
-        """Return the number of the text of a kernel's occupancy; kernels of one size and code have the same."""
+        """Return the number of the text of a kernel's occupancy; kernels of one size and code have the same text."""
         text = b"%b\0%b\0%b\0%b" % (args.occupancy, args.warps, args.blocks, args.limits)
         return self.occupancies.setdefault(text, len(self.occupancies))
 
     def collective(self, row: int, args: Args) -> tuple[int, ...]:
-        """Return a row of the table of collectives."""
+        """Return the row of a collective in its sparse table, for the event with index `row`."""
         sizes = bounded(args.elements), bounded(args.elements_out)
         texts = self.text_id(args.collective), self.text_id(str(args.group))
         dtype, splits = self.text_id(args.dtype), self.text_id(raw_text(args.splits))
         return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits)
 
     def text_id(self, text: str) -> int:
-        """Return the index of a text in the table of distinct texts, and add it if it is new."""
+        """Return the number of a text in the table of distinct texts, to which a new text is added."""
         return self.texts.setdefault(text, len(self.texts))
 
     def text_ids(self, texts: Sequence[str]) -> Integers:
-        """Return the number of each text."""
+        """Return the number of each text in the table of distinct texts, to which new texts are added."""
         known = self.texts
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
     def id_of(self, value: object) -> int:
-        """Return a pid, tid or stream as its column holds it; one that is no such number counts as a text."""
+        """Return the number that stands for a pid, tid or stream.
+
+        A value that is no such number is stored as a text.
+        """
         if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
             return value
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return the ids of many process or thread names (see `id_of`), fast where all are numbers."""
+        """Return the numbers that stand for many pids, tids or streams (see `id_of`), fast where all are numbers."""
         # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):
             numbers = np.fromiter(values, np.int64, len(values))
@@ -209,7 +215,7 @@ class EventTable:
         return np.array([self.id_of(value) for value in values], np.int64)
 
     def columns(self) -> dict[str, Column]:
-        """Return all columns; the table is used up, so that there never is a second copy of them."""
+        """Return all columns by name; the collected parts are deleted, so that there never is a second copy."""
         columns = {name: concatenated(self.parts.pop(name)) for name in COLUMNS}
         for table, names in SPARSE_TABLES.items():
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.sparse.pop(table)])
@@ -221,20 +227,20 @@ class EventTable:
         return columns | {"memory_at": memory[:, 0]}
 
     def problems(self) -> list[Problem]:
-        """Return the defects of the events in the table."""
+        """Return the problems of the events in the table."""
         count = self.impossible_times
         return [Problem(kind=ProblemKind.IMPOSSIBLE_TIMES, count=count)] if count else []
 
 
 def copied_bytes(args: Args) -> int:
-    """Return how many bytes a copy moves, -1 where the event is no copy."""
+    """Return how many bytes a copy moves; -1 where the event is no copy."""
     # Older ROCm notes the size with the call that launches the copy, as a text.
     size = bytes(args.size).strip(b'"')
     return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
 
 
 def concatenated(parts: list[Column]) -> Column:
-    """Return the parts of a column in one piece; an empty column if there are none."""
+    """Return the parts of a column as one array; an empty one if there are none."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
@@ -248,23 +254,26 @@ def downcast(column: Column) -> Column:
 
 
 def floats(values: Sequence[Any]) -> Floats:
-    """Return numbers of any type as floats."""
+    """Return numbers of any type as a float64 array."""
     return np.fromiter(values, np.float64, len(values))
 
 
 def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
-    """Return which events begin, last or end where no clock reaches, or last less than no time; in microseconds."""
+    """Return a mask of events whose begin or duration (microseconds) no clock can give.
+
+    A negative duration counts as impossible.
+    """
     # A NaN compares as false, so it is impossible, too.
     return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < MICROSECONDS_AT_MOST))
 
 
 def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
-    """Return a number as its column holds it; -1 for what no recorder writes: below -1, or `limit` and more."""
+    """Return the value, or -1 if no recorder would write it: below -1, or not below `limit`."""
     return value if -1 <= value < limit else -1
 
 
 def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Integers:
-    """Return many numbers as `bounded` does."""
+    """Return the values as an int64 array, each as `bounded` returns it."""
     try:
         numbers = np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -285,10 +294,10 @@ def nanoseconds(microseconds: Sequence[Any]) -> Integers:
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """Return a piece of JSON as it stood in the file."""
+    """Return a piece of JSON exactly as it is in the file."""
     return bytes(raw).decode("utf-8", "replace")
 
 
 def decoded_texts(texts: Iterable[bytes]) -> list[str]:
-    """Return texts as strings, with the replacement character for what is no UTF-8."""
+    """Return bytes as texts, with the replacement character for what is no UTF-8."""
     return [text.decode("utf-8", "replace") for text in texts]

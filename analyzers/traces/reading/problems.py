@@ -35,7 +35,10 @@ DAMAGE = {
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem: `count` of `total` events are concerned; `most_ns` is the largest deviation, `names` the steps."""
+    """A problem of a trace: `count` of `total` events have it.
+
+    `most_ns` is the largest deviation, `names` are the steps.
+    """
 
     kind: ProblemKind
     count: int = 0

@@ -23,7 +23,7 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RowDictionary:
-    """Known rows of `width` words each, in ascending order of their hashes, and the value of each."""
+    """A dictionary from rows of `width` machine words to a number each, sorted by the rows' hashes."""
 
     def __init__(self, width: int) -> None:
         # A different power of the factor for each word, so that the order of the words matters.
@@ -33,10 +33,10 @@ class RowDictionary:
         self.values: Integers = np.zeros(0, np.int64)
 
     def look_up(self, words: Words, learn: Callable[[int], int | None]) -> Integers:
-        """Return the value of each row, `UNKNOWN` where there is none.
+        """Return the value of each row of words, `UNKNOWN` where it is not in the dictionary.
 
-        `learn` is called with the index of a row that is unknown and frequent; it returns the value, or None where it
-        has no room for more.
+        `learn` is called with the index of a row that is unknown and frequent; it returns the value to store for it, or
+        None where it has no room for more.
         """
         hashes = self.hashed(words)
         values = self.known_values(words, hashes)
@@ -50,13 +50,13 @@ class RowDictionary:
         return values
 
     def hashed(self, words: Words) -> Words:
-        """Return one hash for each row: the sum of its words, each times its factor, modulo 2**64."""
+        """Return a hash of each row: the sum of its words, each times its factor, modulo 2**64."""
         # einsum sums without an array of all products, unlike `(words * factors).sum(axis=1)`.
         hashes: Words = np.einsum("ij,j", words, self.factors)
         return hashes
 
     def known_values(self, words: Words, hashes: Words) -> Integers:
-        """Return the value of each row that is known, `UNKNOWN` for the others."""
+        """Return the value of each row that is in the dictionary, `UNKNOWN` for the others."""
         if not len(self.hashes):
             return np.full(len(hashes), UNKNOWN)
         candidate = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -65,14 +65,14 @@ class RowDictionary:
         return np.where((expected == words).all(axis=1), self.values.take(candidate), UNKNOWN)
 
     def first_of_frequent(self, hashes: Words) -> Integers:
-        """Return the index of the first occurrence of each hash that is frequent and not that of a known row."""
+        """Return the index of the first occurrence of each hash that is frequent and not yet in the dictionary."""
         if len(hashes) < LEARN_FROM:
             return np.zeros(0, np.int64)
         distinct, first, count = np.unique(hashes, return_index=True, return_counts=True)
         return first[(count >= LEARN_FROM) & ~np.isin(distinct, self.hashes)]
 
     def add(self, words: Words, hashes: Words, values: list[int]) -> None:
-        """Add rows whose hashes are new."""
+        """Add rows of words, whose hashes are new, with their values."""
         hashes = np.append(self.hashes, hashes)
         order = np.argsort(hashes)
         self.words = np.vstack([self.words, words])[order]

@@ -86,7 +86,7 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments of events that some answer needs; `Raw` ones are kept as text, as only few are ever decoded."""
+    """The arguments of an event that some answer needs; `Raw` ones are kept as text, as only few are ever decoded."""
 
     correlation: int = -1
     device: int = -1
@@ -135,7 +135,10 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """The same, for times that a float64 cannot hold. Decimals take half as long again to decode."""
+    """An event of the Chrome trace format with decimal times, for times that a float64 cannot hold.
+
+    Decimals take half as long again to decode.
+    """
 
     ph: str
     name: str = ""
@@ -148,7 +151,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class BareEvent(msgspec.Struct, gc=False):
-    """An event whose arguments have unexpected types: without them."""
+    """An event without its arguments, for events whose arguments have unexpected types."""
 
     ph: str
     name: str = ""
@@ -179,7 +182,7 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 @dataclass
 class ReadState:
-    """How far a file was read, and what was wrong with it.
+    """The state of reading one file: what to do with its events, and what was wrong with it so far.
 
     `sink` takes the decoded events of each block. `fast_path` is offered each block first: it returns how many bytes of
     it are done, or None where the block is to be decoded. `metadata` holds the keys of the file beside its events.
@@ -196,7 +199,7 @@ class ReadState:
     counters: list["CounterEvent"] = field(default_factory=list)
 
     def problems(self) -> list[Problem]:
-        """Return the defects that were met so far."""
+        """Return the problems of the file that were met so far."""
         known = [
             (Problem(kind=ProblemKind.CUT_OFF), self.truncated),
             (Problem(kind=ProblemKind.REPLACED_TEXT), self.repaired),
@@ -231,7 +234,7 @@ def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
 
 
 def read_events(file: IO[bytes], state: ReadState) -> None:
-    """Feed the events of a trace to `state.sink`, block by block, and fill in the rest of `state`.
+    """Pass the events of a trace to `state.sink`, block by block, and record metadata and problems in `state`.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -248,7 +251,7 @@ def read_events(file: IO[bytes], state: ReadState) -> None:
 
 
 def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """Return the text up to and including the `[` of the list of events, and what was read behind it.
+    """Return the text up to and including the `[` of the list of events, and the text that was read after it.
 
     Raises:
         InputError: There is no such list.
@@ -264,7 +267,7 @@ def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
 
 
 def consume_block(buffer: bytes, state: ReadState) -> bytes:
-    """Pass on the whole events at the beginning of the buffer; returns the rest."""
+    """Decode the complete events at the beginning of the buffer, and return the rest of it."""
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
     if (consumed := state.fast_path(buffer, state)) is not None:
@@ -278,7 +281,7 @@ def consume_block(buffer: bytes, state: ReadState) -> bytes:
 
 
 def consume_rest(buffer: bytes, state: ReadState) -> bytes:
-    """Pass on the events before the end of the list; returns what follows the `]`."""
+    """Decode the events before the end of the list, and return the text that follows the `]`."""
     if no_events := re.match(rb"[\s,]*\]", buffer):
         return buffer[no_events.end() :]
     consumed = decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
@@ -292,7 +295,10 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
 
 def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
-    """Decode the buffer up to the first of `ends` that leaves whole events; returns that end, or None."""
+    """Decode the buffer up to the first of the positions `ends` where it consists of complete events.
+
+    The events go to `state.sink`. Return that position, or None if there is none.
+    """
     for end in islice(ends, CUTS_AT_MOST):
         try:
             events = decode_events(b"[" + buffer[:end] + b"]", state)
@@ -306,7 +312,7 @@ def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | 
 
 
 def decode_events(text: bytes, state: ReadState) -> Events:
-    """Return the events of a JSON list.
+    """Return the events in a JSON list.
 
     Raises:
         msgspec.DecodeError: The text is no JSON list.
@@ -322,13 +328,13 @@ def decode_events(text: bytes, state: ReadState) -> Events:
 
 
 def keep_counters(text: bytes, state: ReadState) -> None:
-    """Keep the performance counters of a list of events, unless they have unexpected types."""
+    """Store the events with performance counters in a JSON list, unless they have unexpected types."""
     with suppress(msgspec.DecodeError):
         state.counters += [event for event in COUNTERS.decode(text) if event.cat == COUNTED.decode()]
 
 
 def decode_singly(text: bytes, state: ReadState) -> Events:
-    """Decode a list of events one at a time.
+    """Return the events in a JSON list, decoded one at a time.
 
     An event whose arguments have unexpected types is kept without them; one that does not decode even so is dropped.
     """
@@ -346,7 +352,7 @@ def decode_singly(text: bytes, state: ReadState) -> Events:
 
 
 def salvage(buffer: bytes, state: ReadState) -> bytes:
-    """Pass on the events of a text that no cut makes whole, one at a time; returns what follows the last one."""
+    """Decode the events of a damaged text one at a time, and return the text that follows the last one."""
     blanked = buffer.translate(BLANKED)
     repaired = NOT_FINITE.sub(b"null", blanked.decode("utf-8", "replace").encode())
     state.repaired |= repaired != blanked or has_control_characters(buffer)
@@ -364,7 +370,10 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
 
 
 def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
-    """Return how many of `ends` it took until the text from `start` was an event, and the event; 0 where none did."""
+    """Return the number of `ends` tried until the text from `start` to one of them was an event, and that event.
+
+    0 and no event if none of them worked.
+    """
     for used, end in enumerate(ends, 1):
         candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"
         try:
@@ -375,13 +384,13 @@ def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadSta
 
 
 def has_control_characters(buffer: bytes) -> bool:
-    """Return whether there are control characters that JSON forbids everywhere."""
+    """Return whether the text has control characters, which JSON forbids everywhere."""
     forbidden = CONTROL_CHARACTERS.translate(None, b"\t\r\n")
     return len(buffer.translate(None, forbidden)) != len(buffer)
 
 
 def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """Return the keys beside the events, before or behind them; only those before where the rest is missing."""
+    """Return the keys beside the events, before and after them; only those before if the text after is incomplete."""
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:

@@ -53,7 +53,7 @@ SPARSE_FIELDS = {
 
 
 def split_block(text: bytes, seam: bytes) -> Block:
-    """Return the events of a text before its last seam.
+    """Return the events of a text, split at `seam`, the bytes between two events; the last event is left out.
 
     The first event keeps its opening brace and so is of no known kind: one event a block is decoded for that.
     """
@@ -66,9 +66,10 @@ def split_block(text: bytes, seam: bytes) -> Block:
 
 @dataclass(frozen=True)
 class TemplatedEvents:
-    """Events of known kinds, which begin at `start` in the text; `order` is the number of each in its block.
+    """Events of known kinds, parsed without decoding their JSON.
 
-    `layout` is that of `EventKinds`. Fields are parsed when they are first asked for.
+    They begin at `start` in the text; `order` is the number of each in its block, `layout` is that of `EventKinds`.
+    Fields are parsed when they are first asked for.
     """
 
     layout: Integers
@@ -79,13 +80,13 @@ class TemplatedEvents:
     parsed: dict[str, Integers] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Integers:
-        """Return a field of all events."""
+        """Return the values of a field of all events."""
         if name not in self.parsed:
             self.parsed[name] = self.parse(name)
         return self.parsed[name]
 
     def parse(self, name: str) -> Integers:
-        """Return what the digits of each event say; the constant of its kind where there are none."""
+        """Return the number that a field has in each event: from its digits, or the constant of its kind."""
         constant, end, length, sign = self.layout[FIELDS[name]]
         values: Integers = constant[self.kind]
         if length.any():
@@ -96,17 +97,17 @@ class TemplatedEvents:
         return values
 
     def select(self, rows: Integers) -> "TemplatedEvents":
-        """Return some of the events, with those of their fields that were parsed before."""
+        """Return the events with these indices, with those of their fields that are already parsed."""
         parsed = {name: column[rows] for name, column in self.parsed.items()}
         return TemplatedEvents(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows], parsed)
 
     def of_target(self, target: str) -> "TemplatedEvents":
-        """Return the events that become rows of one table."""
+        """Return the events that become rows of the table `target`."""
         rows = np.flatnonzero(self[target])
         return self if len(rows) == len(self.kind) else self.select(rows)
 
     def is_representable(self, microseconds_below: float) -> Mask:
-        """Return which events have times below a limit, and process and thread ids that columns can hold."""
+        """Return a mask of the events whose times are below a limit and whose process and thread ids fit columns."""
         fits = np.maximum(self["ts"], self["dur"]) < microseconds_below
         for name in ID_FIELDS:
             # Below -1 a column holds the number of a text, so the decoder has to turn such an id into one.
@@ -114,12 +115,12 @@ class TemplatedEvents:
         return fits
 
     def rows(self) -> EventRows:
-        """Return what the events add to the table."""
+        """Return the rows that the events add to the event table."""
         lasting, allocations = self.of_target(TO_EVENTS), self.of_target(TO_ALLOCATIONS)
         return EventRows(lasting.order, lasting.columns(), lasting.sparse_tables(), allocations.allocations())
 
     def columns(self) -> dict[str, Column]:
-        """Return the main columns of events with a duration; times in nanoseconds."""
+        """Return the main columns of events with a duration by name; times in nanoseconds."""
         start = self.nanoseconds("ts")
         columns = {name: self[name] for name in ("name", "cat", *ID_FIELDS)}
         columns |= {"start": start, "end": start + self.nanoseconds("dur")}
@@ -127,29 +128,32 @@ class TemplatedEvents:
         return columns | {"device": self.device("device")}
 
     def sparse_tables(self) -> dict[str, Column]:
-        """Return those of `event_table.SPARSE_TABLES` that have rows."""
+        """Return the rows of each of `event_table.SPARSE_TABLES` that has any, by the table's name."""
         tables = {table: self.sparse_table(*names) for table, names in SPARSE_FIELDS.items()}
         return {table: rows for table, rows in tables.items() if len(rows)}
 
     def allocations(self) -> Integers:
-        """Return the rows of `event_table.ALLOCATIONS`, each behind the number of its event."""
+        """Return the rows of `event_table.ALLOCATIONS`; each begins with the event's number in its block."""
         totals = [np.maximum(self[name], -1) for name in ("allocated", "reserved")]
         place = (self["pid"], self["tid"], self["address"], self["allocation"])
         device = self.device("device_type"), self.device("device_id")
         return np.column_stack([self.order, self.nanoseconds("ts"), *place, *totals, *device])
 
     def device(self, name: str) -> Integers:
-        """Return a field of device numbers, -1 where it is none."""
+        """Return a field that holds device numbers, with -1 for values that are no device number."""
         return np.where(self[name] < DEVICE_AT_MOST, np.maximum(self[name], -1), -1)
 
     def nanoseconds(self, name: str) -> Integers:
-        """Return a time of each event in integer nanoseconds: 1023.5 us are 1023 * 1000 + 5 * 100."""
+        """Return a time field of each event in integer nanoseconds: 1023.5 us are 1023 * 1000 + 5 * 100."""
         decimals = DECIMALS_OF[name]
         scale: Integers = 10 ** (3 - self.layout[FIELDS[decimals], LENGTH])
         return self[name] * 1000 + self[decimals] * scale[self.kind]
 
     def sparse_table(self, first: str, *others: str) -> Integers:
-        """Return the rows of a table of arguments that few events carry: the number of the event, then the fields."""
+        """Return the rows of a table of arguments that few events have: the event's index, then the fields.
+
+        An event has a row if its field `first` is set.
+        """
         carried = self[first]
         rows = np.flatnonzero(carried >= (1 if first == "graph" else 0))  # graph 0 means none
         carriers = self.select(rows)
@@ -159,7 +163,7 @@ class TemplatedEvents:
 
 
 class TemplateReader:
-    """Reads those blocks of one file of which enough is known."""
+    """A fast reader for the blocks of one file, which decodes only events of unknown kinds."""
 
     def __init__(self, table: EventTable) -> None:
         self.table = table
@@ -168,9 +172,9 @@ class TemplateReader:
         self.failures = 0
 
     def read_block(self, buffer: bytes, state: ReadState) -> int | None:
-        """Add the events at the beginning of the buffer to the table.
+        """Add the events at the beginning of the buffer to the table, and return how many bytes they took.
 
-        Returns how many bytes they took, or None where the block has to be decoded.
+        None if the whole block has to be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
             self.seam = most_common_seam(buffer)
@@ -186,7 +190,7 @@ class TemplateReader:
         return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, state: ReadState) -> tuple[EventRows, EventRows] | None:
-        """Return the rows of the events of known kinds and those of the others; None where these are no events."""
+        """Return the rows of events of known kinds, and the rows of all others; None if some text is no event."""
         kinds = self.kinds.recognise(block)
         kinds[self.kinds.with_leading_zeros(block, kinds)] = UNKNOWN
         known = kinds >= 0
@@ -203,17 +207,16 @@ class TemplateReader:
 
 
 def most_common_seam(text: bytes) -> bytes:
-    """Return the most common text between two events: from the closing brace of one to the next opening brace."""
+    """Return the most common bytes between two events: from the closing brace of one to the next opening brace."""
     seams = Counter(SEAM.findall(text, 0, SEAM_SAMPLE_BYTES))
     return max(seams, key=seams.__getitem__, default=b"")
 
 
 def decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[Events, Integers] | None:
-    """Decode the events of a block whose kind is not known; returns them and their order in the block.
+    """Return the decoded events of unknown kinds (indices `unknown`) of a block, and their order in the block.
 
-    Events that stand side by side are decoded at once, and have the number of the first of them. None where a piece is
-    no event, where half of all pieces are unknown, or where there are performance counters, whose arguments only
-    `stream` keeps.
+    Neighbouring events are decoded at once, and have the number of the first of them. None where a piece is no event,
+    where half of all pieces are unknown, or where there are performance counters, whose arguments only `stream` keeps.
     """
     if 2 * len(unknown) >= len(block.start):
         return None

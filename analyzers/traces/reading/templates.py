@@ -93,7 +93,11 @@ Runs = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class NumberField:
-    """The digits of one number: the byte behind the last one, counted from the event's start, their count, and ±1."""
+    """Where the digits of one number are in an event's text.
+
+    `end` is the byte after the last digit, counted from the event's start. `length` is the number of digits, `sign` is
+    1, or -1 for a negative number.
+    """
 
     end: int
     length: int
@@ -102,10 +106,11 @@ class NumberField:
 
 @dataclass(frozen=True)
 class Template:
-    """What all events of one masked text have in common.
+    """What all events have in common whose texts differ only in digits.
 
-    `target` is the table that they become rows of, empty where they become none. `text_runs` are the digits inside
-    names and other texts; `leading` are the first digits of numbers that have several: a zero there is no JSON.
+    `target` is the table that they become rows of, empty where they become none. `text_runs` are the runs of digits
+    inside names and other texts; `leading` are the positions of the first digits of numbers that have several: a zero
+    there is no JSON.
     """
 
     target: str
@@ -156,19 +161,19 @@ def digits_could_break(text: bytes) -> bool:
 
 
 def with_marks(text: bytes) -> bytes:
-    """Return the text with each run of digits replaced by its mark: run 0 by 10000, run 1 by 10001, and so on."""
+    """Return the text with each run of digits replaced by a unique mark: run 0 by 10000, run 1 by 10001, and so on."""
     marks = iter(range(FIRST_MARK, FIRST_MARK + RUNS_AT_MOST))
     return DIGIT_RUN.sub(lambda _: b"%d" % next(marks), text)
 
 
 def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
-    """Return the digits of each field of whole numbers that the event has."""
+    """Return where the digits of each integer field of an event are, by field, given an event with marks for digits."""
     fields = {field: number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
     return {field: digits for field, digits in fields.items() if digits}
 
 
 def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, NumberField]:
-    """Return the digits before and behind the point of each of these times that the event has."""
+    """Return where the digits before and after the decimal point of each time field are, given an event with marks."""
     digits: dict[str, NumberField | None] = {}
     for field in fields:
         marks = str(value_of(event, field) or 0).split(".")
@@ -179,12 +184,15 @@ def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Num
 
 
 def value_of(event: ExactEvent, field: str) -> object:
-    """Return a field of the event, or of its arguments."""
+    """Return the value of a field of the event or of its arguments."""
     return getattr(event if hasattr(event, field) else event.args or NO_ARGS, field)
 
 
 def number_field(value: object, runs: Runs) -> NumberField | None:
-    """Return the digits that a mark stands for; None for what is no mark, which is the default of a missing field."""
+    """Return where the digits are that a mark stands for.
+
+    None if the value is no mark but a missing field's default.
+    """
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None
     start, end = runs[abs(value) - FIRST_MARK]
@@ -192,18 +200,18 @@ def number_field(value: object, runs: Runs) -> NumberField | None:
 
 
 def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
-    """Return whether it is a number in a string, a time below zero or one finer than a nanosecond."""
+    """Return whether a number is inside a string, is a negative time, or has more decimals than nanoseconds need."""
     too_fine = field in DECIMALS_OF.values() and number.length > DECIMALS_AT_MOST
     return is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
 
 
 def is_quoted(text: bytes, at: int) -> bool:
-    """Return whether a byte lies inside a string; texts with a backslash are turned down before."""
+    """Return whether a byte lies inside a JSON string; the text has no backslash."""
     return text.count(b'"', 0, at) % 2 == 1
 
 
 def runs_in_texts(event: ExactEvent) -> list[int]:
-    """Return the numbers (marks) of the digit runs that lie inside texts, such as names, and are no JSON numbers."""
+    """Return the indices of the digit runs inside an event's texts, such as names, which are no JSON numbers."""
     values = [event.name, event.cat, *(value_of(event, field) for field in TEXT_FIELDS)]
     values += [value for field in ID_FIELDS if isinstance(value := value_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]

@@ -4,7 +4,7 @@ from trainer.config.sections import JobConfig, LRScheduler, Metrics, Model, Trai
 
 
 def llama3_debugmodel() -> JobConfig:
-    """Return ten steps that fit on a laptop."""
+    """Return the configuration of a tiny model for ten steps, which runs on a laptop."""
     return JobConfig(
         metrics=Metrics(log_freq=1),
         model=Model(flavor="debugmodel"),
@@ -14,22 +14,22 @@ def llama3_debugmodel() -> JobConfig:
 
 
 def llama3_8b() -> JobConfig:
-    """Return the published size of 8 billion parameters, with torchtitan's batch and rates."""
+    """Return the configuration of the published 8B model, with torchtitan's batch size and learning rate."""
     return large("8B", batch=1, length=8192)
 
 
 def llama3_70b() -> JobConfig:
-    """Return the published size of 70 billion parameters, with torchtitan's batch and rates."""
+    """Return the configuration of the published 70B model, with torchtitan's batch size and learning rate."""
     return large("70B", batch=8, length=8192)
 
 
 def llama3_405b() -> JobConfig:
-    """Return the published size of 405 billion parameters, with torchtitan's batch and rates."""
+    """Return the configuration of the published 405B model, with torchtitan's batch size and learning rate."""
     return large("405B", batch=2, length=8192)
 
 
 def large(flavor: str, batch: int, length: int) -> JobConfig:
-    """Return the configuration of a size that needs many devices: tokens of a sequence, sequences of a rank's batch."""
+    """Return the configuration of a large model; `batch` is sequences per rank, `length` tokens per sequence."""
     config = JobConfig(model=Model(flavor=flavor))
     # Rates of torchtitan's train_configs for these sizes.
     config.optimizer.lr = {"8B": 3e-4, "70B": 1.5e-4, "405B": 8e-5}[flavor]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The shape of a Llama 3; sizes in features, heads, layers and tokens."""
+    """The shape of a Llama 3 model; `dim` is in features, `vocab_size` in tokens."""
 
     dim: int = 4096
     n_layers: int = 32

@@ -14,7 +14,7 @@ from trainer.models.llama3.flavors import ModelArgs
 
 
 def rotations(positions: Sequence[int], head_dim: int, theta: float) -> Tensor:
-    """Return cosines and sines of the angles of T positions: (2, T, H/2), float32."""
+    """Return cosines and sines of the rotation angles at T positions: (2, T, H/2), float32."""
     speeds = theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
     angles = torch.outer(torch.tensor(positions).float(), speeds)
     return torch.stack((angles.cos(), angles.sin()))
@@ -32,7 +32,7 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of each position to itself and those before it: (B, N, T, H) each."""
+    """Return causal attention of q to k and v, with the shape (B, N, T, H) that each of them has."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each normalised before and added to the stream (B, T, D)."""
+    """Attention and feed-forward, each with a norm before it and a residual connection: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Block(nn.Module):
 
 
 class Llama3(Decoder):
-    """Tokens (B, T) -> logits (B, T, V), for T up to `max_length`."""
+    """Llama 3: tokens (B, T) -> logits (B, T, V), for sequences of up to `max_length` tokens."""
 
     rope: Tensor
 
@@ -110,7 +110,7 @@ class Llama3(Decoder):
         return Block(self.args)
 
     def rotations(self) -> Tensor:
-        """Return the rotations of the positions that this rank has."""
+        """Return the rotations at the positions that this rank has of each sequence."""
         return rotations(self.positions, self.args.dim // self.args.n_heads, self.args.rope_theta)
 
     def expect_positions(self, positions: Sequence[int]) -> None:

@@ -5,24 +5,24 @@ from trainer.models.llama3.config_registry import llama3_debugmodel
 
 
 def llama4_debugmodel() -> JobConfig:
-    """Return ten steps that fit on a laptop."""
+    """Return the configuration of a tiny model for ten steps, which runs on a laptop."""
     config = llama3_debugmodel()
     config.model = Model("llama4", "debugmodel")
     return config
 
 
 def llama4_17bx16e() -> JobConfig:
-    """Return the published model with 16 experts (Scout), with torchtitan's batch and rates."""
+    """Return the configuration of the published 16-expert model (Scout), with torchtitan's batch size and rate."""
     return large("17bx16e", batch=8)
 
 
 def llama4_17bx128e() -> JobConfig:
-    """Return the published model with 128 experts (Maverick), with torchtitan's batch and rates."""
+    """Return the configuration of the published 128-expert model (Maverick), with torchtitan's batch size and rate."""
     return large("17bx128e", batch=1)
 
 
 def large(flavor: str, batch: int) -> JobConfig:
-    """Return the configuration of a size that needs many devices."""
+    """Return the configuration of a model that needs many devices; `batch` is sequences per rank."""
     config = JobConfig(model=Model("llama4", flavor), metrics=Metrics(), lr_scheduler=LRScheduler(min_lr_factor=0.1))
     config.optimizer.lr, config.lr_scheduler.warmup_steps = 4e-3, 600
     config.training = Training(local_batch_size=batch, seq_len=8192, steps=3000)

@@ -7,7 +7,7 @@ from trainer.models.llama3.flavors import ModelArgs as DenseArgs
 
 @dataclass(frozen=True)
 class ModelArgs(DenseArgs):
-    """The shape of a model; `top_k` of `n_experts` and one shared expert see a token."""
+    """The shape of a Llama 4; in a mixture, a token goes through `top_k` of `n_experts` experts and a shared one."""
 
     dim: int = 5120
     n_layers: int = 48

@@ -11,7 +11,7 @@ from trainer.models.moe import Experts, MoE, Router, moe_layers
 
 
 class SparseBlock(nn.Module):
-    """Attention and a mixture of experts, each normalised before and added to the stream (B, T, D)."""
+    """Attention and mixture of experts, each with a norm before it and a residual added: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class SparseBlock(nn.Module):
 
 
 class Llama4(Llama3):
-    """Tokens (B, T) -> logits (B, T, V), for T up to `max_length`."""
+    """Llama 4: tokens (B, T) -> logits (B, T, V), for sequences of up to `max_length` tokens."""
 
     args: ModelArgs
 
     def block(self, number: int) -> nn.Module:
-        """Return layer `number`: dense, or with experts."""
+        """Return block number `number`: a dense one, or one with a mixture of experts."""
         return super().block(number) if (number + 1) % self.args.moe_every else SparseBlock(self.args)
 
     def reset_buffers(self) -> None:
@@ -45,7 +45,7 @@ class Llama4(Llama3):
             moe.reset_buffers()
 
     def flops_per_token(self, length: int) -> int:
-        """Return the operations per token; of the experts only those count that see a token."""
+        """Return the floating-point operations per token; of the experts only those that a token goes through count."""
         experts = sum(p.numel() for moe in moe_layers(self) for p in moe.experts.parameters())
         idle = experts - experts * self.args.top_k // self.args.n_experts
         return super().flops_per_token(length) - 6 * idle

@@ -23,7 +23,7 @@ Formatter = Callable[[float], str]
 
 
 def comparison_tables(data: CompareData) -> list[Table]:
-    """Return measures and settings, then what changed in time and memory, the largest changes first."""
+    """Return the tables of a comparison: measures and settings, then changes in time and memory, largest first."""
     traces = data.traces
     return [
         measures(data),
@@ -36,19 +36,19 @@ def comparison_tables(data: CompareData) -> list[Table]:
 
 
 def measures(data: CompareData) -> Table:
-    """Return step time, throughput, loss and memory of both runs."""
+    """Return a table of step time, throughput, loss and memory of both runs."""
     rows = data.rows[: len(data.rows) - len(data.config)]  # the settings come after the measures
     cells = ((row.what, row.a, row.b, row.change, row.interval) for row in rows)
     return table("Runs side by side", "measure | a> | b> | change> | 95 % interval>", cells, 40)
 
 
 def settings(data: CompareData) -> Table:
-    """Return the settings that differ."""
+    """Return a table of the settings that differ between the runs."""
     return table("Settings that differ", "setting | a | b", ((row.what, row.a, row.b) for row in data.config), 40)
 
 
 def step_phases(data: CompareData) -> Table:
-    """Return how much longer or shorter each phase of a mean step is; the changes add up to the last row."""
+    """Return a table of the change in each phase of the mean step; the last row is their sum."""
     rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
     before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
     whole = [("whole step", before, after, after - before)] if rows else []
@@ -56,7 +56,7 @@ def step_phases(data: CompareData) -> Table:
 
 
 def trace_parts(diff: TraceDiff) -> Table:
-    """Return how much longer or shorter each part of a profiled step is; the changes add up to the last row."""
+    """Return a table of the change in each part of a profiled step; the last row is their sum."""
     rows = [(part.what, part.a_ns, part.b_ns, part.change_ns) for part in diff.parts]
     whole = ("whole step", diff.step_a_ns, diff.step_b_ns, diff.step_b_ns - diff.step_a_ns)
     return changes("Profiled step by kind of work", HEADS.format("work"), [*rows, whole], duration_ns)
@@ -68,7 +68,10 @@ def changed_kinds(diff: TraceDiff) -> list[str]:
 
 
 def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
-    """Return the kernels, operators, modules or phases on which a profiled step spends more or less time."""
+    """Return a table of the largest changes in the time that a profiled step spends.
+
+    `kind` says in what: kernel, operator, module or phase.
+    """
     rows = (
         (kernel_name(c.name), c.how, duration_ns(c.a_ns), duration_ns(c.b_ns), signed(c.change_ns, duration_ns))
         for c in diff.changes
@@ -78,7 +81,7 @@ def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
 
 
 def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
-    """Return the peaks of the traced devices, and the operators and modules that allocate more or less."""
+    """Return a table of the peak memory of traced devices, and of operators and modules that allocate more or less."""
     rows = (
         (c.where, c.kind, c.name, size(c.a_bytes), size(c.b_bytes), signed(c.change_bytes, size)) for c in diff.memory
     )
@@ -86,7 +89,7 @@ def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
 
 
 def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
-    """Return what changed at the peaks of the fullest devices, grouped `by` one of `GROUPINGS`, largest first."""
+    """Return a table of what changed in memory at the fullest devices' peaks, by one of `GROUPINGS`, largest first."""
     rows = (
         (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes, size))
         for c in GROUPINGS[by](diff)
@@ -99,11 +102,11 @@ def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
 def changes(
     title: str, heads: str, rows: Sequence[tuple[str, float, float, float]], text: Formatter, limit: int = 12
 ) -> Table:
-    """Return a table of names, both values and the change, each number formatted by `text`."""
+    """Return a table of (name, value in run a, value in run b, change); `text` formats each number."""
     cells = ((what, text(a), text(b), signed(change, text)) for what, a, b, change in rows)
     return table(title, heads, cells, limit)
 
 
 def signed(change: float, text: Formatter) -> str:
-    """Return a change with its sign, formatted by `text`."""
+    """Return a change as text with its sign; `text` formats its absolute value."""
     return f"{'-' if change < 0 else '+'}{text(abs(change))}"

@@ -15,7 +15,7 @@ ROWS = 40
 
 
 def hang_tables(data: HangData) -> list[Table]:
-    """Return the culprits, who waits for whom, and the process groups."""
+    """Return the tables of a hang report: culprits, who waits for whom, and process groups."""
     groups = ((g.name, g.desc, rank_ranges(g.ranks)) for g in data.groups)
     return [
         culprits(data.culprits),
@@ -25,7 +25,7 @@ def hang_tables(data: HangData) -> list[Table]:
 
 
 def culprits(found: Sequence[Culprit]) -> Table:
-    """Return the ranks that hold up the others, where they are and who waits for them."""
+    """Return a table of the culprit ranks: where each is stuck, and which ranks wait for it."""
     rows = (
         (
             rank_ranges(c.ranks),
@@ -42,7 +42,7 @@ def culprits(found: Sequence[Culprit]) -> Table:
 
 
 def waits(data: HangData) -> Table:
-    """Return for each waiting rank the ranks that it waits for."""
+    """Return a table with one row for each waiting rank: the ranks that it waits for."""
     # Groups are numbered by PyTorch; the description (`mesh_tp`) is what the user gave them.
     names = {group.name: group.desc or group.name for group in data.groups}
     rows = (
@@ -53,20 +53,21 @@ def waits(data: HangData) -> Table:
 
 
 def class_name(culprit: Culprit) -> str:
-    """Return the class of a culprit in words: `host stuck`."""
+    """Return the class of a culprit in words, such as `host stuck`."""
     return str(culprit.kind).replace("_", " ")
 
 
 def user_line(frames: Sequence[Frame]) -> str:
-    """Return `train.py:41 step`: the innermost line of user code; `not recorded` without a stack."""
+    """Return the innermost frame of user code as `train.py:41 step`; `not recorded` without a stack."""
     frame = user_frame(list(frames))
     return f"{source_line(frame.filename, frame.line)} {frame.name}" if frame else "not recorded"
 
 
 def operations(frame: "pd.DataFrame") -> Table:
-    """Return what the ranks issued side by side (`hangs.views.operations`); equal ranks share a column.
+    """Return a table of the operations that each rank issued, a row per sequence number (`hangs.views.operations`).
 
-    `≠` marks the rows in which ranks differ. The source lines come last, so that the difference is in sight first.
+    Ranks that issued the same share a column, and `≠` marks the rows in which ranks differ. The source lines are in the
+    last columns.
     """
     together = views.folded(frame, "columns") if len(frame) else frame
     heads = " | ".join(["seq>", "", *(f"rank {ranks}" for ranks in together.columns), "source lines"])
@@ -75,12 +76,12 @@ def operations(frame: "pd.DataFrame") -> Table:
 
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
-    """Return a row of `operations`: what each rank issued under one number, and the lines that did."""
+    """Return the cells of one row of `operations`: what each rank issued under sequence number `seq`, and the lines."""
     lines = dict.fromkeys(cell.line for cell in cells if cell.line)
     return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]
 
 
 def current_positions(places: "pd.DataFrame") -> Table:
-    """Return what each rank was doing when it was last seen (`hangs.views.locations`)."""
+    """Return a table of what each rank was doing when it was last seen; `places` is `hangs.views.locations`."""
     rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
     return table("What each rank is doing", "ranks | activity", rows, ROWS)

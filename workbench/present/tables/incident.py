@@ -15,7 +15,7 @@ TABLES_BEHIND = 3
 
 
 def incident_tables(data: IncidentData) -> list[Table]:
-    """Return the chain and the tables behind it; of a run without an incident the first table of each room."""
+    """Return the chain of events and the tables behind it; without an incident, the first table of each room."""
     chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
     rooms = dict(room_tables(data))
@@ -26,7 +26,7 @@ def incident_tables(data: IncidentData) -> list[Table]:
 
 
 def room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
-    """Yield the tables of each room that has data."""
+    """Yield (name of the room, its tables) for each room that has data."""
     if data.memory:
         yield "memory", memory_tables(data.memory)
     if data.hang:

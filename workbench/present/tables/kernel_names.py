@@ -8,13 +8,13 @@ SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rra
 
 
 def shortened(name: str, length: int = LONG) -> str:
-    """Return a name without its return type, cut at `length` characters."""
+    """Return a C++ function name without its return type, cut to at most `length` characters."""
     name = name.removeprefix("void ")
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
 def kernel_name(name: str, length: int = LONG) -> str:
-    """Return a kernel's name without namespaces and parameters, cut in the middle where it is longer than `length`.
+    """Return a kernel's name without namespaces and parameters, cut in the middle to at most `length` characters.
 
     `void at::native::elementwise_kernel<4, CUDAFunctor_add<float>>(int, ...)` becomes
     `elementwise_kernel<4,CUDAFunctor_add<float>>`.
@@ -26,7 +26,7 @@ def kernel_name(name: str, length: int = LONG) -> str:
 
 
 def without_parameters(name: str) -> str:
-    """Return a function's name without its last pair of parentheses; template arguments may contain others."""
+    """Return a C++ function name without its parameter list, which is the last pair of outer parentheses."""
     depth = 0
     # From the end: parentheses inside template arguments come first in the name.
     for position in range(len(name) - 1, 0, -1):
@@ -37,7 +37,7 @@ def without_parameters(name: str) -> str:
 
 
 def without_middle(text: str, length: int) -> str:
-    """Return a text of at most `length` characters, cut in the middle.
+    """Return a text cut in the middle to at most `length` characters.
 
     Kernel names differ at their beginnings and ends.
     """
@@ -47,5 +47,5 @@ def without_middle(text: str, length: int) -> str:
 
 
 def user_function(text: str, length: int = SHORT) -> str:
-    """Return an operator, a module, or a function with its file and the folder of that file."""
+    """Return the short name of an operator or module, or of a function with its file and that file's folder."""
     return shortened("/".join(text.split("/")[-2:]), length)

@@ -11,34 +11,34 @@ QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
 
 
 def logs_tables(data: LogsData) -> list[Table]:
-    """Return the events, the ranks and the files."""
+    """Return the tables of a report on text logs: events, ranks and files."""
     return [event_table(data), ranks(data), files(data)]
 
 
 def event_table(data: LogsData, limit: int = EVENTS) -> Table:
-    """Return the events in the order of the logs."""
+    """Return a table of the events, in the order in which the logs have them."""
     heads = "rank> | time | event | after step> | message | source line | log | times>"
     return table("Events in the logs", heads, map(event_cells, shown_events(data)), limit)
 
 
 def shown_events(data: LogsData) -> list[views.EventRow]:
-    """Return the events that say something on their own."""
+    """Return the events that are worth a row of their own."""
     return [row for row in views.events(data) if row.kind not in QUIET]
 
 
 def event_cells(row: views.EventRow) -> tuple[object, ...]:
-    """Return the cells of an event; what it does not have is empty."""
+    """Return the cells of an event's row; a cell is empty where the event does not have it."""
     rank, step = ("" if value is None else value for value in (row.rank, row.step))
     return (rank, row.time, row.kind.replace("_", " "), step, row.message, row.source, row.log, row.count)
 
 
 def ranks(data: LogsData) -> Table:
-    """Return the last step and line of each rank that the logs show."""
+    """Return a table of each rank in the logs: the last step that it logged, and its last line."""
     rows = ((r.rank, "" if r.last_step is None else r.last_step, r.last_line.strip()) for r in data.ranks)
     return table("Ranks in the logs", "rank> | last step> | last line", rows, RANKS)
 
 
 def files(data: LogsData) -> Table:
-    """Return the logs that were read."""
+    """Return a table of the logs that were read."""
     rows = ((f.path, f.lines, size(f.bytes), f.problem) for f in data.files)
     return table("Logs", "log | lines> | size> | problem", rows)

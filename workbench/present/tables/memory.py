@@ -14,7 +14,7 @@ DETAILED_DEVICES = 2
 
 
 def memory_tables(data: MemoryData) -> list[Table]:
-    """Return the tables of a memory report; only the breakdown and the what-if where these were asked for."""
+    """Return the tables of a memory report; those of the breakdown and the what-if only where these were asked for."""
     if data.breakdown or data.what_if:
         return requested_tables(data)
     # Only the last snapshot of each rank is detailed: earlier ones are listed, but describe an earlier moment.
@@ -27,7 +27,7 @@ def memory_tables(data: MemoryData) -> list[Table]:
 
 
 def device_list(devices: Sequence[Device]) -> Table:
-    """Return a row for each device of each file."""
+    """Return a table with one row for each device of each snapshot."""
     unnamed = ranks_unknown(devices)
     rows = (
         (
@@ -51,24 +51,24 @@ def device_list(devices: Sequence[Device]) -> Table:
 
 
 def ranks_unknown(devices: Sequence[Device]) -> bool:
-    """Return whether only the names of the files tell the devices from each other."""
+    """Return whether there are several snapshots and no rank is known, so that devices are named by their files."""
     return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
 
 
 def device_suffix(device: Device, devices: Sequence[Device]) -> str:
-    """Return what a title adds to name one of several devices: `, rank 1` or `, snapshot.pickle`."""
+    """Return the end of a title that names one of several devices: `, rank 1` or `, snapshot.pickle`; empty for one."""
     if device.rank is not None:
         return f", rank {device.rank}"
     return f", {PurePath(device.path).name}" if ranks_unknown(devices) else ""
 
 
 def worst_first(devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that ran out of memory first, the others by their peak."""
+    """Return the devices in order: those that ran out of memory, then the others, the highest peak first."""
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
 def category_tables(device: Device, suffix: str) -> Iterator[Table]:
-    """Yield the categories at the peak, and before them those at a failed allocation that came at another entry."""
+    """Yield tables of memory by category: at a failed allocation that was not at the peak, then at the peak."""
     if device.oom and device.oom.index != device.peak_index:
         at = entry_name(device.oom.index)
         yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")
@@ -76,12 +76,12 @@ def category_tables(device: Device, suffix: str) -> Iterator[Table]:
 
 
 def entry_name(entry: int) -> str:
-    """Return the instant after an entry of the trace in words; -1 is before the first."""
+    """Return an instant in words, such as `after entry 5`; entry -1 is `before the first entry`."""
     return f"after entry {entry}" if entry >= 0 else "before the first entry"
 
 
 def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
-    """Return the allocated bytes by category, the largest first, and their sum in the last row."""
+    """Return a table of allocated bytes by category, the largest first, with their sum in the last row."""
     total = sum(bytes_by_category.values())
     largest = sorted(bytes_by_category.items(), key=lambda item: -item[1])
     rows = [(name, size(count), share(count, total)) for name, count in [*largest, ("allocated", total)] if count]
@@ -89,7 +89,7 @@ def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
 
 
 def largest_stacks(device: Device, suffix: str) -> Table:
-    """Return the stacks that allocated most of what is live at the peak."""
+    """Return a table of the stacks that allocated the most memory that is live at the peak."""
     rows = (
         (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
         for s in device.top_stacks
@@ -98,9 +98,9 @@ def largest_stacks(device: Device, suffix: str) -> Table:
 
 
 def device_name(device: Device) -> str:
-    """Return `rank 1, device 0, after step 5, out of memory`, without what is not known.
+    """Return the name of a device such as `rank 1, device 0, after step 5, out of memory`, as far as that is known.
 
-    A snapshot of a failure is named after the last finished step: the memory ran out in the one after it.
+    A snapshot of a failure is named after the last finished step: the memory ran out in the step after it.
     """
     rank = [f"rank {device.rank}"] if device.rank is not None else []
     when = "after step" if device.oom else "step"

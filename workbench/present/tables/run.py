@@ -14,7 +14,10 @@ FILES_AT_MOST = 200
 
 
 def rank_list(report: Report[object]) -> Table:
-    """Return one row per rank with the answer of each room; ranks that findings name are listed first."""
+    """Return a table with one row per rank: last step, step time, peak memory, ranks waited for, findings.
+
+    Ranks that findings name are listed first.
+    """
     rooms = room_data(report)
     steps = {rank.rank: rank for rank in rooms.steps.ranks} if rooms.steps else {}
     peaks = peak_bytes(rooms)
@@ -38,7 +41,7 @@ def rank_list(report: Report[object]) -> Table:
 
 
 def peak_bytes(rooms: RoomData) -> dict[int, int]:
-    """Return the highest peak of each rank's snapshots."""
+    """Return {rank: highest peak in bytes among its snapshots}."""
     peaks: dict[int, int] = {}
     for device in rooms.memory.devices if rooms.memory else ():
         if device.rank is not None:
@@ -47,7 +50,7 @@ def peak_bytes(rooms: RoomData) -> dict[int, int]:
 
 
 def findings_by_rank(findings: Sequence[Finding]) -> dict[int, list[tuple[int, str]]]:
-    """Return, for each rank, position and id of the findings that name it, in the order of the report."""
+    """Return {rank: [(position in `findings`, severity sign and id)]} for the findings that name the rank."""
     named: dict[int, list[tuple[int, str]]] = {}
     for position, finding in enumerate(findings):
         for rank in finding.ranks:
@@ -56,7 +59,7 @@ def findings_by_rank(findings: Sequence[Finding]) -> dict[int, list[tuple[int, s
 
 
 def file_list(runs: Sequence[Run]) -> Table:
-    """Return the files of the runs; files of the same kind and step share a row."""
+    """Return a table of the runs' files; files of the same kind and step share a row."""
     groups: dict[tuple[str, int, bool], list[Artefact]] = {}
     for file in (artefact for run in runs for artefact in run.artefacts):
         groups.setdefault((file.kind, -1 if file.step is None else file.step, file.exit), []).append(file)
@@ -75,6 +78,6 @@ def file_list(runs: Sequence[Run]) -> Table:
 
 
 def path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
-    """Return the path inside the run; the whole path where several runs are shown."""
+    """Return the path of a file relative to its run; the whole path if several runs are shown."""
     only = runs[0].root if len(runs) == 1 else None
     return str(file.path.relative_to(only)) if only and file.path.is_relative_to(only) else str(file.path)

@@ -14,7 +14,7 @@ NO_STACK = "no stack recorded"
 
 
 def stack_list(frame: "pd.DataFrame") -> Table:
-    """Return the largest stacks (`memory.views.top_stacks`), with their innermost lines."""
+    """Return a table of the stacks with the most memory, by innermost line; `frame` is `memory.views.top_stacks`."""
     columns = (frame[name] for name in ("bytes", "count", "category", "label", "frames"))
     rows = (
         (size(count), blocks, category, label or "", next(iter(frames), NO_STACK))
@@ -24,7 +24,10 @@ def stack_list(frame: "pd.DataFrame") -> Table:
 
 
 def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
-    """Return the largest live blocks (`memory.views.live_blocks`), and their addresses."""
+    """Return a table of the largest live blocks, and the address of the block in each row.
+
+    `state` is `memory.views.live_blocks`.
+    """
     # `keep="first"` makes the choice among equal sizes the same on every face.
     largest = state.nlargest(BLOCKS, "requested", keep="first")
     columns = (largest[name] for name in ("requested", "address", "category", "label", "frame"))
@@ -37,7 +40,10 @@ def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
 
 
 def block_history(frame: "pd.DataFrame", title: str = "") -> Table:
-    """Return every block that was allocated at an address (`memory.views.blocks_of_address`), in order of time."""
+    """Return a table of every block that was allocated at one address, in order of time.
+
+    `frame` is `memory.views.blocks_of_address`.
+    """
     columns = (frame[name] for name in ("born", "died", "address", "requested", "category", "label", "frames"))
     rows = (
         (born, died, f"{address:#x}", size(count), category, label or "", next(iter(frames), NO_STACK))
@@ -48,7 +54,7 @@ def block_history(frame: "pd.DataFrame", title: str = "") -> Table:
 
 
 def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
-    """Return the blocks that match a search. An address matches every block that was ever allocated there."""
+    """Return a table of at most `limit` blocks that match a search; an address matches all blocks ever placed there."""
     columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
     rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
     heads = "address | bytes> | allocated at entry> | freed at entry> | category | source line"
@@ -56,7 +62,7 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
 
 
 def live_categories(frame: "pd.DataFrame") -> Table:
-    """Return the live bytes by category at one entry (`memory.views.categories`), the largest first."""
+    """Return a table of live bytes by category at one entry, largest first; `frame` is `memory.views.categories`."""
     some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable")
     whole = some["bytes"].sum()
     columns = (some[name].tolist() for name in ("category", "bytes", "blocks"))
@@ -65,14 +71,14 @@ def live_categories(frame: "pd.DataFrame") -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return the peak of each step and what is live at its end (`memory.views.steps`)."""
+    """Return a table of each step's peak and the bytes live at its end; `frame` is `memory.views.steps`."""
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
     rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
     return table("Memory by step", "step> | peak> | peak at entry> | at the end>", rows)
 
 
 def module_changes(diff: Diff) -> Table:
-    """Return what changed between two instants, by module; modules that stayed the same are left out."""
+    """Return a table of the memory that changed between two instants, by module; unchanged modules are left out."""
     rows = (
         (size_change(c.bytes), size(c.a_bytes), size(c.b_bytes), c.b_blocks - c.a_blocks, c.state, c.what)
         for c in diff.modules
@@ -82,9 +88,9 @@ def module_changes(diff: Diff) -> Table:
 
 
 def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
-    """Return when ranges of addresses were reserved and returned in a trace of so many entries, the largest first.
+    """Return a table of when address ranges were reserved and released, in a trace of `entries` entries, largest first.
 
-    `ranges` are those of `memory.views.reserved_ranges`.
+    `ranges` is `memory.views.reserved_ranges`.
     """
     columns = ["address", "bytes", "stream", "pool", "expandable", "born", "died"]
     rows = (
@@ -96,14 +102,17 @@ def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
 
 
 def ends(born: int, died: int, entries: int) -> tuple[object, object]:
-    """Return the entries at which something was reserved and returned, in words outside the trace."""
+    """Return the trace entries at which something was reserved and released, or words for times outside the trace.
+
+    The trace has `entries` entries.
+    """
     return "before the trace" if born < 0 else born, "never" if died >= entries else died
 
 
 def entry_list(events: "pd.DataFrame") -> Table:
-    """Return entries as the allocator recorded them (`memory.views.events`).
+    """Return a table of trace entries as the allocator recorded them; `events` is `memory.views.events`.
 
-    The address of an entry `oom` is the number of bytes that the device still had: PyTorch stores it there.
+    In an entry `oom` the address column has the bytes that were free on the device, where PyTorch stores them.
     """
     columns = ["entry", "action", "bytes", "address", "stream", "pool", "category", "label", "frame"]
     rows = (

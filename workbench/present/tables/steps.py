@@ -24,7 +24,7 @@ def steps_tables(data: StepsData) -> list[Table]:
 
 
 def stragglers(found: Sequence[Straggler]) -> Table:
-    """Return the ranks that the others wait for."""
+    """Return a table of the straggling ranks, which the others wait for."""
     rows = (
         (s.rank, duration(s.lateness_s), share(s.recurrence, 1), s.cause, s.pattern, duration(s.lost_s)) for s in found
     )
@@ -33,7 +33,7 @@ def stragglers(found: Sequence[Straggler]) -> Table:
 
 
 def medians(ranks: Sequence[RankSteps]) -> Table:
-    """Return the median step of each rank and of its longest phases."""
+    """Return a table of each rank's median step time, and of its longest phases."""
     # Sorted by name first, so that phases of equal length keep their order from run to run.
     names = sorted({phase for r in ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
@@ -43,12 +43,12 @@ def medians(ranks: Sequence[RankSteps]) -> Table:
 
 
 def phase_time(rank: RankSteps, name: str) -> str:
-    """Return the median time of a phase; a rank that never entered it has an empty cell."""
+    """Return the text of a phase's median time on a rank; empty if the rank never entered the phase."""
     return duration(rank.phases[name]) if name in rank.phases else ""
 
 
 def wall_time(goodput: Goodput | None) -> Table:
-    """Return how the time from start to end divides, the largest part first."""
+    """Return a table of how the time from start to end of the run divides, the largest part first."""
     parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
     whole = goodput.wall_ns if goodput else 0
     rows = ((name, duration_ns(ns), share(ns, whole)) for name, ns in parts)
@@ -56,14 +56,14 @@ def wall_time(goodput: Goodput | None) -> Table:
 
 
 def level_changes(changes: Sequence[Change]) -> Table:
-    """Return when the step time changed for good, and the phase behind it."""
+    """Return a table of the steps from which on the step time changed permanently, and the phase behind each change."""
     rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in changes)
     heads = "from step> | before> | after> | kind | phase that changed most"
     return table("Changes of the step time", heads, rows)
 
 
 def most_changed(change: Change) -> str:
-    """Return `bwd +12 ms`: the phase that changed most and by how much; nothing where phases are not recorded."""
+    """Return the phase that changed most and its change, as in `bwd +12 ms`; empty if phases are not recorded."""
     if not change.phases:
         return "not recorded"
     name = max(change.phases, key=lambda phase: abs(change.phases[phase]))
@@ -71,13 +71,13 @@ def most_changed(change: Change) -> str:
 
 
 def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
-    """Return the steps that do more than train, such as compiling or saving a checkpoint."""
+    """Return a table of tagged steps, which do more than train, such as compiling or saving a checkpoint."""
     rows = ((tag, steps.steps, duration(steps.median_step_s)) for tag, steps in by_tag.items())
     return table("Steps left out of the medians", "tag | steps> | median step>", rows)
 
 
 def loss_events(events: Sequence[Event]) -> Table:
-    """Return what happened to the loss and the gradient norm."""
+    """Return a table of events in the loss and the gradient norm, such as spikes."""
     rows = (
         (
             e.step,
@@ -92,5 +92,5 @@ def loss_events(events: Sequence[Event]) -> Table:
 
 
 def loss_value(value: float | None) -> str:
-    """Return a loss or a gradient norm with four digits; it has no unit."""
+    """Return a loss or a gradient norm as text with four significant digits."""
     return "" if value is None else f"{value:.4g}"

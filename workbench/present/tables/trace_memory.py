@@ -22,12 +22,12 @@ ROWS = 8
 
 
 def memory_tables(rank: "RankTrace") -> list[Table]:
-    """Return what was allocated and freed, a set of tables for each device; none without recorded allocations."""
+    """Return the tables of the memory of each traced device; empty if allocations were not recorded."""
     return [devices(rank), *(section for memory in rank.device_memory for section in device_tables(rank, memory))]
 
 
 def devices(rank: "RankTrace") -> Table:
-    """Return a row for each device: its peak, and the operator and module that reached it."""
+    """Return a table of each device's peak memory, and the operator and module that reached it."""
     rows = (
         (
             device_name(memory),
@@ -63,7 +63,10 @@ def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
 
 
 def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
-    """Return what was allocated inside each operator, module, function or phase; `own`: not in one that it called."""
+    """Return a table of what was allocated inside each operator, module, function or phase.
+
+    Columns of "own" memory leave out what the operators called inside allocated.
+    """
     rows = (
         (
             user_function(item.name),
@@ -80,7 +83,7 @@ def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
 
 
 def steps(title: str, items: "Iterable[StepMemory]") -> Table:
-    """Return, for each step, the memory allocated at its start, peak and end, and the growth over the step."""
+    """Return a table of the allocated memory at the start, peak and end of each step, and its growth over the step."""
     rows = (
         (
             step.step,
@@ -99,7 +102,7 @@ def steps(title: str, items: "Iterable[StepMemory]") -> Table:
 
 
 def largest(title: str, items: "Iterable[Allocation]") -> Table:
-    """Return the largest allocations, and how long each lived."""
+    """Return a table of the largest allocations, and how long each of them lived."""
     rows = (
         (
             size(allocation.bytes),
@@ -116,7 +119,7 @@ def largest(title: str, items: "Iterable[Allocation]") -> Table:
 
 
 def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
-    """Return where in the code memory was allocated that outlived the recording."""
+    """Return a table of the places in the code that allocated memory which was not freed during the recording."""
     rows = (
         (size(k.bytes), k.count, user_function(k.operator), user_function(k.module), user_function(k.line))
         for k in items
@@ -125,5 +128,5 @@ def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
 
 
 def device_name(memory: "DeviceMemory") -> str:
-    """Return `cuda 0`; a host has no number."""
+    """Return the name of a device such as `cuda 0`; the host has no number."""
     return memory.type if memory.device is None else f"{memory.type} {memory.device}"

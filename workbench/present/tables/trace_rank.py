@@ -15,7 +15,7 @@ NO_GROUP = "not recorded"
 
 
 def detail_tables(rank: "RankTrace") -> list[Table]:
-    """Return all tables of one rank but those of its memory; each lists what takes longest."""
+    """Return all tables of one rank except those of its memory; each lists the items with the most time first."""
     builders = (
         phases, kernels, occupancy, operators, launched_kernels, input_shapes, modules, user_functions, annotations,
         streams, collectives, launches, queues, blocking_calls, copies, copy_sizes, graphs, sequences, compiled_code,
@@ -25,12 +25,12 @@ def detail_tables(rank: "RankTrace") -> list[Table]:
 
 
 def rank_suffix(rank: "RankTrace") -> str:
-    """Return what a title adds to name the rank."""
+    """Return the end of a title that names the rank, as in `, rank 3`; empty if the rank is unknown."""
     return "" if rank.rank is None else f", rank {rank.rank}"
 
 
 def phases(rank: "RankTrace") -> Table:
-    """Return the device work by the phase of the step that launched it."""
+    """Return a table of device time by the phase of the step that launched the work."""
     heads = "phase | events> | busy> | compute> | exposed communication> | share>"
     rows = (
         (
@@ -47,7 +47,7 @@ def phases(rank: "RankTrace") -> Table:
 
 
 def kernels(rank: "RankTrace") -> Table:
-    """Return the kernels with the most time in total; on a host the operators by their own time."""
+    """Return a table of the kernels with the most total time; without a device, of operators by their own time."""
     heads = "name | kind | count> | total> | share> | mean> | median> | deviation> | longest>"
     rows = (
         (
@@ -65,7 +65,7 @@ def kernels(rank: "RankTrace") -> Table:
 
 
 def occupancy(rank: "RankTrace") -> Table:
-    """Return how well the longest kernels use the device, where the profiler recorded it."""
+    """Return a table of how well the longest kernels occupy the device, where the profiler recorded that."""
     rows = (
         (
             kernel_name(k.name),
@@ -83,7 +83,7 @@ def occupancy(rank: "RankTrace") -> Table:
 
 
 def operators(rank: "RankTrace") -> Table:
-    """Return the operators that launched the most work on a device; on a host `kernels` lists them already."""
+    """Return a table of the operators that launched the most device time; empty without a device (see `kernels`)."""
     rows = (
         (
             shortened(o.name),
@@ -101,7 +101,7 @@ def operators(rank: "RankTrace") -> Table:
 
 
 def launched_kernels(rank: "RankTrace") -> Table:
-    """Return which kernels each operator launches."""
+    """Return a table of the kernels that each operator launches."""
     rows = (
         (shortened(pair.operator, SHORT), kernel_name(pair.kernel, MEDIUM), pair.count, duration_ns(pair.total_ns))
         for pair in rank.launched
@@ -110,7 +110,7 @@ def launched_kernels(rank: "RankTrace") -> Table:
 
 
 def input_shapes(rank: "RankTrace") -> Table:
-    """Return the operators by the shapes of their inputs, where these were recorded."""
+    """Return a table of operator time by input shapes, where these were recorded."""
     rows = (
         (
             shortened(shape.name, SHORT),
@@ -128,23 +128,23 @@ def input_shapes(rank: "RankTrace") -> Table:
 
 
 def modules(rank: "RankTrace") -> Table:
-    """Return the time of each module of the model, with the modules inside it."""
+    """Return a table of the time of each module of the model, including the modules inside it."""
     rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
     return table(f"Modules{rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, ROWS)
 
 
 def user_functions(rank: "RankTrace") -> Table:
-    """Return the functions of the user's own code."""
+    """Return a table of the time of the user's own functions."""
     return costs(rank, rank.lines, "Functions in user code")
 
 
 def annotations(rank: "RankTrace") -> Table:
-    """Return the ranges that the code annotated by `record_function`."""
+    """Return a table of the time in ranges that the code marked by `record_function`."""
     return costs(rank, rank.annotations, "Annotations")
 
 
 def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
-    """Return the host and device time of functions or annotations."""
+    """Return a table of the host and device time of functions or annotations."""
     rows = (
         (
             shortened(item.name),
@@ -161,7 +161,7 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
 
 
 def streams(rank: "RankTrace") -> Table:
-    """Return how the time of each stream divides; on a host that of each thread."""
+    """Return a table of how the time of each stream divides; without a device, that of each host thread."""
     rows = (
         (
             stream.name,
@@ -180,7 +180,7 @@ def streams(rank: "RankTrace") -> Table:
 
 
 def collectives(rank: "RankTrace") -> Table:
-    """Return the collectives by name, group and size, with the bandwidth of the fastest."""
+    """Return a table of collectives by name, process group and size, with the highest bandwidth."""
     rows = (
         (
             c.name,
@@ -199,7 +199,7 @@ def collectives(rank: "RankTrace") -> Table:
 
 
 def launches(rank: "RankTrace") -> Table:
-    """Return the delay from the end of a launching call to its kernel's start, and how many kernels queue."""
+    """Return a table of launch delays, from the end of a launching call to its kernel's start, and of queue lengths."""
     rows = (
         (
             all_calls.count,
@@ -218,14 +218,17 @@ def launches(rank: "RankTrace") -> Table:
 
 
 def queues(rank: "RankTrace") -> Table:
-    """Return how many kernels wait on each stream; above about 1000 a launching call has to wait."""
+    """Return a table of how many kernels wait on each stream.
+
+    Above about 1000 waiting kernels, a launching call has to wait.
+    """
     rows = ((q.name, q.count, figures(q.mean), q.max, duration_ns(q.full_ns)) for q in rank.queues)
     heads = "name | launches> | mean length> | longest> | time above 1000>"
     return table(f"Launch queues{rank_suffix(rank)}", heads, rows, ROWS)
 
 
 def blocking_calls(rank: "RankTrace") -> Table:
-    """Return the calls in which the host waits for the device."""
+    """Return a table of the calls in which the host waits for the device."""
     rows = (
         (call.name, call.count, duration_ns(call.total_ns), duration_ns(call.max_ns)) for call in rank.synchronisations
     )
@@ -233,7 +236,7 @@ def blocking_calls(rank: "RankTrace") -> Table:
 
 
 def copies(rank: "RankTrace") -> Table:
-    """Return the memory copies by kind, with the bandwidth of all together."""
+    """Return a table of memory copies by kind, with their bandwidth on average."""
     rows = (
         (
             copy.name,
@@ -248,7 +251,7 @@ def copies(rank: "RankTrace") -> Table:
 
 
 def copy_sizes(rank: "RankTrace") -> Table:
-    """Return the memory copies by size, as small ones reach only part of the bandwidth."""
+    """Return a table of memory copies by size, as small copies reach only part of the bandwidth."""
     rows = (
         (
             copy.name,
@@ -266,13 +269,13 @@ def copy_sizes(rank: "RankTrace") -> Table:
 
 
 def graphs(rank: "RankTrace") -> Table:
-    """Return what ran from CUDA graphs."""
+    """Return a table of what ran from CUDA graphs."""
     rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
     return table(f"CUDA graphs{rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 
 
 def sequences(rank: "RankTrace") -> Table:
-    """Return sequences of kernels that repeat: candidates for fusing or for a CUDA graph."""
+    """Return a table of repeated kernel sequences, which are candidates for fusion or for a CUDA graph."""
     rows = (
         (
             " > ".join(kernel_name(name, SHORT) for name in sequence.names[:3]),
@@ -287,7 +290,7 @@ def sequences(rank: "RankTrace") -> Table:
 
 
 def compiled_code(rank: "RankTrace") -> Table:
-    """Return the functions that torch.compile compiled, with their graph breaks and recompilations."""
+    """Return a table of the functions that torch.compile compiled, with their graph breaks and recompilations."""
     breaks = "graph breaks> | time between graphs>"
     heads = f"function | calls> | versions> | {breaks} | compilations> | compile time> | break at"
     rows = (
@@ -307,6 +310,6 @@ def compiled_code(rank: "RankTrace") -> Table:
 
 
 def counters(rank: "RankTrace") -> Table:
-    """Return the performance counters of the device."""
+    """Return a table of the device's performance counters."""
     rows = ((shortened(c.range, MEDIUM), c.name, c.count, f"{c.total:,.6g}") for c in rank.counters)
     return table(f"Performance counters{rank_suffix(rank)}", "range | counter | count> | total>", rows)

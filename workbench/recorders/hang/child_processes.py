@@ -16,14 +16,14 @@ COMMAND_LENGTH = 200
 
 
 def describe_children(worker: RankProcess) -> bytes:
-    """Return each child process of a rank, with the stacks of those that were forked from it; empty without any."""
+    """Return the child processes of a rank as text, with the stacks of forked ones; empty if there are none."""
     if worker.side_file is None or worker.has_exited:
         return b""
     return b"".join(describe(worker, pid) for pid in find_children(worker.side_file["pid"])[:MOST_CHILDREN])
 
 
 def find_children(pid: int) -> list[int]:
-    """Return the child processes of a process, ascending, without this one."""
+    """Return the process IDs of the children of `pid`, ascending, without the calling process."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -32,7 +32,7 @@ def find_children(pid: int) -> list[int]:
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
-    """Return `Process 123: python train.py`, followed by its stacks where it writes them at a signal."""
+    """Return a process as text: `Process 123: python train.py`, then its stacks if it can write them at a signal."""
     stacks = b""
     if catches_stack_signal(pid):
         with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def catches_stack_signal(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Return the command of a process, cut to a length that fits a line; empty where it is gone."""
+    """Return the command line of a process, cut to fit on a line; empty if the process has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -52,7 +52,7 @@ class Cause:
 
     @property
     def job_continues(self) -> bool:
-        """Whether the job may go on afterwards, so that nothing may disturb it."""
+        """Whether the job may go on after the dumps, so that taking them must not disturb it."""
         return self.reason == "stalled" or self.detail == BY_HAND
 
 
@@ -80,7 +80,7 @@ class Collector:
         self._stall_share = STALLED_AFTER
 
     def run(self) -> None:
-        """Watch and collect; at the end remove the sockets of ranks that could not do it themselves."""
+        """Watch the ranks and collect dumps until all have ended; then remove sockets that killed ranks left behind."""
         while True:
             if cause := self._cause():
                 self.collect(cause)
@@ -93,7 +93,7 @@ class Collector:
                 shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
 
     def collect(self, cause: Cause) -> Path:
-        """Take one set of dumps, in two rounds, and return its folder."""
+        """Take one set of dumps of all ranks on this node, in two rounds, and return its folder."""
         if not cause.job_continues:
             self._settle()
         set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
@@ -120,9 +120,9 @@ class Collector:
         return self._request() or self._stalled_rank()
 
     def _dead_rank(self) -> Cause | None:
-        """Return a cause if a process vanished without a word.
+        """Return the cause for dumps if a rank's process vanished, else None.
 
-        That is: no clean end, no error file, and no dump taken since its last heartbeat.
+        It vanished if it left no clean end, no error file, and no dump was taken since its last heartbeat.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -132,7 +132,10 @@ class Collector:
         return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
 
     def _request(self) -> Cause | None:
-        """Return what a rank asks for, unless no rank has moved since the last dump."""
+        """Return the cause for which a rank asks for dumps; None without a request.
+
+        None as well if no rank has moved since the last dump.
+        """
         if not self._any_moved():
             return None
         asked = sorted(
@@ -163,14 +166,12 @@ class Collector:
         return all(self._beats_since())
 
     def _beats_since(self) -> list[bool]:
-        """Return for each rank whether its heartbeat advanced since the last dump."""
+        """Return a list with, for each rank, whether its heartbeat advanced since the last dump."""
         beats = [worker.heartbeat for worker in self.workers]
         return [beat is not None and beat.time_ns > self._last_dump_ns for beat in beats]
 
     def _settle(self) -> None:
-        """Wait, at most SETTLE_S seconds, until the other ranks reach the collective in which they wait for
-        the lost rank.
-        """
+        """Wait at most SETTLE_S seconds until the other ranks are in the collective that waits for the lost rank."""
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
             beats = [w.heartbeat for w in self.workers if not w.has_exited and not w.ended_cleanly]
@@ -188,14 +189,20 @@ class Collector:
         return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
 
     def _answer_requests(self) -> None:
-        """Delete the requests that were answered or need no answer: a rank that asks waits until its file vanishes."""
+        """Delete the request files that were answered or need no answer.
+
+        A rank that asks waits until its file is deleted.
+        """
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 path.unlink(missing_ok=True)
 
 
 def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, object]]) -> dict[str, object]:
-    """Return the content of `collection.json`."""
+    """Return the content of `collection.json`.
+
+    `asked_ns` is when the first rank was asked, `rounds` has what each round returned.
+    """
     return {
         "schema": "workbench.collection/1",
         "reason": cause.reason,
@@ -208,7 +215,7 @@ def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, obje
 
 
 def claim_set(dumps: Path) -> Path:
-    """Return the folder of the next set: dumps itself, then set_2, set_3, ...
+    """Create and return the folder for the next set of dumps: the folder `dumps` itself, then dumps/set_2, set_3, ...
 
     Each of several collectors gets a folder of its own.
     """
@@ -225,7 +232,7 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return the ranks of the newest attempt that run on this host, and that attempt, from the side files."""
+    """Return (running ranks on this host, attempt) of the newest restart attempt, from the ranks' side files."""
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)
     here = (s for s in found if s["attempt"] == attempt and s["host"] == socket.gethostname() and is_running(s["pid"]))
@@ -233,7 +240,7 @@ def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
 
 
 def once(folder: Path) -> Path | None:
-    """Take one set of dumps now, whether a collector watches or not.
+    """Take one set of dumps of the ranks on this host now, whether a collector is watching or not.
 
     Returns its folder, or None if no rank of the run is on this host.
     """
@@ -244,7 +251,7 @@ def once(folder: Path) -> Path | None:
 
 
 def main() -> None:
-    """Parse the command line and watch the ranks."""
+    """Run a collector with the arguments on the command line, until all its ranks have ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--once", action="store_true", help="take one set now and print its folder")

@@ -28,9 +28,10 @@ Answer = dict[str, Any]
 def take_round(
     workers: Sequence[RankProcess], folder: Path, number: int, *, send_signals: bool = True
 ) -> dict[str, object]:
-    """Ask all ranks at once, store their answers in `folder`, and return a round of `collection.json`.
+    """Ask all ranks at once, store their answers in `folder`, and return the entry of this round in `collection.json`.
 
-    A signal ends a sleep, so that a stuck rank might go on: where that matters, only the last round sends signals.
+    `number` counts the rounds of a set from 1. A signal ends a sleep, so that a stuck rank might go on: where that
+    matters, only the last round sends signals.
     """
     asked_ns = time.time_ns()
     for worker in workers:
@@ -49,13 +50,13 @@ def ask_all(
     answers: dict[int, Answer],
     folder: Path,
 ) -> None:
-    """Put one question to all ranks at once and wait for the last answer."""
+    """Ask all ranks `question` at once, each with its own answer to complete, and wait for the last one."""
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         list(pool.map(lambda worker: question(worker, answers[worker.rank], folder), workers))
 
 
 def unanswered(worker: RankProcess) -> Answer:
-    """Return the answer of a rank that says nothing: what is visible from outside, its process and its heartbeat."""
+    """Return what is known of a rank that does not answer: whether its process runs, and its last heartbeat."""
     beat = worker.heartbeat
     return {
         "status": "unregistered" if worker.side_file is None else "exited" if worker.has_exited else "timeout",
@@ -71,13 +72,13 @@ def unanswered(worker: RankProcess) -> Answer:
 
 
 def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the rank's counts of sends and receives, which lie in shared memory and need no answer of the rank."""
+    """Store the rank's counts of sends and receives; they are in shared memory, so the rank need not answer."""
     if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the rank's Flight Recorder: as a pickle with frames, or as JSON if something holds the GIL."""
+    """Store the rank's Flight Recorder dump: a pickle with stack frames, or JSON without them if the GIL is held."""
     # A stopped process never answers: asking it would only keep the other ranks waiting.
     if answer["status"] != "timeout" or answer["process"] == "stopped":
         return
@@ -89,7 +90,10 @@ def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> N
 
 
 def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
-    """Fetch one form of the dump, record the outcome in `answer`, and return whether the dump arrived."""
+    """Fetch one form of the Flight Recorder dump within `timeout` seconds; returns whether it arrived.
+
+    `channel` names the form; the outcome is recorded in `answer`.
+    """
     handler, name = {
         "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
         "json": ("fr_trace_json", f"rank_{worker.rank}.json"),
@@ -108,7 +112,7 @@ def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeo
 
 
 def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks of all threads as the rank's worker server writes them; needs the GIL."""
+    """Store the Python stacks of all threads that the rank's worker server returns, which needs the GIL."""
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
@@ -120,7 +124,7 @@ def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
-    """Return whether a rank is running and its stacks have not been obtained by any other channel."""
+    """Return whether a rank is running and its stacks have not been stored yet."""
     return not answer["stacks"] and answer["status"] in ("ok", "timeout") and not worker.has_exited
 
 
@@ -139,7 +143,7 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that a signal makes the rank write, if it answered in no other way."""
+    """Store the Python stacks that the rank writes when it gets a signal, if no other way gave them."""
     if not needs_stacks(worker, answer):
         return
     try:
@@ -152,6 +156,6 @@ def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store what the processes are that the rank has started, such as data-loader workers, and their stacks."""
+    """Store the command lines and stacks of the processes that the rank has started, such as data-loader workers."""
     if content := describe_children(worker):
         write_bytes(folder / f"children_{worker.rank}.txt", content)

@@ -39,13 +39,16 @@ logger = logging.getLogger(__name__)
 
 
 def dump_ring() -> bytes:
-    """Return the ring of the backend in use, as the pickle that PyTorch writes."""
+    """Return Flight Recorder's ring buffer of the backend in use, as the pickle that PyTorch writes."""
     dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
 
 
 def process_groups() -> dict[str, dict[str, object]]:
-    """Return every process group of this rank: {name: {desc, ranks}}. Flight Recorder's own map is wrong on gloo."""
+    """Return every process group of this rank, as {name: {"desc": description, "ranks": global ranks}}.
+
+    Flight Recorder's own map of groups is wrong on gloo.
+    """
     world = dist.distributed_c10d._world  # noqa: SLF001
     return {
         name: {"desc": group.group_desc, "ranks": sorted(world.pg_group_ranks[group])}
@@ -54,14 +57,17 @@ def process_groups() -> dict[str, dict[str, object]]:
 
 
 class Response(Protocol):
-    """What this module needs of a response of PyTorch's worker server."""
+    """The interface of a response of PyTorch's worker server, as far as it is used here."""
 
     def set_content(self, content: bytes, content_type: str) -> None: ...
     def set_status(self, status: int) -> None: ...
 
 
 def answer_trace(_request: object, response: Response) -> None:
-    """Answer the collector with the dump, frames included. Runs on the worker server's thread and needs the GIL."""
+    """Answer an HTTP request for the Flight Recorder dump with stack frames.
+
+    Runs on the worker server's thread and needs the GIL.
+    """
     response.set_content(dump_ring(), "application/octet-stream")
     response.set_status(200)
 
@@ -81,7 +87,10 @@ class FlightRecorder:
 
     @staticmethod
     def prepare(folder: str | Path, buffer: int = 20000) -> None:
-        """Set the variables that PyTorch reads when the process group is made; values that the user set stay."""
+        """Set the environment variables that PyTorch reads when the process group is created.
+
+        `buffer` is the number of entries in the ring; values that the user has set stay.
+        """
         late = Path(folder).absolute() / "dumps" / "watchdog"
         for name, value in (
             ("TORCH_FR_BUFFER_SIZE", str(buffer)),
@@ -97,7 +106,7 @@ class FlightRecorder:
             )
 
     def start(self) -> None:
-        """Serve dumps from now on; local rank 0 also starts the node's collector."""
+        """Serve dumps from now on; local rank 0 also starts the collector of its node."""
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
@@ -121,7 +130,7 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write the side file again if process groups were created or destroyed. Costs one `len` otherwise."""
+        """Write the side file again if process groups were created or destroyed; otherwise it costs one `len`."""
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:
             return
@@ -147,13 +156,13 @@ class FlightRecorder:
         )
 
     def sequences(self) -> dict[str, int]:
-        """Return the number of the last collective that this rank enqueued in each of its groups."""
+        """Return {group: sequence number of the last collective that this rank enqueued in it}."""
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         world = dist.distributed_c10d._world  # noqa: SLF001
         return {name: number(group) for group, name in list(world.pg_names.items())}
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json`, and keep this rank alive until the ranks that wait for it were asked for their dumps."""
+        """Write `exit_R.json`, and keep this rank alive until the ranks that wait for it have been dumped."""
         rank = self._rank_info.rank
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
@@ -162,7 +171,10 @@ class FlightRecorder:
             write_bytes(own, dump_ring())
 
     def ask(self, reason: str, detail: str) -> bool:
-        """Ask the collector for a set of dumps of all ranks and wait for it; False if it did not come in time."""
+        """Ask the collector for dumps of all ranks and wait for them; returns False if they did not come in time.
+
+        `reason` and `detail` are those of the collector's `Cause`.
+        """
         write_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()})
         deadline = time.monotonic() + COLLECTOR_TIMEOUT_S
         while self._request.exists():
@@ -173,11 +185,14 @@ class FlightRecorder:
         return True
 
     def stop_serving(self) -> None:
-        """Answer no more questions: a server that waits for the interpreter while this ends would abort the process."""
+        """Stop answering requests.
+
+        A server thread that waits for the interpreter while this process ends would abort the process.
+        """
         self._server.shutdown()
 
     def close(self) -> None:
-        """Stop serving, at a clean end, before the process group is destroyed."""
+        """Stop serving dumps at a clean end. Call it before the process group is destroyed."""
         self._termination_delay.remove()
         self._messages.remove()
         self._new_groups.remove()

@@ -13,7 +13,7 @@ DONE = "done"
 
 @dataclass(frozen=True)
 class Beat:
-    """The last beat of a rank: time, step, phase, process id, and how many beats there were."""
+    """The content of a rank's heartbeat: time, step, process ID, number of beats so far, and phase."""
 
     time_ns: int
     step: int
@@ -23,7 +23,7 @@ class Beat:
 
 
 class Heartbeat:
-    """Writes the heartbeat of this rank.
+    """The heartbeat of this rank, a file that other processes read.
 
     `beat` rewrites the file in place: under a microsecond, without a system call.
     """
@@ -37,13 +37,13 @@ class Heartbeat:
         self._beats = 0
 
     def beat(self, step: int, phase: bytes) -> None:
-        """Write the present step and phase (at most 32 bytes of UTF-8)."""
+        """Write the current step and phase (at most 32 bytes of UTF-8)."""
         self._beats += 1
         LAYOUT.pack_into(self._memory, 0, time.time_ns(), step, self._pid, self._beats, phase)
 
 
 def read_beat(path: Path) -> Beat | None:
-    """Return the last beat of a rank, or None before its first one."""
+    """Return the last beat in a heartbeat file; None before the first one."""
     try:
         time_ns, step, pid, beats, phase = LAYOUT.unpack(path.read_bytes())
     except (OSError, struct.error):

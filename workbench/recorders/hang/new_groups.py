@@ -25,7 +25,7 @@ Name = Callable[[Sequence[int], bool], str]
 
 
 class NewGroups:
-    """Writes a line for each process group that this process makes from `install` on."""
+    """Records each process group that this process creates after `install` as a line of a file: ranks, time, stack."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,13 +34,13 @@ class NewGroups:
         self._original: Name | None = None
 
     def install(self) -> None:
-        """Write down what passes through PyTorch's naming of groups, where this version has that function."""
+        """Wrap PyTorch's function that names new groups, if this version has it, so that each new group is recorded."""
         self._original = getattr(dist.distributed_c10d, NAMING, None)
         if self._original:
             setattr(dist.distributed_c10d, NAMING, self._naming(self._original))
 
     def remove(self) -> None:
-        """Restore the original function."""
+        """Restore PyTorch's original function."""
         if self._original:
             setattr(dist.distributed_c10d, NAMING, self._original)
 
@@ -63,7 +63,7 @@ class NewGroups:
 
 
 def frames_above(frame: FrameType | None) -> list[Frame]:
-    """Return a frame and its callers, innermost first."""
+    """Return the stack from `frame` outwards, innermost first."""
     frames: list[Frame] = []
     while frame and len(frames) < MAX_FRAMES:
         code = frame.f_code

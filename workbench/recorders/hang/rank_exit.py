@@ -24,9 +24,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def remember_stack(error: BaseException) -> None:
-    """Note on an exit where it was asked for: the interpreter completes the traceback only of what it prints.
+    """Store the stack at which an exit was requested on the exception, as names and lines.
 
-    The frames themselves would keep all local variables of a script that catches the exit and goes on.
+    The interpreter completes only the tracebacks that it prints. The frames themselves would keep all local variables
+    alive in a script that catches the exit and goes on.
     """
     calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
@@ -42,7 +43,7 @@ def error_frames(error: BaseException) -> list[Frame]:
 
 
 def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:
-    """Return the content of `exit_R.json`."""
+    """Return the content of `exit_R.json` about an error that ended rank R in a step and phase."""
     return {
         "schema": "workbench.exit/1",
         "rank": rank,
@@ -58,7 +59,7 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
 
 
 class FatalSignalFile:
-    """Receives the stacks of all threads when a fatal signal ends this rank, such as SIGSEGV, or SIGABRT from gloo.
+    """The file to which faulthandler writes all stacks when a fatal signal ends this rank, such as SIGSEGV or SIGABRT.
 
     A script that has enabled faulthandler itself keeps its own file.
     """
@@ -80,7 +81,7 @@ class FatalSignalFile:
 
 
 class ThreadErrorFile:
-    """Receives the exception that ended a thread of this rank: whoever waits for that thread waits forever."""
+    """The file to which an exception that ends a thread is written, as whoever waits for that thread waits forever."""
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
@@ -103,9 +104,9 @@ class ThreadErrorFile:
 
 
 class TerminationDelay:
-    """Keeps a rank that gets SIGTERM alive until `last_act` is over, even while its main thread is in a collective.
+    """Keeps a rank alive after SIGTERM until `last_act` has run, even while its main thread is in a collective.
 
-    Launchers send SIGTERM to all ranks as soon as one has died; without the delay no rank could be asked any more.
+    Launchers send SIGTERM to all ranks as soon as one has died; without the delay no rank could be dumped any more.
     """
 
     def __init__(self, last_act: Callable[[], object]) -> None:
@@ -115,7 +116,7 @@ class TerminationDelay:
         self._handler = lambda *_: None
 
     def install(self) -> None:
-        """Take over SIGTERM, from the main thread and if no other handler has; otherwise do nothing."""
+        """Take over SIGTERM, if this is the main thread and there is no other handler; otherwise do nothing."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
@@ -129,7 +130,7 @@ class TerminationDelay:
         threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
 
     def remove(self) -> None:
-        """Give SIGTERM its default effect back."""
+        """Restore the default effect of SIGTERM."""
         if self._pipe[1] >= 0:
             if self._is_installed():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -141,7 +142,7 @@ class TerminationDelay:
         return signal.getsignal(signal.SIGTERM) is self._handler
 
     def _forget_in_child(self) -> None:
-        """Give SIGTERM its default effect in a forked child: it must end the child, and not wake up its parent."""
+        """Restore the default effect of SIGTERM in a forked child: it must end the child, and not wake its parent."""
         if self._pipe[1] >= 0:
             signal.set_wakeup_fd(-1)
             if self._is_installed():

@@ -32,9 +32,9 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def post(server: str, handler: str, timeout: float) -> bytes:
-    """Return the answer of a handler of a rank's worker server, given as a socket's path or host:port.
+    """Send an HTTP POST to a handler of a rank's worker server, and return the body of the response.
 
-    Raises OSError.
+    `server` is the path of a Unix socket, or host:port. Raises OSError.
     """
     connection = (
         UnixConnection(server, timeout)
@@ -55,14 +55,14 @@ def post(server: str, handler: str, timeout: float) -> bytes:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process exists and is not a zombie."""
     if not Path("/proc/self").exists():
         return accepts_signals(pid)
     return process_state(pid) not in ("", "Z", "X")
 
 
 def process_state(pid: int) -> str:
-    """Return the letter that Linux has for the state of a process; empty if there is no such process."""
+    """Return the letter by which Linux names the state of a process, such as "S"; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -70,7 +70,7 @@ def process_state(pid: int) -> str:
 
 
 def accepts_signals(pid: int) -> bool:
-    """Return whether a signal could be sent to the process."""
+    """Return whether this process may send signals to the process `pid`."""
     try:
         os.kill(pid, 0)
     except OSError:
@@ -79,7 +79,7 @@ def accepts_signals(pid: int) -> bool:
 
 
 class RankProcess:
-    """A rank of this node, known by its side file and its heartbeat."""
+    """A rank on this node, seen from outside through its side file, its heartbeat and its worker server."""
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
         self.rank = rank
@@ -95,7 +95,7 @@ class RankProcess:
 
     @property
     def side_file(self) -> dict[str, Any] | None:
-        """The content of the rank's side file, once it was written in this attempt."""
+        """The content of the rank's side file; None until it is written in this restart attempt."""
         if self._side_content is None:
             content = read_json(self._side_path)
             self._side_content = content if content and content["attempt"] == self._attempt else None
@@ -103,16 +103,13 @@ class RankProcess:
 
     @property
     def heartbeat(self) -> Beat | None:
-        """The last heartbeat of the rank's present process; None if it wrote none.
-
-        A heartbeat of its earlier process is ignored.
-        """
+        """The last heartbeat of the rank's current process; None if that has written none."""
         heartbeat = read_beat(self._beat_file)
         return heartbeat if heartbeat and self.side_file and heartbeat.pid == self.side_file["pid"] else None
 
     @property
     def has_finished_a_step(self) -> bool:
-        """Whether this process ended its first step: a line follows the last header of its step log."""
+        """Whether this process has finished its first step: in its step log a line follows the last header."""
         if not self._finished_a_step:
             try:
                 lines = self._step_log.read_text(encoding="utf-8").splitlines()
@@ -128,33 +125,33 @@ class RankProcess:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the rank was registered once and has no process any more."""
+        """Whether the rank has written its side file and its process has ended."""
         return self.side_file is not None and not is_running(self.side_file["pid"])
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether the rank marked a clean end."""
+        """Whether the rank marked that it ended without an error."""
         heartbeat = self.heartbeat
         return heartbeat is not None and heartbeat.phase == DONE
 
     @property
     def send_recv_counts(self) -> bytes:
-        """The rank's counts of sends and receives, without unused rows."""
+        """The rank's table of sends and receives per peer, as bytes without unused rows."""
         try:
             return self._message_file.read_bytes().rstrip(b"\0")
         except OSError:
             return b""
 
     def ask(self, handler: str, timeout: float) -> bytes:
-        """Return the answer of one of the rank's handlers. Raises OSError."""
+        """Return the response of a handler of the rank's worker server. Raises OSError."""
         assert self.side_file is not None
         return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
-        """Return the stacks that faulthandler writes on a signal; empty if none was written within `timeout` seconds.
+        """Return the stacks that faulthandler writes on a signal; empty if none came within `timeout` seconds.
 
-        They are those of the rank, or of `pid`, a process forked from it. It needs no GIL, but interrupts one that
-        sleeps.
+        They are those of the rank, or of `pid`, a process forked from it. The GIL is not needed, but a sleep is
+        interrupted.
         """
         assert self.side_file is not None
         before = self._signal_file.stat().st_size

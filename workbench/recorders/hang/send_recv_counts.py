@@ -21,7 +21,7 @@ process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
 
 class Group(Protocol):
-    """What this module needs of a process group."""
+    """The interface of a process group, as far as it is used here."""
 
     group_name: str
 
@@ -33,7 +33,7 @@ Call = Callable[[Group, object, int, int], object]
 
 
 class SendRecvCounts:
-    """Counts the sends and receives of this process from `install` on."""
+    """Counts how often this process sends to and receives from each peer after `install`, in shared memory."""
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
@@ -43,7 +43,7 @@ class SendRecvCounts:
         self._originals: dict[str, Call] = {}
 
     def install(self) -> None:
-        """Count what passes through `ProcessGroup.send` and `.recv`, in which all Python calls end."""
+        """Wrap `ProcessGroup.send` and `.recv`, which all Python calls go through, to count them."""
         for verb, arrow in (("send", "->"), ("recv", "<-")):
             self._originals[verb] = getattr(process_group, verb)
             setattr(process_group, verb, self._counting(verb, arrow))

@@ -21,32 +21,32 @@ class Block:
     label: str
 
     def apply_note(self, note: Note) -> None:
-        """Set category and label from a note, unless an earlier note has a higher priority."""
+        """Set category and label from a note, unless those the block already has have a higher priority."""
         if PRIORITY[note.kind] >= PRIORITY.get(self.category, 0):
             self.category, self.label = note.kind, note.label
 
 
 class BlockCategories:
-    """Assigns categories to live blocks from allocations, frees and notes, given in order of time."""
+    """Assigns a category to each live block; allocations, frees and notes must be given in order of time."""
 
     def __init__(self) -> None:
         self.live: dict[int, Block] = {}
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Begin a session: no module and no phase runs."""
+        """Begin a profiler session: no module and no phase is active."""
         self._forward_blocks: list[Block] = []
         self._module = self._phase = ""
 
     def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:
-        """Return a new live block, in the category that its stack and the present phase suggest."""
+        """Return a new live block, with the category that its stack and the current phase suggest."""
         block = self.live[address] = Block(address, size, frames, self._initial_category(frames), self._module)
         if self._phase == FORWARD:
             self._forward_blocks.append(block)
         return block
 
     def apply(self, note: Note) -> bool:
-        """Apply a note; returns False if no live block has its address."""
+        """Apply a note about a block, module or phase; returns False if no live block has the note's address."""
         if note.kind == MODULE:
             self._module = note.label
         elif note.kind == PHASE:
@@ -58,9 +58,7 @@ class BlockCategories:
         return True
 
     def _enter_phase(self, phase: str) -> None:
-        """Enter a phase.
-
-        What the forward pass allocated and left alive serves the backward pass, also where no hook saw it.
+        """Enter a phase; entering the backward pass makes uncategorised blocks of the forward pass activations.
 
         Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook sees.
         """
@@ -73,7 +71,7 @@ class BlockCategories:
             self._forward_blocks = []
 
     def _initial_category(self, frames: list[Frame]) -> str:
-        """Return the category of new memory for as long as no note is about it."""
+        """Return the category of a new block, valid until a note about the block is applied."""
         if self._phase in LOADING:
             return INPUTS
         categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)

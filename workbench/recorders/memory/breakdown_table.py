@@ -15,14 +15,14 @@ TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
 
 
 class Peaks(NamedTuple):
-    """The tensors that lived at the peak, largest first, and the most bytes that each category held at any time."""
+    """The tensors live at the peak, largest first, and the highest bytes that each category had at any time."""
 
     peak: list[Tensor]
     highest: Counter[str]
 
 
 def table(snapshot: Snapshot) -> str:
-    """Return the table of a snapshot, as text.
+    """Return the memory breakdown of a snapshot as a table in text.
 
     It lists the categories at the peak with their largest tensors, the high-water marks of temporary and communication
     memory, the largest tensors, and how much of the used memory is tracked.
@@ -39,7 +39,7 @@ def table(snapshot: Snapshot) -> str:
 
 
 def find_peaks(snapshot: Snapshot) -> Peaks:
-    """Replay the trace from what lived before it: once to find the peak, and once more up to it."""
+    """Replay the trace of a snapshot, once to find the peak and once more up to it, and return the peaks."""
     live_bytes: Counter[str] = Counter()
     for category, _, size in dict(initial_tensors(snapshot)).values():
         live_bytes[category] += size
@@ -57,7 +57,7 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
 
 
 def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tensor]]]:
-    """Yield, after each entry, the bytes that it changes by category, and what lives."""
+    """Yield, after each trace entry, {category: change in bytes} and {address: live tensor}."""
     live = dict(initial_tensors(snapshot))
     for entry in snapshot["device_traces"][0]:
         change: dict[str, int] = {}
@@ -71,7 +71,10 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
 
 
 def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
-    """Yield (address, tensor) of what lived before the trace began: blocks that it never allocates, or frees first."""
+    """Yield (address, tensor) of each tensor that is older than the trace.
+
+    These are in blocks that the trace never allocates, or frees before it allocates them.
+    """
     older_blocks: dict[int, list[str]] = snapshot["workbench"]["blocks"]
     allocated = set()
     for entry in snapshot["device_traces"][0]:
@@ -87,13 +90,13 @@ def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
 
 
 def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
-    """Return the category and label of a block that is older than the trace."""
+    """Return (category, label) of a block that is older than the trace; `older_blocks` maps addresses to both."""
     category, label = older_blocks.get(address, [UNKNOWN, "(no name)"])
     return category, label
 
 
 def category_lines(peak: list[Tensor]) -> Iterator[str]:
-    """Yield one line per category, the largest first."""
+    """Yield one line of text per category, the largest first; `peak` has the tensors that were live at the peak."""
     sums: Counter[str] = Counter()
     names: dict[str, dict[str, None]] = {}
     for category, name, size in peak:
@@ -104,7 +107,7 @@ def category_lines(peak: list[Tensor]) -> Iterator[str]:
 
 
 def usage_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what the device or the process uses, beside what the allocator or the tensors account for."""
+    """Yield lines of text on the memory that the device or process uses, tracked and untracked."""
     details = snapshot["workbench"]
     tracked = sum(segment["allocated_size"] for segment in snapshot["segments"])
     user_of_memory, total = "process", details.get("process_bytes")

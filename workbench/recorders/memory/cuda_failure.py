@@ -13,12 +13,15 @@ MAX_ENTRIES = 100_000
 
 
 def record_history() -> None:
-    """Have PyTorch record allocations with their Python stacks; stacks of C++ would cost several times as much."""
+    """Make PyTorch record CUDA allocations with their Python stacks.
+
+    C++ stacks would cost several times as much.
+    """
     torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks="python")  # noqa: SLF001
 
 
 def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
-    """Write a snapshot if the error says that the memory of the device ran out."""
+    """Write a memory snapshot to `folder` if the error says that CUDA ran out of memory."""
     if not is_out_of_memory(error) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001

@@ -20,7 +20,7 @@ COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
 
 
 def category_of_function(filename: str, function: str) -> str | None:
-    """Return the category of memory allocated in this function; None for the many functions that only compute."""
+    """Return the category of memory that this library function allocates; None for most, which only compute."""
     if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION
     if not filename and function.startswith(FSDP_SPANS):

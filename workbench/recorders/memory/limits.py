@@ -8,14 +8,14 @@ LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
 
 
 class Room(NamedTuple):
-    """Bytes that a process may hold, and bytes that it may still take; None: no limit is set."""
+    """The memory limit of this process, and how much it may still allocate, in bytes; None: no limit is set."""
 
     limit: int | None
     free: int | None
 
 
 def memory_room() -> Room:
-    """Return the tighter of the limits on data and on address space.
+    """Return the tighter of the process's limits on data and on address space (RLIMIT_DATA, RLIMIT_AS).
 
     Both count the whole process, not its tensors alone.
     """
@@ -33,7 +33,7 @@ def memory_room() -> Room:
 
 
 def resident_bytes() -> int | None:
-    """Return the bytes of memory that this process occupies, or None if the system does not say."""
+    """Return the resident memory of this process in bytes, or None if the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

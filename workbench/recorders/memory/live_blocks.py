@@ -17,7 +17,7 @@ SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
-    """What happened to a block, in the words of PyTorch's trace entries."""
+    """An allocation or free of a block; `action` is that of PyTorch's trace entries."""
 
     action: str
     time_us: int
@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
 
 class LiveBlocks(BlockCategories):
-    """The live blocks, and what happened to blocks in the last `keep` profiler sessions, one a step."""
+    """The live blocks, and the allocations and frees in the last `keep` profiler sessions (one per step)."""
 
     def __init__(self, keep: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class LiveBlocks(BlockCategories):
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
 
     def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
-        """Add tensors that existed before anything was recorded."""
+        """Add (tensor, category, label) of tensors that existed before the recording began."""
         for tensor, category, label in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
@@ -48,7 +48,7 @@ class LiveBlocks(BlockCategories):
         self.begin_session()
 
     def add_session(self, session: ProfilerSession, notes: list[Note]) -> None:
-        """Add what a session has seen, and the notes that were taken during it."""
+        """Add the allocations and frees of a profiler session, and the notes taken during it."""
         self._sessions.append([])
         self.begin_session()
         history: Iterator[Allocation | Note] = merge(session.allocations, notes, key=lambda event: event.time_ns)
@@ -82,9 +82,9 @@ class LiveBlocks(BlockCategories):
         self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
 
     def _evict_transfers(self) -> None:
-        """Remove the copies that collectives made for themselves: gloo's threads free them, which no profiler sees.
+        """Remove the blocks that collectives allocated for their own copies.
 
-        No collective is under way at the end of a step.
+        Gloo's threads free them, which no profiler sees. No collective is under way at the end of a step.
         """
         for block in [block for block in self.live.values() if any(map(is_collective_copy, block.frames))]:
             del self.live[block.address]
@@ -94,7 +94,7 @@ class LiveBlocks(BlockCategories):
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Remove blocks that were freed between sessions, unseen, and whose addresses newer blocks have."""
+        """Remove blocks whose addresses newer blocks use: they were freed between sessions, unseen by the profiler."""
         order = sorted(self.live.values(), key=lambda block: block.address)
         last_us = self._last_event_us()
         for block, following in pairwise(order):
@@ -104,13 +104,13 @@ class LiveBlocks(BlockCategories):
 
 
 def is_collective_copy(frame: Frame) -> bool:
-    """Return whether an allocation below this frame is a collective's own copy."""
+    """Return whether memory allocated in this frame is a collective's own copy of a tensor."""
     name: str = frame["name"]
     return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
 
 
 def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
-    """Return the entries of a device trace.
+    """Return the events as entries of a device trace in PyTorch's schema.
 
     The first one has the category `unknown`, which PyTorch's viewer needs once.
     """
@@ -136,7 +136,7 @@ def trace_entry(event: Event) -> TraceEntry:
 
 
 def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
-    """Return {address: [category, label]} of blocks that are older than the first event."""
+    """Return {address: [category, label]} of live blocks that are older than the first event."""
     born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
     older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
     older |= {address: block for address, block in blocks.live.items() if id(block) not in born}
@@ -144,7 +144,10 @@ def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
 
 
 def segments(blocks: LiveBlocks) -> list[Segment]:
-    """Return made-up segments: a CPU has none, but viewers need aligned ranges over every address in use."""
+    """Return invented segments around all live blocks, in PyTorch's schema.
+
+    A CPU has no segments, but viewers need aligned ranges over every address in use.
+    """
     everything = {event.block.address: event.block.size for event in blocks.events()}
     everything |= {address: block.size for address, block in blocks.live.items()}
     live = sorted(blocks.live.values(), key=lambda block: block.address)
@@ -175,7 +178,7 @@ def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def segment(start: int, stop: int, inside: list[Block]) -> Segment:
-    """Return one made-up segment, tiled by its live blocks and the gaps between them."""
+    """Return one invented segment from address `start` to `stop`, made of the live blocks and the gaps between them."""
     used = sum(block.size for block in inside)
     blocks: list[SegmentBlock] = []
     position = start
@@ -203,6 +206,6 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
 
 
 def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
-    """Return one block of a segment."""
+    """Return a block of a segment in PyTorch's schema; `state` says whether it is live or free."""
     requested = size if state == "active_allocated" else 0
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

@@ -11,7 +11,7 @@ from workbench.recorders.memory.snapshot import Frame
 
 
 class ProfilerEvent(Protocol):
-    """What this module reads of the events of PyTorch's profiler, whose type stubs lack them."""
+    """The fields of PyTorch's profiler events that are used here; its type stubs lack them."""
 
     tag: _EventType
     name: str
@@ -30,9 +30,9 @@ CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall,
 
 
 class Allocation(NamedTuple):
-    """`size` bytes were allocated (> 0) or freed (< 0) at `address`.
+    """An allocation of `size` bytes at `address`, or a free where `size` is negative.
 
-    Frames are innermost first, shared between events.
+    Frames are innermost first, and shared between events.
     """
 
     time_ns: int
@@ -42,7 +42,7 @@ class Allocation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time interval of an optimizer call, such as `Optimizer.step`, which PyTorch records without being asked."""
+    """The time interval of a call such as `Optimizer.step`, which PyTorch's profiler records by itself."""
 
     name: str
     begin_ns: int
@@ -50,23 +50,23 @@ class Span(NamedTuple):
 
 
 class FrameTable:
-    """Holds each frame and each stack once, so that a snapshot stays small."""
+    """Stores each distinct frame and stack once, so that a snapshot stays small."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], list[Frame]] = {}
 
     def frame(self, name: str, filename: str, line: int) -> Frame:
-        """Return the one dict for a source line."""
+        """Return the shared dict that represents a source line."""
         return self._frames.setdefault((name, filename, line), {"name": name, "filename": filename, "line": line})
 
     def stack(self, frames: list[Frame]) -> list[Frame]:
-        """Return the one list for a stack."""
+        """Return the shared list that represents a stack of these frames."""
         return self._stacks.setdefault(tuple(map(id, frames)), frames)
 
 
 class ProfilerSession:
-    """Allocations on the CPU and spans of the optimizer that a stopped profiler has seen, each in order of time."""
+    """CPU allocations and optimizer calls that a stopped profiler has recorded, each in order of time."""
 
     def __init__(self, profiler: torch.profiler.profile, frames: FrameTable) -> None:
         self.allocations: list[Allocation] = []
@@ -102,14 +102,14 @@ class ProfilerSession:
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
     def _stack(self, path: Path) -> list[Frame]:
-        """Return the frames of a stack, innermost first."""
+        """Return the frames of an allocation's call path, innermost first; a known path returns the same list."""
         known = self._stacks.get(id(path))
         if known is None:
             known = self._stacks[id(path)] = path, self._frames.stack(self._unwind(path))
         return known[1]
 
     def _unwind(self, path: Path) -> list[Frame]:
-        """Return the frames of a stack that no allocation had before."""
+        """Return the frames of a call path that was not unwound before, innermost first."""
         frames: list[Frame] = []
         # Operations come before the innermost Python frame, the only one whose own line is known.
         while path is not None and path[2] is not None:
@@ -121,7 +121,7 @@ class ProfilerSession:
         return [*frames, *self._outer_frames(path)]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
-        """Return the frames of a path that calls another, innermost first; thousands of stacks share them."""
+        """Return the frames of a call path without its innermost call; thousands of stacks share them."""
         missing: list[Path] = []
         while path is not None and id(path) not in self._outer:
             missing.append(path)
@@ -135,13 +135,14 @@ class ProfilerSession:
         return frames
 
     def _operation(self, name: str) -> list[Frame]:
-        """Return the frame of an operation; that of a whole step would make every step's stacks differ."""
+        """Return the frame of an operator; empty for `ProfilerStep#N`, which would make every step's stacks differ."""
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
     def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the frames of one Python event.
+        """Yield the frame that made a Python call; before it, for the innermost call, the frame of the called function.
 
-        Only the call below a Python frame knows at which line it stands.
+        An event has the line of its own frame only if it is the innermost one; otherwise the call below it has that
+        line.
         """
         fields = event.extra_fields
         locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []

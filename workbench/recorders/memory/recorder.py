@@ -39,7 +39,7 @@ MAX_MARKS = 100_000
 
 
 class MemoryRecorder:
-    """Writes snapshots of this rank to `folder`/iteration_N, or iteration_N_exit if memory runs out.
+    """Writes memory snapshots of this rank to `folder`/iteration_N, or to iteration_N_exit if memory runs out.
 
     N is the last finished step.
     """
@@ -79,7 +79,7 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record what happens inside as one step, if it is one to record; `finish` ends the recording."""
+        """Record allocations inside as those of a step, if the step is to be recorded; `finish` ends the recording."""
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False
         with ExitStack() as self._contexts:
@@ -98,16 +98,16 @@ class MemoryRecorder:
         self.is_recording = False
 
     def is_due(self, step: int) -> bool:
-        """Return whether a snapshot is written after this step."""
+        """Return whether a snapshot is to be written after this step."""
         return self._plan.is_due(step)
 
     @property
     def is_occasional(self) -> bool:
-        """Whether this step is recorded and others are not, so that it takes longer than they do."""
+        """Whether this step is recorded while other steps are not, so that it takes longer than they do."""
         return self.is_recording and not self._on_device and self._plan.skips_steps
 
     def write(self) -> None:
-        """Write a snapshot of this moment."""
+        """Write a snapshot of the current memory."""
         self._write(self._folder / f"iteration_{self._last_finished_step}", self._snapshot(memory_room()))
 
     @contextmanager
@@ -122,7 +122,10 @@ class MemoryRecorder:
         self._hooks.note_phase(outer)
 
     def failed(self, error: BaseException) -> None:
-        """Write a snapshot if the error says that an allocation failed. Raises the process's soft limits for that."""
+        """Write a snapshot if the error says that an allocation failed.
+
+        The process's soft memory limits are raised for that.
+        """
         if not is_out_of_memory(error):
             return
         room_left = memory_room()
@@ -136,7 +139,7 @@ class MemoryRecorder:
         self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
 
     def breakdown(self) -> str:
-        """Return what holds the memory that was recorded of late, as a table."""
+        """Return a table in text of what uses the memory, from the steps recorded last."""
         return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
@@ -145,18 +148,21 @@ class MemoryRecorder:
         self._hooks.close()
 
     def _is_wanted(self, step: int) -> bool:
-        """Return whether a step is recorded from its beginning."""
+        """Return whether to record a step from its beginning."""
         traced = self.traces is not None and self.traces.is_traced(step)
         return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
     def _begin(self) -> None:
-        """Record from now on, to the end of the step."""
+        """Record allocations from now to the end of the step."""
         self.is_recording = True
         self._history.begin((self._last_finished_step or 0) + 1)
         self._contexts.enter_context(self._hooks.note_saved_tensors())
 
     def _begin_if_limited(self) -> None:
-        """Record from now on if memory can run out: a process may get its limit at any time, also in mid-step."""
+        """Record allocations from now on if the memory of the process is limited.
+
+        A process may get its limit at any time, also during a step.
+        """
         if not self.is_recording and memory_room().limit is not None:
             self._begin()
 
@@ -212,7 +218,7 @@ def on_cuda(model: nn.Module) -> bool:
 
 
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
-    """Return the trace entry of an allocation that failed: bytes asked for, bytes left, and the failing line."""
+    """Return the trace entry for an allocation that failed: bytes asked for, bytes left, and the line that failed."""
     match = ALLOCATION_SIZE.search(str(error))
     return {
         "action": "oom",
@@ -227,10 +233,10 @@ def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceE
 
 
 def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
-    """Insert the entry at its time, but before what was freed while the error unwound the stack.
+    """Insert the entry of a failed allocation at its time, before blocks that were freed while the stack unwound.
 
     The allocation failed, so less was left than it asked for. Example: it asked for 8 bytes when 3 were left, and
-    unwinding freed 10: the entry says 13 left. Going back over that free gives 3, which is the state that failed.
+    unwinding freed 10: the entry says 13 left. Subtracting that free gives 3, which is the state that failed.
     """
     position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
     earlier, free = position, entry["device_free"]

@@ -12,7 +12,7 @@ class Frame(TypedDict):
 
 
 class TraceEntry(TypedDict, total=False):
-    """An event in the history of a device. `category` is our addition; `user_metadata` holds our label."""
+    """One allocator event of a device. PyTorch's schema lacks `category`; `user_metadata` has our label."""
 
     action: str
     addr: int
@@ -27,7 +27,10 @@ class TraceEntry(TypedDict, total=False):
 
 
 def first_entry(trace: list[TraceEntry]) -> TraceEntry:
-    """Return an entry to put first: PyTorch's viewer shows categories only if one entry has the category `unknown`."""
+    """Return an entry to put first in `trace`, with the category `unknown`.
+
+    PyTorch's viewer shows categories only if one entry has that category.
+    """
     time_us = trace[0].get("time_us", 0) if trace else 0
     return {
         "action": "snapshot", "addr": 0, "size": 0, "stream": 0,
@@ -46,7 +49,7 @@ class SegmentBlock(TypedDict):
 
 
 class Segment(TypedDict):
-    """A range of addresses that the allocator took from the device; sizes in bytes."""
+    """A range of addresses that the allocator reserved from the device; sizes in bytes."""
 
     device: int
     address: int
@@ -63,7 +66,7 @@ class Segment(TypedDict):
 
 
 class Mark(TypedDict):
-    """The START or END of a step, a phase or a span of the optimizer."""
+    """The START or END (`stage`) of a step, a phase or an optimizer call."""
 
     stage: str
     name: str
@@ -72,7 +75,7 @@ class Mark(TypedDict):
 
 
 class Details(TypedDict, total=False):
-    """Our additions. `blocks` has {address: [category, label]} of blocks that are older than the trace."""
+    """Our additions to a snapshot; `blocks` has {address: [category, label]} of blocks older than the trace."""
 
     schema: str
     rank: int

@@ -22,7 +22,7 @@ TIMEOUT_POSITION = 2
 
 @functools.cache
 def recording() -> "Recording":
-    """Return the recording of this process; a forked child has one of its own."""
+    """Return the Recording of this process, which is created at the first call; a forked child gets its own."""
     # Not before it is needed: this module is imported in the middle of torch's own import.
     from workbench.recorders.startup.recording import Recording
 
@@ -33,7 +33,7 @@ def recording() -> "Recording":
 
 
 def safely(act: Callable[[], object]) -> None:
-    """Do something for the recorders; what goes wrong must not end the script."""
+    """Call `act`; an exception in it is printed and does not end the script."""
     try:
         act()
     except Exception as error:  # noqa: BLE001
@@ -41,7 +41,10 @@ def safely(act: Callable[[], object]) -> None:
 
 
 def patch_distributed(module: ModuleType) -> None:
-    """Attach the recorders after `init_process_group`; note an error that ends the script before it."""
+    """Wrap `init_process_group` so that the recorders are attached after it.
+
+    An error that ends the script before that is recorded, too.
+    """
     original = module.init_process_group
 
     @functools.wraps(original)
@@ -58,7 +61,7 @@ def patch_distributed(module: ModuleType) -> None:
 
 
 def note_errors() -> None:
-    """Record an error that ends this process while it has no recorder of hangs."""
+    """Record an exception that ends this process, as long as it has no recorder of hangs."""
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -69,16 +72,16 @@ def note_errors() -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """Time the steps of all optimizers."""
+    """Register hooks on all optimizers, by which steps are timed."""
     module.register_optimizer_step_pre_hook(before_step)
     module.register_optimizer_step_post_hook(after_step)
 
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Note that an optimizer begins its step."""
+    """Tell the recording that an optimizer begins its step (a hook of torch.optim)."""
     safely(lambda: recording().before_step(optimizer))
 
 
 def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Note that an optimizer has ended its step."""
+    """Tell the recording that an optimizer has ended its step (a hook of torch.optim)."""
     safely(lambda: recording().after_step(optimizer))

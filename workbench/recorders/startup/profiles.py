@@ -20,19 +20,19 @@ REQUEST_AGE_S = 30.0
 
 @dataclass(frozen=True)
 class OneStep(TracePlan):
-    """One step is traced, after one step of warm-up."""
+    """A trace plan that records only `step`, after one step of warm-up."""
 
     step: int = 1
 
     def action(self, step: int) -> ProfilerAction:
-        """Return what the profiler does in a step."""
+        """Return what the profiler does in a step: nothing, warm up, or record."""
         if step == self.step:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.WARMUP if step == self.step - 1 else ProfilerAction.NONE
 
 
 class Profiles:
-    """Runs the profiler in the steps that are wanted, and in no other: at rest it costs nothing."""
+    """Runs the profiler in the steps to be traced and in their warm-up; in other steps it costs nothing."""
 
     def __init__(self, folder: Path, device: str, first: int | None = None, regular: TracePlan | None = None) -> None:
         self._folder, self._device, self._wanted = folder, device, first
@@ -46,16 +46,16 @@ class Profiles:
 
     @property
     def active(self) -> bool:
-        """Whether the profiler runs, or warms up."""
+        """Whether the profiler is running, if only to warm up."""
         return self._recorder is not None
 
     def request(self) -> None:
-        """Have a step profiled soon: the same one on all ranks, as the first rank that is asked chooses it."""
+        """Request a trace of a step soon; it is the same step on all ranks, chosen by the first rank that is asked."""
         if self._recorder is None:
             self._wanted = agreed_step(self._folder, self._step + LEAD_STEPS)
 
     def begin(self, step: int) -> bool:
-        """Start a step; returns whether it is traced."""
+        """Tell that a step begins; returns whether it is traced."""
         self._step = step
         if self._recorder is None and self._wanted in (step, step + 1):
             plan = OneStep(self._folder, 2, 1, 1, step=self._wanted)
@@ -66,7 +66,7 @@ class Profiles:
         return self._recorder.plan.is_traced(step)
 
     def end(self) -> None:
-        """End a step, and write a trace that is complete now."""
+        """Tell that the step has ended, and write a trace that is now complete."""
         if self._recorder is None:
             return
         self._recorder.end()
@@ -74,14 +74,14 @@ class Profiles:
             self.close()
 
     def close(self) -> None:
-        """Stop the profiler; an incomplete trace is dropped."""
+        """Stop the profiler; an incomplete trace is discarded."""
         if self._recorder:
             self._recorder.close()
         self._recorder, self._wanted = None, None
 
 
 def agreed_step(folder: Path, step: int) -> int:
-    """Return the step that a rank of this run has chosen of late, or else choose `step` for all."""
+    """Return the step to profile that another rank of this run has just chosen; if none has, choose `step` for all."""
     path = folder / REQUEST
     chosen = read_json(path)
     if chosen and time.time() - chosen["time_s"] < REQUEST_AGE_S and chosen["step"] > step - LEAD_STEPS:

@@ -30,7 +30,10 @@ OTHERS_STEPS = 100
 
 
 class Recording:
-    """What is recorded of this process. A step ends when the optimizer that stepped first has stepped again."""
+    """Everything that is recorded of this process.
+
+    A training step ends when the optimizer that was the first to step has stepped again.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -47,7 +50,7 @@ class Recording:
         self._failed = False
 
     def attach(self) -> None:
-        """Attach the recorders of hangs after the process group was made, and begin to time steps."""
+        """Attach the recorders of hangs after the process group was created, and start timing steps."""
         if Attached.now is not None:
             return
         steps = self._steps or self._start_steps()
@@ -55,7 +58,10 @@ class Recording:
         automatic.register(self.leave_steps_to, self.leave_hangs)
 
     def before_step(self, optimizer: object) -> None:
-        """Begin the phase of an optimizer; the first one in a process without a group begins the recording."""
+        """Begin the phase of an optimizer step.
+
+        In a process without a process group the first call also starts the recording.
+        """
         if self._steps is None and not self._idle:
             self._start_alone()
         self._enter("optim")
@@ -63,7 +69,7 @@ class Recording:
             self._optimizer = weakref.ref(optimizer)
 
     def after_step(self, optimizer: object) -> None:
-        """End the phase of an optimizer, and with that of the first one a step."""
+        """End the phase of an optimizer step; if it is the first optimizer's, end the training step."""
         self._leave()
         is_first = optimizer is self._optimizer()
         self._others_steps = 0 if is_first else self._others_steps + 1
@@ -74,7 +80,7 @@ class Recording:
             self._begin_step()
 
     def leave_steps_to(self, recorder: StepRecorder) -> None:
-        """Stop timing steps: the script has a recorder of its own, whose steps the recorder of hangs takes over."""
+        """Stop timing steps, as the script has started `recorder`; the recorder of hangs takes steps from that."""
         self._idle = True
         if self._steps:
             self._steps.stop()
@@ -83,19 +89,19 @@ class Recording:
             self._attached.follow(recorder)
 
     def leave_hangs(self) -> None:
-        """Stop the recorder of hangs: the script starts one of its own."""
+        """Stop the automatic recorder of hangs, as the script starts its own."""
         if self._attached:
             self._attached.close()
             Attached.now = self._attached = None
 
     def abandon(self) -> None:
-        """Let go of everything in a forked child: it belongs to the parent, whose threads do not live here."""
+        """Drop all recorders without closing them, in a forked child: they belong to the parent process."""
         self._idle, self._steps, self._attached = True, None, None
         Attached.now = None
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
-        """Record an error that ends the process, as far as the recorder of hangs does not."""
+        """Record an exception that ends the process, where the recorder of hangs does not do so."""
         self._failed = True
         if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
             self._save_memory(error)
@@ -104,7 +110,7 @@ class Recording:
             write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
-        """Mark a clean end, and write what still waits for the device."""
+        """Mark a clean end, and write the step lines that still wait for device times."""
         if self._profiles:
             self._profiles.close()
         steps, self._steps, self._idle = self._steps, None, True
@@ -114,7 +120,10 @@ class Recording:
             steps.close()
 
     def _start_alone(self) -> None:
-        """Begin to time steps in a process without a process group: of several only the first is recorded."""
+        """Start timing steps in a process without a process group.
+
+        Of several such processes in one run only the first is recorded.
+        """
         if "RANK" not in os.environ and group_position() is None and not self._is_only_one():
             self._idle = True
             return
@@ -150,7 +159,7 @@ class Recording:
         return self._steps
 
     def _time_phases(self) -> None:
-        """Time what the steps of most scripts have: waiting for data, and the backward pass."""
+        """Wrap waiting for data and the backward pass, which most scripts have, to time them as phases."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
         torch.autograd.backward = self._timed(BACKWARD, torch.autograd.backward)
@@ -169,7 +178,10 @@ class Recording:
         return timed
 
     def _note_loss(self, root: object) -> None:
-        """Note the loss that a backward pass began at; on a device, reading it would wait for all queued work."""
+        """Note the value of the loss from which a backward pass starts.
+
+        On a device that is not done, as reading the value would wait for all queued work.
+        """
         if self._step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type == "cpu":
             self._line.local_loss = float(root.detach())
 

@@ -13,7 +13,7 @@ VARIABLE = "WORKBENCH_RECORD"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What `workbench launch` was asked to record; steps count from 1."""
+    """What to record of a script, as `workbench launch` was asked; steps count from 1."""
 
     folder: Path
     timeout_s: float | None = None
@@ -25,11 +25,11 @@ class Settings:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Settings":
-        """Return the settings in a JSON object; keys of a different version are ignored."""
+        """Return the settings in a decoded JSON object; unknown keys are ignored."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"folder": Path(content["folder"])})
 
 
 def settings() -> Settings:
-    """Return what the launcher asked for."""
+    """Return the settings that the launcher passed to this process in the environment."""
     return Settings.of(json.loads(os.environ[VARIABLE]))

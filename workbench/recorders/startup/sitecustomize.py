@@ -26,10 +26,13 @@ WATCHED = {
 
 
 class Watcher:
-    """A finder that lets the others find a watched module, and has it patched once it is imported."""
+    """An import hook (meta path finder) that patches a watched module after it was imported."""
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, _target: object = None) -> "ModuleSpec | None":
-        """Return the spec of a watched module, whose execution ends with the patch; None for all others."""
+        """Return the module spec that the other finders give for a watched module, extended by the patch.
+
+        None for all other modules.
+        """
         if name not in WATCHED:
             return None
         patch = WATCHED.pop(name)
@@ -40,7 +43,10 @@ class Watcher:
 
 
 def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[[ModuleType], None]":
-    """Return a function that executes a module and then patches it; what goes wrong leaves the script as it is."""
+    """Return a function that executes a module as `execute` does, then applies the function `patch` of our hook to it.
+
+    An error in the patch leaves the script as it is.
+    """
 
     def exec_module(module: "ModuleType") -> None:
         execute(module)
@@ -53,7 +59,7 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
 
 
 def hook() -> "ModuleType":
-    """Return our module `workbench.recorders.startup.hook`, imported without a lasting entry in the import path."""
+    """Return the module `workbench.recorders.startup.hook`; the entry in sys.path that finds it is removed again."""
     import json
 
     root = json.loads(os.environ["WORKBENCH_RECORD"])["root"]
@@ -69,7 +75,7 @@ def hook() -> "ModuleType":
 
 
 def run_own_sitecustomize() -> None:
-    """Run the module that Python would have imported without ours, under the same name."""
+    """Run the sitecustomize module that Python would have imported without ours."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """The events of one step's phases, in order: (name, begin, end)."""
+    """CUDA events around the phases of one step, in order: (name, begin, end)."""
 
     def __init__(self, spans: list[tuple[str, "Event", "Event"]]) -> None:
         self._spans = spans
 
     def ready(self) -> bool:
-        """Return whether the device has passed the last event."""
+        """Return whether the device has completed the last event."""
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
-        """Return the nanoseconds of each phase on the device, without spans whose end it has not reached yet."""
+        """Return {phase: nanoseconds on the device}, without intervals whose end the device has not reached yet."""
         total: defaultdict[str, int] = defaultdict(int)
         for name, begin, end in self._spans:
             if end.query():  # type: ignore[no-untyped-call]
@@ -29,9 +29,9 @@ class Spans:
 
 
 class DeviceClock:
-    """Records a pair of events around each phase on the current stream.
+    """Records a pair of CUDA events around each phase on the current stream.
 
-    Without `reset_peaks` the peaks of memory are those since the start of the process: a script may read them too.
+    Without `reset_peaks` memory peaks are those since the start of the process, as the script may read them, too.
     """
 
     def __init__(self, *, reset_peaks: bool = True) -> None:
@@ -44,21 +44,21 @@ class DeviceClock:
         self._spans: list[tuple[str, Event, Event]] = []
 
     def begin(self, name: str) -> None:
-        """Mark the beginning of a phase in the device's queue."""
+        """Record the event that begins phase `name`, in the queue of the device."""
         self._open.append((name, self._mark()))
 
     def end(self) -> None:
-        """Mark the end of the phase opened last."""
+        """Record the event that ends the phase begun last."""
         name, begin = self._open.pop()
         self._spans.append((name, begin, self._mark()))
 
     def take(self) -> Spans:
-        """Return the spans since the last call."""
+        """Return the events since the last call, and forget them."""
         spans, self._spans = Spans(self._spans), []
         return spans
 
     def memory(self) -> MemoryUse:
-        """Return the peaks of memory since the last call, the limit of them, and the retries since the start."""
+        """Return the peaks of memory since the last call, the memory limit, and the retries since the start."""
         stats = self._cuda.memory_stats()
         if self._reset_peaks:
             self._cuda.reset_peak_memory_stats()

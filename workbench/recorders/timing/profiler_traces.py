@@ -22,13 +22,13 @@ OLDEST_GENERATION = 2
 
 
 def activities(device: str) -> list[ProfilerActivity]:
-    """Return what the profiler watches on a device."""
+    """Return the activities for the profiler to record on a type of device."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
 
 
 @contextmanager
 def mark_garbage_collections() -> Iterator[None]:
-    """Show full garbage collections as a span `gc` in what the profiler records inside."""
+    """Show full garbage collections inside this context as spans named `gc` in the profiler's trace."""
     marks = ExitStack()
 
     def note(moment: str, info: dict[str, int]) -> None:
@@ -47,7 +47,7 @@ def mark_garbage_collections() -> Iterator[None]:
 
 
 def export(profiler: profile, path: Path) -> None:
-    """Write the trace, complete or not at all."""
+    """Write the profiler's trace to `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}")
     profiler.export_chrome_trace(str(draft))
@@ -56,7 +56,7 @@ def export(profiler: profile, path: Path) -> None:
 
 @dataclass(frozen=True)
 class TracePlan:
-    """Which steps are traced, and where to: the last `active_steps` of every `freq` steps, after `warmup` steps."""
+    """The steps to trace (the last `active_steps` of every `freq` steps, after `warmup` steps), and the folder."""
 
     folder: Path
     freq: int
@@ -68,17 +68,17 @@ class TracePlan:
             raise ValueError(f"profile_freq {self.freq} is below warmup {self.warmup} + active {self.active_steps}")
 
     def action(self, step: int) -> ProfilerAction:
-        """Return what the profiler does in a step; steps count from 1."""
+        """Return what the profiler does in a step: nothing, warm up, record, or save; steps count from 1."""
         wait = self.freq - self.warmup - self.active_steps
         plan: Callable[[int], ProfilerAction] = schedule(wait=wait, warmup=self.warmup, active=self.active_steps)
         return plan(max(0, step - 1))
 
     def is_traced(self, step: int) -> bool:
-        """Return whether the step is in a trace."""
+        """Return whether a trace contains the step."""
         return self.action(step) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
     def path(self, step: int) -> Path:
-        """Return the path of this rank's trace that ends with a step."""
+        """Return the path of this rank's trace whose last step is `step`."""
         return self.folder / f"iteration_{step}" / f"rank{RankInfo.here().rank}_trace.json"
 
 
@@ -101,17 +101,17 @@ class TraceRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record one step, if it is one that is traced."""
+        """Record a training step inside, if it is one to trace."""
         self.begin(step)
         yield
         self.end()
 
     def begin(self, step: int) -> None:
-        """Start the profiler before the first step of a trace; later steps find it running."""
+        """Start the profiler if a trace begins with this step; in later steps of the trace it is running already."""
         self._profiler = self._profiler or self._start(step)
 
     def end(self) -> None:
-        """End the step, and write a trace that is complete now."""
+        """End the step in the profiler, and write a trace that is now complete."""
         if self._profiler:
             with warnings.catch_warnings():
                 # Each cycle is saved before the next one begins, so nothing is lost.
@@ -119,7 +119,7 @@ class TraceRecorder:
                 self._profiler.step()
 
     def close(self) -> None:
-        """Stop the profiler; an incomplete trace is dropped."""
+        """Stop the profiler; an incomplete trace is discarded."""
         if self._profiler:
             self._profiler.on_trace_ready = None
             self._profiler.stop()

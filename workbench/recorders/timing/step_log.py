@@ -33,12 +33,12 @@ PAGE = 1 if sys.platform == "darwin" else 1024
 
 
 def json_number(value: float | None) -> float | str | None:
-    """Return a number that JSON can hold: NaN and infinities become the strings "nan", "inf" and "-inf"."""
+    """Return a number as JSON can represent it: NaN and infinities become the strings "nan", "inf" and "-inf"."""
     return value if value is None or math.isfinite(value) else str(float(value))
 
 
 class StepLine:
-    """What a step reports of itself, filled in while it runs."""
+    """The values that a training loop reports about one step, set while the step runs."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -64,13 +64,13 @@ class StepLine:
         self.grad_norm = self.grad_norm if grad_norm is None else grad_norm
 
     def tag(self, name: str) -> None:
-        """Mark the step as special: first, gc, eval, checkpoint, profile, snapshot or compile."""
+        """Mark the step with a tag: first, gc, eval, checkpoint, profile, snapshot or compile."""
         if name not in self.tags:
             self.tags.append(name)
 
 
 class PhaseClock:
-    """Charges time to the innermost open phase, so that phases never overlap and the residual is exact.
+    """Measures the time of each phase of a step. Time counts for the innermost open phase, so phases never overlap.
 
     Example: in step(10 ms) { fwd(6 ms) { gc(2 ms) } } the phases are fwd 4 ms and gc 2 ms, and the residual is 4 ms.
     """
@@ -82,13 +82,13 @@ class PhaseClock:
         self._wall_mark = self._cpu_mark = 0
 
     def restart(self) -> None:
-        """Forget what was charged and start at this moment."""
+        """Discard all measured times, and start from this moment."""
         self.wall.clear()
         self.cpu.clear()
         self._wall_mark, self._cpu_mark = time.perf_counter_ns(), time.process_time_ns()
 
     def charge(self) -> None:
-        """Charge the time since the last call to the innermost open phase."""
+        """Add the time since the last call to the innermost open phase."""
         wall, cpu = time.perf_counter_ns(), time.process_time_ns()
         name = self.open[-1] if self.open else BETWEEN
         self.wall[name] += wall - self._wall_mark
@@ -124,12 +124,12 @@ class StepRecorder:
 
     @property
     def finished_step(self) -> int:
-        """The last step that has ended, which is the current one between two steps."""
+        """The last step that has ended; between two steps that is the current one."""
         return self.current_step - bool(self._clock.open)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Time one step. A step that an exception ends leaves no line, but its heartbeat says where it was."""
+        """Time one step inside. A step that an exception ends writes no line, but its heartbeat shows where it was."""
         line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
         self.current_step = step
         self._clock.restart()
@@ -143,36 +143,39 @@ class StepRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Charge what happens inside to `name`. The time of an inner phase is not counted in the outer one."""
+        """Time what happens inside as phase `name`. The time of an inner phase does not count for the outer one."""
         self.begin_phase(name)
         yield
         self.end_phase()
 
     def begin_phase(self, name: str) -> None:
-        """Begin a phase, as `phase` does; `end_phase` must follow."""
+        """Begin phase `name`, as `phase` does; `end_phase` must follow."""
         self._enter(name)
         if self._device:
             self._device.begin(name)
 
     def end_phase(self) -> None:
-        """End the phase that began last."""
+        """End the phase that was begun last."""
         if self._device:
             self._device.end()
         self._leave()
 
     def breakdown(self, *, last: bool) -> str | None:
-        """Return the table of the steps since the last one, or None if none is kept; never waits for the device."""
+        """Return a table in text of the steps since the last table, or None if no table is kept.
+
+        It never waits for the device. With `last`, steps whose device times are incomplete are in it, too.
+        """
         self._flush(last=last)
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the lines that wait for the device. The heartbeat stays as it is: the rank ends here with an error."""
+        """Write the step lines that wait for device times. The heartbeat stays, as the rank ends here with an error."""
         gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
 
     def close(self) -> None:
-        """Write the lines that wait for the device, and mark a clean end."""
+        """Write the step lines that wait for device times, and mark a clean end."""
         self.stop()
         self.heartbeat.beat(self.current_step, DONE.encode())
 
@@ -187,7 +190,7 @@ class StepRecorder:
         self.heartbeat.beat(self.current_step, self.current_phase.encode())
 
     def _time_garbage_collection(self, when: str, info: dict[str, int]) -> None:
-        """Charge full garbage collections, whatever causes them, to the phase `gc`."""
+        """Count the time of full garbage collections as phase `gc` (a callback of Python's gc module)."""
         # Python calls the hook on the thread that collects, also in a forked child; the step's time is this thread's.
         if info["generation"] < 2 or threading.get_ident() != self._thread or os.getpid() != self._pid:
             return
@@ -239,7 +242,7 @@ class StepRecorder:
 
 
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
-    """Return the first line of a step log; a restarted rank appends a header line of its own."""
+    """Return the first line of a step log as a dict; a restarted rank appends a header line of its own."""
     return {
         "schema": "workbench.steps/1",
         "rank": rank_info.rank,
@@ -254,7 +257,7 @@ def header(rank_info: RankInfo, device: str) -> dict[str, object]:
 
 
 def process_memory() -> MemoryUse:
-    """Return the peak of this process's resident set so far and what it may rise to, in bytes."""
+    """Return the peak resident memory of this process so far, and its limit, in bytes."""
     peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
     limit = None if still_free is None else peak + still_free
     return {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}

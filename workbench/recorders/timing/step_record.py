@@ -4,7 +4,7 @@ from typing import TypedDict
 
 
 class MemoryUse(TypedDict):
-    """Memory of a step, in bytes: peaks of the device's allocator, on a CPU of the resident set; retries: a count."""
+    """Peak memory of a step in bytes, of the device's allocator or, on a CPU, resident; `alloc_retries` is a count."""
 
     memory_bytes: int
     reserved_bytes: int

@@ -16,7 +16,7 @@ MS = 1e6
 
 
 class Row(NamedTuple):
-    """A component of the step in ms: wall clock, processor, and device (None without device events)."""
+    """Times of one phase over several steps, in ms: wall clock, processor, device (None without device events)."""
 
     name: str
     median_ms: float
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class StepTable:
-    """Collects steps; `table` describes those since the last table."""
+    """Collects the lines of the step log; `table` summarises those since the last table."""
 
     def __init__(self) -> None:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
@@ -38,7 +38,10 @@ class StepTable:
             self._steps.append(line)
 
     def table(self) -> str:
-        """Return one row per component, longest first, then the rest and the whole step; then forget these steps."""
+        """Return the table as text: a row per phase, longest first, then the residual and the whole step.
+
+        These steps are then forgotten.
+        """
         if not self._steps:
             return "Timing breakdown: no step but first, profiled or snapshot ones"
         first, last, count = self._steps[0]["step"], self._steps[-1]["step"], len(self._steps)
@@ -50,7 +53,7 @@ class StepTable:
         return "\n".join(lines)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the components by their mean duration, then what belongs to none of them, then the step."""
+        """Yield the rows of the phases by mean duration, then of the time outside all phases, then of the step."""
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
         yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
         yield row_of(OTHER, [line["residual_ns"] for line in self._steps])
@@ -68,12 +71,12 @@ HEAD = f"  {'component':<12}{'median':>10}{'mean':>10}{'largest':>10}{'share':>8
 
 
 def row_of(name: str, ns: list[int]) -> Row:
-    """Return the row of a component from its durations in nanoseconds."""
+    """Return the row of phase `name`, from its durations in nanoseconds."""
     return Row(name, median(ns) / MS, fmean(ns) / MS, max(ns) / MS, None, None)
 
 
 def format_row(row: Row, share: float) -> str:
-    """Return a row as text; `share` is that of the mean step."""
+    """Return a row as text; `share` is the part of the mean step that it takes."""
     times = "".join(f"{value:>10.3f}" for value in (row.median_ms, row.mean_ms, row.largest_ms))
     processor, device = ("-" if value is None else f"{value:.3f}" for value in (row.processor_ms, row.device_ms))
     return f"  {row.name:<12}{times}{share:>8.1%}{processor:>11}{device:>10}"

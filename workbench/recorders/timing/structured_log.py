@@ -36,18 +36,18 @@ Record = dict[str, Any]
 
 
 class Writer:
-    """Turns the lines of one start of one rank into records."""
+    """Converts the lines of a step log, from one start of one rank, to records of torchtitan's structured log."""
 
     def __init__(self, header: Record, path: Path) -> None:
         self._header, self._path = header, path
         self._sequence, self._steps, self._last_ns = 0, 0, int(header["started_ns"])
 
     def start(self) -> Record:
-        """Return the record that opens a file."""
+        """Return the first record of a file."""
         return self._record("instant", "structured_logger_started", self._last_ns)
 
     def step(self, line: Record) -> Iterator[Record]:
-        """Yield the records of one step: its spans one after the other, then the tokens and the step itself."""
+        """Yield the records of one step: start and end of each span in turn, its metrics, and the end of the step."""
         self._steps += 1
         facts = {"step": line["step"], "relative_step": self._steps}
         tags = [TAGS[tag] for tag in line["tags"] if tag in TAGS]
@@ -94,7 +94,7 @@ class Writer:
 
 
 def spans(phases: dict[str, int]) -> dict[str, int]:
-    """Return the nanoseconds of each span, by torchtitan's names."""
+    """Return {torchtitan's name of a span: nanoseconds}, where several phases may share a span."""
     total: dict[str, int] = {}
     for phase, ns in phases.items():
         name = SPANS.get(phase, phase)
@@ -103,7 +103,7 @@ def spans(phases: dict[str, int]) -> dict[str, int]:
 
 
 def metrics(line: Record) -> Iterator[tuple[str, float]]:
-    """Yield (name, value) of the numbers in a step line."""
+    """Yield (name, value) of the finite metrics in a step line."""
     yield "local_valid_tokens", float(line["tokens"])
     for name in ("loss", "grad_norm"):
         if line[name] is not None and math.isfinite(float(line[name])):
@@ -111,7 +111,10 @@ def metrics(line: Record) -> Iterator[tuple[str, float]]:
 
 
 def records(path: Path) -> Iterator[tuple[Record, list[Record]]]:
-    """Yield (header, records) of each start in a step log; a truncated line is skipped."""
+    """Yield (header, structured-log records) for each start of a rank in the step log at `path`.
+
+    A truncated line is skipped.
+    """
     writer, header, rank_records = None, None, list[Record]()
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -130,7 +133,7 @@ def records(path: Path) -> Iterator[tuple[Record, list[Record]]]:
 
 
 def export(run: Path) -> list[Path]:
-    """Write the structured logs of a run and return their paths."""
+    """Write the structured logs of the run in folder `run`, and return their paths."""
     written = []
     for path in sorted((run / "steps").glob("rank_*.jsonl")):
         for header, rank_records in records(path):
@@ -143,7 +146,7 @@ def export(run: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Export the run that the command line names."""
+    """Write the structured logs of the run that the command line names."""
     parser = argparse.ArgumentParser(description="Export step logs as torchtitan's structured logs.")
     parser.add_argument("run", type=Path, help="the run's folder")
     for path in export(parser.parse_args().run):

@@ -30,14 +30,14 @@ SPARK_WIDTH = 60
 
 
 class ComparePane(ViewSwitcher):
-    """`a` is the first run, `b` the second."""
+    """The views of a comparison of run `a` with run `b`."""
 
     def __init__(self, data: CompareData, runs: tuple[Run, Run], options: Options) -> None:
         super().__init__(TITLES)
         self._data, self._runs, self._options = data, runs, options
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield a widget for each of `TITLES`."""
+        """Yield the widget of each view in `TITLES`."""
         rows = ((row.what, row.a, row.b) for row in self._data.config)
         yield Grid(comparison_tables(self._data)[0], id="measures")
         yield Grid(id="memory")
@@ -45,7 +45,7 @@ class ComparePane(ViewSwitcher):
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
 
     def ask(self, view: str) -> Drawing | None:
-        """Ask for the memory or the losses of both runs; the other views are drawn from the report."""
+        """Compute the memory or the losses of both runs and return what draws them; None for other views."""
         if view == "memory":
             return self._memory()
         if view == "losses":
@@ -61,7 +61,7 @@ class ComparePane(ViewSwitcher):
         return partial(self.widget("memory", Grid).show, module_changes(diff.between(a, b, self._options)))
 
     def _loss(self, run: Run) -> list[float]:
-        """Return the loss of each step."""
+        """Return the loss of each step of a run."""
         logs = run.of(*ROOMS["steps"])
         if not logs:
             return []
@@ -70,7 +70,7 @@ class ComparePane(ViewSwitcher):
 
 
 def loss_line(item: tuple[str, list[float]]) -> Text:
-    """Return the loss of a run as its first and last value and a sparkline."""
+    """Return the line of one run, given (name, losses): first and last loss, and a sparkline."""
     name, losses = item
     if not losses:
         return Text(f"{name}  no loss recorded")

@@ -11,7 +11,7 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """Every setting with its origin, value and the reason for its class; defaults are listed last. `/` searches."""
+    """A table of every setting with origin, value and the reason for its class; defaults are last. `/` searches."""
 
     def __init__(self, manifest: Mapping[str, object]) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ TITLES = {
 
 
 class HangPane(Vertical):
-    """`b` goes to the next process group; `v` to the next view below the matrix."""
+    """The matrix of ranks and collectives of one process group, above the views that explain it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "group(1)", "Next group", id="hang.group"),
@@ -54,7 +54,7 @@ class HangPane(Vertical):
         self._at = broken[0] if broken else 0
 
     def _broken_groups(self, names: Iterable[str | None]) -> list[int]:
-        """Return the numbers of groups that culprits broke."""
+        """Return the positions of the process groups of these names, which culprits broke."""
         return [self._group_names.index(name) for name in names if name in self._group_names]
 
     def compose(self) -> ComposeResult:
@@ -68,7 +68,7 @@ class HangPane(Vertical):
         self._show_group()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the group that the rank broke, and the view that explains it best."""
+        """Show the process group that the rank broke, and the view that explains it best."""
         broken = self._broken_groups(culprit.group for culprit in self._data.culprits if link.rank in culprit.ranks)
         self._at = broken[0] if broken else self._at
         self._show_group()
@@ -82,7 +82,7 @@ class HangPane(Vertical):
         await self.query_one(HangViews).action_turn(by)
 
     def _show_group(self) -> None:
-        """Show the group in the matrix and in the views below it."""
+        """Show the current process group in the matrix and in the views below it."""
         if self._data.groups:
             self.query_one(HangViews).show_group(self._data.groups[self._at].name)
             self._load()
@@ -106,7 +106,7 @@ class HangPane(Vertical):
 
 
 class HangViews(ViewSwitcher):
-    """The views below the matrix."""
+    """The views below the matrix of collectives."""
 
     def __init__(self, data: HangData, run: Run, options: Options) -> None:
         super().__init__(TITLES)
@@ -114,19 +114,19 @@ class HangViews(ViewSwitcher):
         self._group: str | None = None
 
     def show_group(self, group: str) -> None:
-        """Show what concerns a process group."""
+        """Show the data of the process group called `group`."""
         self._group = group
         self.load()
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield a widget for each of `TITLES`."""
+        """Yield the widget of each view in `TITLES`."""
         yield TableList([content for content in hang_tables(self._data)[:2] if content.rows], id="chain")
         yield StackTree(id="stacks")
         yield Grid(id="operations")
         yield Grid(id="standing")
 
     def ask(self, view: str) -> Drawing | None:
-        """Ask for stacks, operations or positions; the chain is drawn from the report."""
+        """Compute stacks, operations or positions, and return what draws them; None for the chain of waits."""
         if view == "stacks":
             return partial(self.widget(view, StackTree).show, views.stacks(self._run, self._options))
         if view == "operations":

@@ -40,7 +40,7 @@ TALL_LINES = 36
 
 
 class EvidenceWanted(Message):
-    """The user wants to see the evidence of a finding."""
+    """Message: the user wants to see the evidence of a finding."""
 
     def __init__(self, link: EvidenceLink) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class EvidenceWanted(Message):
 
 
 class Findings(OptionList):
-    """One line per finding; enter shows its evidence."""
+    """The list of findings, one line each; Enter shows the evidence of the selected one."""
 
     DEFAULT_CSS = "Findings { text-wrap: nowrap; text-overflow: ellipsis; }"
 
@@ -59,7 +59,7 @@ class Findings(OptionList):
 
 
 class HomePane(Vertical):
-    """The verdict above the list of findings; below them the selected finding in full, the ranks, or the files.
+    """The verdict and the list of findings; below, the selected finding in full, the ranks, or the files.
 
     Enter shows the evidence of a finding, in the view that has it.
     """
@@ -89,14 +89,14 @@ class HomePane(Vertical):
         self._show_evidence(self._report.findings[event.option_index])
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Show the evidence of the first finding that names the rank."""
+        """Show the evidence of the first finding that names the selected rank."""
         if event.data_table.id == "ranks":
             event.stop()
             rank = int(str(event.data_table.get_row(event.row_key)[0]))
             self._show_evidence(next((f for f in self._report.findings if rank in f.ranks), None), rank)
 
     def _show_evidence(self, finding: Finding | None, rank: int | None = None) -> None:
-        """Ask the app for the view that shows the evidence."""
+        """Ask the app to show the evidence of a finding, for `rank` if that is given."""
         link = evidence_link(finding) if finding else None
         if link is None:
             self.notify("no view shows more of this", markup=False)
@@ -107,14 +107,17 @@ class HomePane(Vertical):
         await self.query_one(HomeViews).action_turn(by)
 
     def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
-        """Give a table the keys, and on a low screen the room of the findings."""
+        """Focus a table that is shown now, or else the list of findings.
+
+        On a low screen a table takes the place of the list.
+        """
         on_table = event.view != "finding"
         self.query(Findings).set_class(on_table and self.app.size.height < TALL_LINES, "hidden")
         self.screen.set_focus(self.query_one(HomeViews).shown if on_table else next(iter(self.query(Findings)), None))
 
 
 class HomeViews(ViewSwitcher):
-    """The views below the findings."""
+    """The views below the list of findings."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
@@ -131,26 +134,29 @@ class HomeViews(ViewSwitcher):
         self._text = Static(Text("no findings", style="dim"), id="finding-text")
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield a widget for each of `TITLES`."""
+        """Yield the widget of each view in `TITLES`."""
         yield VerticalScroll(self._text, *titled(sections(self._report)[:TABLES_AT_MOST]), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
         yield Grid(file_list(self._runs), id="artefacts")
 
     def ask(self, view: str) -> None:
-        """Ask nothing: all of it is in the report."""
+        """Return None: all views are drawn from the report."""
 
     async def turn_to(self, view: str) -> None:
-        """Show a view, and say so to the pane."""
+        """Show a view, and post `Turned` to the pane."""
         await super().turn_to(view)
         self.post_message(self.Turned(view))
 
     def show_finding(self, finding: Finding) -> None:
-        """Show a finding; of the one that the verdict rests on only the evidence, as the banner has the rest."""
+        """Show a finding in full.
+
+        Of the finding that the verdict is based on, only the evidence is shown, as the banner has the rest.
+        """
         self._text.update(evidence(finding) if finding is self._report.lead() else whole_finding(finding))
 
 
 def finding_line(finding: Finding) -> Text:
-    """Return a finding as one line, whose end a narrow screen cuts off."""
+    """Return a finding as one line of text; a narrow screen cuts off its end."""
     ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
     # Most titles name the ranks themselves.
@@ -159,7 +165,7 @@ def finding_line(finding: Finding) -> Text:
 
 
 def whole_finding(finding: Finding) -> Text:
-    """Return a finding with its reason, the next step and its evidence."""
+    """Return a finding as text with its reason, next step and evidence."""
     lines = [
         Text(clean(finding.title), style="bold"),
         Text(clean(finding.why)),
@@ -170,6 +176,6 @@ def whole_finding(finding: Finding) -> Text:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the facts behind a finding, and how sure it is."""
+    """Return the facts behind a finding as text, and the confidence in it."""
     facts = [Text(f"- {clean(fact.text)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
     return Text("\n").join([*facts, Text(f"confidence {percent(finding.confidence)}", style="dim")])

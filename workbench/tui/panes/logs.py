@@ -20,7 +20,7 @@ OWN_LINE = "bold reverse"
 
 
 class LogsPane(Vertical):
-    """The cursor chooses an event; `[` and `]` go to the one before and after it."""
+    """The events of the text logs, and the log lines around the selected event; `[` and `]` change the event."""
 
     DEFAULT_CSS = (
         "LogsPane #log-events { height: 1fr; } LogsPane #log-excerpt-frame { height: 1fr; }"
@@ -47,12 +47,12 @@ class LogsPane(Vertical):
         self._go_to(self._first)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Show the lines around the event under the cursor."""
+        """Show the log lines around the event under the cursor."""
         if event.data_table.id == "log-events" and event.cursor_row < len(self._rows):
             self._show(self._rows[event.cursor_row])
 
     def _show(self, row: views.EventRow) -> None:
-        """Draw the excerpt of an event; its own line stands out."""
+        """Show the log lines around an event, with its own line highlighted."""
         event = self._data.events[row.index]
         text, lines = Text(), views.excerpt(event)
         for line in lines:
@@ -75,13 +75,13 @@ class LogsPane(Vertical):
         self._go_to(max(0, grid.cursor_row + by))
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Go to the first event of the finding's rank."""
+        """Move the cursor to the first event of the finding's rank."""
         numbers = (number for number, row in enumerate(self._rows) if row.rank == link.rank)
         self._go_to(next(numbers, self._first))
 
 
 def first_named(rows: list[views.EventRow], findings: list[Finding]) -> int:
-    """Return the number of the event that the first finding on logs rests on; 0 without one."""
+    """Return the position in `rows` of the event that is evidence of the first finding on logs; 0 without one."""
     sources = [fact.source for f in findings if f.id.startswith("logs.") for fact in f.evidence]
     wanted = next(iter(sources), "")
     return next((number for number, row in enumerate(rows) if wanted.endswith(row.log)), 0)

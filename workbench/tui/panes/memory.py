@@ -33,7 +33,7 @@ USUAL_VIEW = "stacks"
 
 
 class MemoryPane(Vertical):
-    """The timeline, the categories at the cursor, and below them the views of what is allocated at the cursor.
+    """The memory timeline of a rank, the categories at the cursor, and views of the memory live at the cursor.
 
     `[` and `]` change the rank, `,` and `.` the snapshot of that rank. The snapshot with the worst problem comes first.
     """
@@ -77,7 +77,7 @@ class MemoryPane(Vertical):
         self._show_device()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank's snapshot of the step, else its worst one, and the view that shows why."""
+        """Show the rank's snapshot of the step, else its worst one, and the view that explains the problem."""
         ranks = list(self._by_rank)
         if link.rank in ranks:
             self._rank = ranks.index(link.rank)
@@ -103,13 +103,13 @@ class MemoryPane(Vertical):
         self._load()
 
     def _load(self) -> None:
-        """Ask for the timeline at the chart's width, off the event loop: reading a large file takes seconds."""
+        """Compute the timeline for the width of the chart in a thread, as reading a large file takes seconds."""
         wide, artefact = self.query_one(MemoryTimeline).size.width, self._artefacts.get(self._device.path)
         if artefact is not None and wide:
             ask_in_background(self, "timeline", self._timeline(artefact, wide), self._show)
 
     def _show(self, frame: pd.DataFrame) -> None:
-        """Draw the timeline, with the cursor at the end for a leak: all else has been freed there."""
+        """Draw the timeline; for a leak the cursor is at the end, where all other memory has been freed."""
         timeline = self.query_one(MemoryTimeline)
         timeline.show(frame)
         if self._at_end:
@@ -120,7 +120,7 @@ class MemoryPane(Vertical):
         return lambda: views.timeline(artefact, self._options, device=device, buckets=width, window=window)
 
     def on_stacked_chart_moved(self, event: MemoryTimeline.Moved) -> None:
-        """Show what is allocated at the cursor, once it rests: a key that is held down passes many entries."""
+        """Show the memory at the cursor, once the cursor rests: a key that is held down passes many entries."""
         if not isinstance(event.chart, MemoryTimeline):
             return
         parts = [Part(name, event.row.get(name, 0.0), colour) for name, colour in CATEGORIES.items()]
@@ -135,7 +135,7 @@ class MemoryPane(Vertical):
         self.query_one(MemoryTimeline).move(columns)
 
     def action_zoom(self, factor: float) -> None:
-        """Show `factor` times as many entries, with the cursor in the middle."""
+        """Show `factor` times as many trace entries, with the cursor in the middle."""
         low, high = self._window or (0, self._device.entries)
         timeline = self.query_one(MemoryTimeline)
         at_cursor = timeline.entry_at_cursor()
@@ -164,21 +164,21 @@ class MemoryPane(Vertical):
         await self.query_one(MemoryViews).regroup()
 
     def action_mark(self) -> None:
-        """Mark the instant at the cursor, to compare others with it."""
+        """Mark the instant at the cursor as the one to compare others with."""
         self.query_one(MemoryViews).mark()
 
     async def action_changes(self) -> None:
-        """Show what changed from the mark to the cursor."""
+        """Show the changes from the marked instant to the cursor."""
         await self.query_one(MemoryViews).turn_to("changes")
 
     async def before_search(self) -> None:
-        """Show the tree where the view that is shown cannot be searched."""
+        """Show the tree if the current view has no search."""
         memory_views = self.query_one(MemoryViews)
         if not isinstance(memory_views.shown, Searchable):
             await memory_views.turn_to("tree")
 
 
 def head(row: Mapping[str, float]) -> str:
-    """Return the entry, the bytes allocated after it, and the bytes that an allocation failed to get."""
+    """Return the heading for a row of the timeline: entry, allocated bytes, and bytes of a failed allocation."""
     text = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
     return f"{text}\n{FAILURE} an allocation of {size(int(row['oom']))} failed" if row["oom"] else text

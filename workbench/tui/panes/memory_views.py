@@ -50,19 +50,22 @@ RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
 
 @dataclass(frozen=True)
 class Instant:
-    """A device of a snapshot, after one of its entries (-1: before the first)."""
+    """An instant of a snapshot: a device, and the trace entry after which it is (-1: before the first entry)."""
 
     artefact: Artefact
     device: int
     entry: int
 
     def side(self) -> diff.Instant:
-        """Return the instant as one side of a comparison."""
+        """Return the instant as one of the two that a comparison of memory takes."""
         return diff.Instant(artefact=self.artefact, device=self.device, entry=self.entry)
 
 
 class ReservedRange(NamedTuple):
-    """A range of addresses, from the entry that reserved it to the one that released it; `last` ends the chart."""
+    """An address range that the allocator reserved at trace entry `born` and released at `died`.
+
+    `last` is the last entry of the chart.
+    """
 
     bytes: int
     stream: int
@@ -83,7 +86,7 @@ class PeakOfRank(NamedTuple):
 
 
 class MemoryViews(ViewSwitcher):
-    """The views of an instant; the pane around it owns the keys."""
+    """The views of the memory at an instant; the pane around it handles the keys."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
@@ -99,7 +102,7 @@ class MemoryViews(ViewSwitcher):
         self._address: int | None = None
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield a widget for each of `TITLES`."""
+        """Yield the widget of each view in `TITLES`."""
         yield Grid(id="stacks")
         yield MemoryTree(id="tree")
         yield BlockMap(id="blocks")
@@ -114,20 +117,23 @@ class MemoryViews(ViewSwitcher):
         )
 
     def show_instant(self, instant: Instant) -> None:
-        """Show what is allocated at an instant."""
+        """Show the memory that is live at an instant."""
         if instant != self._instant:
             self._instant = instant
             self.load()
 
     def mark(self) -> None:
-        """Mark the instant, to compare others with it."""
+        """Mark the current instant as the one to compare others with."""
         self._mark = self._instant
         if self._mark is not None:
             self.notify(f"marked entry {self._mark.entry}; press d to see what changed since", markup=False)
         self.load()
 
     async def regroup(self) -> None:
-        """Group by the next key: the timeline by pool, stream or phase where that is shown, else the tree."""
+        """Group by the next key.
+
+        In the timeline the keys are pool, stream and phase, elsewhere those of the tree.
+        """
         if self.view == "places":
             self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]
             self.load()
@@ -137,19 +143,19 @@ class MemoryViews(ViewSwitcher):
         await self.turn_to("tree")
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Show the history of a block's address."""
+        """Show the history of the selected block's address."""
         if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
             event.stop()
             self._address = self._addresses[event.cursor_row]
             await self.turn_to("life")
 
     async def on_block_map_block_clicked(self, event: BlockMap.BlockClicked) -> None:
-        """Show the history of a block's address."""
+        """Show the history of the clicked block's address."""
         self._address = event.address
         await self.turn_to("life")
 
     def ask(self, view: str) -> Drawing | None:
-        """Ask for what was allocated at the instant."""
+        """Compute what a view shows of the memory at the instant, and return what draws it."""
         if view == "ranks":
             return partial(self.widget(view, RowList).show, self._peaks)
         questions = {
@@ -216,7 +222,7 @@ class MemoryViews(ViewSwitcher):
         return views.live_blocks(at.artefact, at.entry, self._options, at.device)
 
     def title(self) -> str:
-        """Return the title of the view with what it is grouped by, and its instant."""
+        """Return the title of the view, with its grouping and its instant."""
         title = super().title() + self._detail()
         if self.view in TIMELESS or self._instant is None:
             return title
@@ -232,7 +238,7 @@ class MemoryViews(ViewSwitcher):
 
 
 def peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:
-    """Return the peaks in each rank's last snapshot, the fullest device first."""
+    """Return the peak of each rank's device in the rank's last snapshot, the highest first."""
     rows = matrix(devices).to_dict("records")
     return [
         PeakOfRank(
@@ -251,13 +257,13 @@ def known_integer(value: float | None) -> int | None:
 
 
 def peak_head(categories: Sequence[str]) -> Text:
-    """Return the head of the table of ranks and categories."""
+    """Return the heading line of the table of ranks and categories."""
     names = "".join(f" {name.replace('_', ' ')[: CELL_WIDTH - 1]:>{CELL_WIDTH - 1}}" for name in categories)
     return Text(f"  rank device  step {'peak':>{CELL_WIDTH}}{names}", style="dim")
 
 
 def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
-    """Return a rank's bytes by category: the larger the share of its peak, the brighter the cell and its bar."""
+    """Return the line of a rank with its bytes by category; the larger the share of its peak, the brighter a cell."""
     line = Text("".join(f"{'?' if value is None else value!s:>6}" for value in (peak.rank, peak.device, peak.step)))
     line.append(f" {size(peak.peak):>{CELL_WIDTH}}")
     for name in categories:
@@ -269,7 +275,7 @@ def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
 
 
 def range_line(item: ReservedRange, width: int) -> Text:
-    """Return a reserved range as a bar from the entry that reserved it to the one that released it."""
+    """Return the line of a reserved range: size, stream, pool, and a bar from `born` to `died`; `width`: characters."""
     line = Text(f"{size(item.bytes):>10} {item.stream:>6} {item.pool:<5} ")
     room = max(1, width - line.cell_len)
     begin, end = (max(0, entry) * room // max(1, item.last) for entry in (item.born, item.died))

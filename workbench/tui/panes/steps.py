@@ -38,7 +38,7 @@ TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
 
 class StepsPane(Vertical):
-    """Phases of one rank's steps above, all ranks below. `[` and `]` change the rank; a straggler comes first."""
+    """The phases of one rank's steps, above views of all ranks; `[` and `]` change the rank, a straggler is first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="steps.left", show=False),
@@ -82,7 +82,7 @@ class StepsPane(Vertical):
         ask_in_background(self, "phases", lambda: self._phases(rank), self.query_one(PhaseChart).show)
 
     def _phases(self, rank: int) -> pd.DataFrame:
-        """Return the seconds by phase of a rank's steps, with step and `dur_s`."""
+        """Return a table with a row per step of a rank: seconds in each phase, the step number and `dur_s`."""
         frame = views.phases(self._logs, self._options, rank)
         steps = frame.index.get_level_values("step")
         return (
@@ -92,7 +92,7 @@ class StepsPane(Vertical):
         )
 
     def on_stacked_chart_moved(self, event: PhaseChart.Moved) -> None:
-        """Show the phases of the step under the cursor."""
+        """Show the phases of the step at the cursor."""
         if isinstance(event.chart, PhaseChart):
             names = (name for name in event.row if name not in ("step", "dur_s"))
             parts = [Part(name, event.row[name], PHASES.get(name, PHASES["other"])) for name in names]
@@ -100,7 +100,7 @@ class StepsPane(Vertical):
             self.query_one(CursorBreakdown).show(head, parts, duration)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank, and the durations or the loss."""
+        """Show the rank, and the view of durations or of the loss."""
         self._at = self._ranks.index(link.rank) if link.rank in self._ranks else self._at
         self._show_rank()
         await self.query_one(StepsViews).turn_to(link.part if link.part in TITLES else "tables")
@@ -117,7 +117,7 @@ class StepsPane(Vertical):
 
 
 class StepsViews(ViewSwitcher):
-    """The views of all ranks: tables, durations, loss."""
+    """The views of all ranks: tables, step durations, and loss."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
@@ -126,13 +126,13 @@ class StepsViews(ViewSwitcher):
         self._data, self._logs, self._options = data, logs, options
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield a widget for each of `TITLES`."""
+        """Yield the widget of each view in `TITLES`."""
         yield TableList([content for content in steps_tables(self._data) if content.rows], id="tables")
         yield RowList[tuple[int, list[float]]](Text(TIMES_HEAD, style="dim"), times_line, id="times")
         yield LossChart(id="loss")
 
     def ask(self, view: str) -> Drawing | None:
-        """Ask for the steps of all ranks; the tables are drawn from the report."""
+        """Compute the steps of all ranks and return what draws them; None for the tables, which are in the report."""
         if view == "tables":
             return None
         series = views.series(self._logs, self._options)
@@ -143,7 +143,7 @@ class StepsViews(ViewSwitcher):
 
 
 def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
-    """Return step, loss, and whether the loss was not finite, one row per step."""
+    """Return a table with a row per step: the step, its loss, and whether the loss was not finite."""
     loss = series.groupby("step")["loss"].max().reset_index()
     if first_nonfinite_step is None:
         return loss.assign(broken=False)
@@ -152,7 +152,7 @@ def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFra
 
 
 def times_line(item: tuple[int, list[float]]) -> Text:
-    """Return a rank's durations as three numbers and a sparkline."""
+    """Return the line of one rank, given (rank, durations): shortest, median and longest step, and a sparkline."""
     rank, times = item
     if not times:
         return Text(f"{rank:>6}  no step has a duration")

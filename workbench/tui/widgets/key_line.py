@@ -7,7 +7,7 @@ from textual.widgets import Static
 
 
 class KeyLine(Static):
-    """Replaces Textual's footer, which makes a widget per key whenever the focus moves: most of a redraw."""
+    """A footer with the keys of the focused widget; Textual's own makes a widget per key, which is slow to redraw."""
 
     DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }"
 

@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 class RowList(ScrollView, Generic[Item], can_focus=True):
-    """Items under a head that stays; `line` returns the text of an item, and is called only for those on the screen."""
+    """A scrolling list below a fixed heading; `line` returns an item's text, and is called only for visible ones."""
 
     DEFAULT_CSS = "RowList { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = SCROLL_KEYS
@@ -27,7 +27,7 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
         self._items: Sequence[Item] = ()
 
     def show(self, items: Sequence[Item]) -> None:
-        """Show other items; the list stays scrolled to where it was."""
+        """Show these items instead; the scroll position stays."""
         self._items = items
         self.virtual_size = Size(self._head.cell_len, len(items) + 1)
         self.refresh()

@@ -22,7 +22,7 @@ ROWS_AT_MOST = 2000
 
 
 class TableList(VerticalScroll):
-    """Several small tables under each other."""
+    """Several small tables below one another."""
 
     def __init__(self, tables: list[Table], **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -33,19 +33,19 @@ class TableList(VerticalScroll):
 
 
 class ChangingTableList(TableList):
-    """Several small tables that are replaced by others."""
+    """Several small tables below one another, which can be replaced."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__([], **options)
 
     def show(self, tables: list[Table]) -> None:
-        """Draw these tables instead."""
+        """Show these tables instead."""
         self._tables = tables
         self.refresh(recompose=True)
 
 
 class Grid(DataTable[Text]):
-    """A table that can be searched, and whose content can be replaced."""
+    """A table with a search, whose content can be replaced."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
 
@@ -59,7 +59,7 @@ class Grid(DataTable[Text]):
             self.show(self._content)
 
     def show(self, content: Table) -> None:
-        """Draw a table; the cursor goes to its first row."""
+        """Show this table; the cursor goes to its first row."""
         self._content = content
         self.clear(columns=True)
         rows = [[clean(cell) for cell in row] for row in content.rows[:ROWS_AT_MOST]]
@@ -77,7 +77,7 @@ class Grid(DataTable[Text]):
         return ["\t".join(row) for row in self._content.rows[:ROWS_AT_MOST]] if self._content else []
 
     def text_at_cursor(self) -> str:
-        """Return the row under the cursor."""
+        """Return the row under the cursor, with tabs between the cells."""
         return self.lines[self.cursor_row] if self.cursor_row < len(self.lines) else ""
 
     def search(self, text: str) -> None:
@@ -95,14 +95,14 @@ class Grid(DataTable[Text]):
 
 
 def titled(tables: Iterable[Table]) -> Iterator[Widget]:
-    """Yield each table below its title."""
+    """Yield a widget for the title of each table, and one for the table."""
     for content in tables:
         yield Label(Text(clean(content.title), style="bold"))
         yield short_grid(content)
 
 
 def short_grid(content: Table) -> Grid:
-    """Return a table as high as its rows, at most `HIGHEST_LINES`."""
+    """Return a widget for a table, as high as its rows but at most `HIGHEST_LINES`."""
     table = Grid(content)
     table.styles.height = min(len(content.rows) + 2, HIGHEST_LINES)
     return table

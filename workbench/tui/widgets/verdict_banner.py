@@ -18,7 +18,7 @@ class VerdictBanner(Static):
 
 
 def banner(report: Report[object]) -> Text:
-    """Return the text of the banner."""
+    """Return the verdict, its reason, the next step and the missing evidence as text."""
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     lines = [

@@ -24,9 +24,10 @@ Drawing = Callable[[], None]
 
 
 class ViewSwitcher(Vertical):
-    """`titles` names each view by the id of its widget; a subclass makes the widgets and asks for what they draw.
+    """Shows one of several views; `titles` has the title of each view by the id of its widget.
 
-    The view that its user turns to gets the keys, unless what is above it needs them more (`TAKES_KEYS`).
+    A subclass creates the widgets and computes what they draw. The view that the user switches to gets the focus,
+    unless what is above it needs the keys more (`TAKES_KEYS`).
     """
 
     TAKES_KEYS: ClassVar[bool] = True
@@ -49,14 +50,14 @@ class ViewSwitcher(Vertical):
         raise NotImplementedError
 
     def ask(self, view: str) -> Drawing | None:
-        """Ask the analyzers, and return what draws their answer; None where there is nothing to draw.
+        """Compute what a view shows, and return a function that draws it; None if there is nothing to draw.
 
         Runs in a thread: take the width from `wide`, as looking at the size of a widget may lay out the screen.
         """
         raise NotImplementedError
 
     def widget(self, view: str, kind: type[AnyWidget]) -> AnyWidget:
-        """Return the widget of a view, which is a `kind`."""
+        """Return the widget of a view, which has the class `kind`."""
         widget = self._widgets[view]
         assert isinstance(widget, kind), f"{view} is a {type(widget).__name__}"
         return widget
@@ -80,12 +81,12 @@ class ViewSwitcher(Vertical):
         self.load()
 
     async def action_turn(self, by: int) -> None:
-        """Show the next view, or the previous one."""
+        """Show the view `by` positions further."""
         names = list(self.titles)
         await self.turn_to(names[(names.index(self.view) + by) % len(names)])
 
     async def turn_to(self, view: str) -> None:
-        """Show a view. Its widget is mounted when it is first wanted, so that a pane opens fast."""
+        """Show a view. Its widget is created when it is first shown, so that a pane opens fast."""
         takes_keys = self.TAKES_KEYS or self.has_focus_within
         switcher = self.query_one(ContentSwitcher)
         self.view = view
@@ -98,7 +99,7 @@ class ViewSwitcher(Vertical):
         self.load()
 
     def load(self) -> None:
-        """Ask for what the view that is shown draws."""
+        """Compute and draw the current view."""
         view, self.wide = self.view, max(1, self.size.width)
         ask_in_background(self, "view", lambda: self.ask(view), self._draw)
 

@@ -4,7 +4,7 @@ from typing import TypedDict
 
 
 class WidgetOptions(TypedDict, total=False):
-    """The `id` and the space-separated CSS `classes` of a widget."""
+    """Keyword arguments that every widget passes on to Textual: its `id`, and CSS `classes` separated by spaces."""
 
     id: str
     classes: str

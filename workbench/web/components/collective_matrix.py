@@ -11,7 +11,7 @@ FEW = 30
 
 
 def collective_matrix(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of `hangs.views.matrix`; colour and sign show the state."""
+    """Return a heat map of the table `hangs.views.matrix`; colour and sign of a cell show the state."""
     states = list(COLLECTIVE_STATES)
     codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
     scale = [(edge / len(states), COLLECTIVE_STATES[s]) for i, s in enumerate(states) for edge in (i, i + 1)]

@@ -19,7 +19,7 @@ ROW_PX = 26
 
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
-    """Return a waterfall of bytes."""
+    """Return a waterfall chart of `parts`, (name, bytes) pairs, between two totals in bytes, `ends`."""
     return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends)))
 
 
@@ -30,12 +30,15 @@ def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, flo
 
 
 def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall of durations in nanoseconds."""
+    """Return a waterfall chart of `parts`, (name, nanoseconds) pairs, between two totals in nanoseconds, `ends`."""
     return waterfall(parts, ends, duration_ns).update_xaxes(**duration_ticks(0, max(ends)))
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
-    """Return the steps from the total of run a to that of run b: each bar starts where the one above ends."""
+    """Return a waterfall chart from the total of run a to that of run b, the two `ends`.
+
+    Each bar starts where the one above ends; `text` formats the numbers.
+    """
     # The rest is one bar, so that the bars still add up to the total of run b.
     shown, rest = parts[:BARS], sum(change for _, change in parts[BARS:])
     bars = [*shown, *([("everything else", rest)] if rest else [])]
@@ -60,7 +63,7 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
 
 
 def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
-    """Return the largest changes as bars, to the left where something shrank and to the right where it grew."""
+    """Return a bar chart of (name, change) rows: to the left where something shrank, to the right where it grew."""
     shown = rows[:BARS]
     figure = go.Figure(
         go.Bar(
@@ -80,13 +83,13 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
 
 
 def short(name: str) -> str:
-    """Return a name cut in the middle: long kernel names differ at their beginnings and ends."""
+    """Return a name cut in the middle, as long kernel names differ at their beginnings and ends."""
     shown = name if len(name) <= NAME else f"{name[: NAME // 2]} … {name[3 - NAME // 2 :]}"
     return plain(shown)
 
 
 def with_rows(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a figure as high as its rows, with room for the numbers beside the longest bar."""
+    """Return a figure whose height fits `rows` rows, with room for the numbers beside the longest bar."""
     return figure.update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
         margin={"l": 10, "r": 70},
@@ -96,7 +99,10 @@ def with_rows(figure: go.Figure, rows: int) -> go.Figure:
 
 
 def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
-    """Return one line per run over the steps; the runs differ in line style as well as in colour."""
+    """Return a line chart over the steps, with one line for each run in `series`; `axis` is the y axis.
+
+    The runs differ in line style as well as in colour.
+    """
     figure = go.Figure(layout=PLAIN)
     for name, values in series.items():
         line = {"color": SIDES[name], "dash": DASHES[name]}

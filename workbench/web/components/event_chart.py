@@ -15,9 +15,9 @@ ROOM = 1 / 60
 
 
 def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> FigurePart:
-    """Return the blocks of `traces.views.timeline`, a row for each lane and depth, in ns from the first event.
+    """Return a chart of events, a row per lane and depth of nesting; times are in ns from the first event.
 
-    `blocks` has a column `colour`: the name of what its colour shows; `colours` has a colour for each name.
+    `blocks` is `traces.views.timeline` with a column `colour`, which has for each block a key of `colours`.
     """
     rows = lane_rows(blocks)
     # A name that does not fit is not sent at all: it would only be measured and dropped by the browser.
@@ -46,7 +46,7 @@ def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[
 
 
 def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
-    """Return the blocks of one colour."""
+    """Return the Plotly trace of the blocks that have one colour; `title` is its name in the legend."""
     facts = zip(blocks["count"].tolist(), blocks["busy_ns"].tolist(), blocks["dur_ns"].tolist(), strict=True)
     return {
         "type": "bar",
@@ -68,18 +68,18 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
 
 
 def hover(count: int, busy_ns: int, dur_ns: int) -> str:
-    """Return the hover text of a drawn block: one event, or several that are too short to draw separately."""
+    """Return the hover text of a block: of one event, or of several that are too short to be drawn separately."""
     if count == 1:
         return duration_ns(dur_ns)
     return f"the longest of {count} events; they take {duration_ns(busy_ns)} of {duration_ns(dur_ns)}. Zoom in."
 
 
 def lane_keys(blocks: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return the lane and depth of each block."""
+    """Return (lane, depth) of each block."""
     return list(zip(blocks["lane"], blocks["depth"], strict=True))
 
 
 def lane_rows(blocks: pd.DataFrame) -> dict[tuple[str, int], int]:
-    """Return the row of each lane and depth: devices first, then host threads, each with its nesting below it."""
+    """Return {(lane, depth): row of the chart}: devices first, then host threads, each lane by depth."""
     order = blocks.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
     return {key: row for row, key in enumerate(dict.fromkeys(lane_keys(order)))}

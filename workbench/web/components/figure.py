@@ -18,7 +18,7 @@ Figure: TypeAlias = go.Figure | FigurePart
 
 
 class DurationTicks(TypedDict):
-    """Ticks of an axis: positions, and their texts."""
+    """Ticks of an axis: their positions and labels."""
 
     tickvals: list[float]
     ticktext: list[str]
@@ -52,12 +52,12 @@ MOST_TICKS = 8
 
 
 def plain(text: object) -> str:
-    """Return text of an artefact, escaped and not too long: Plotly would take tags in it for markup."""
+    """Return text from an artefact, shortened and escaped, as Plotly would read tags in it as markup."""
     return escape(clean(text)[:LONGEST], quote=False)
 
 
 def byte_ticks(top: int) -> FigurePart:
-    """Return the ticks of an axis from 0 to `top` bytes, in the binary units of all other numbers."""
+    """Return the ticks of an axis from 0 to `top` bytes, at round values of binary units such as MiB."""
     every = 1 << max(0, (max(top, 1) - 1).bit_length() - 3)  # a power of two of which four to eight fit
     at = range(0, top + every, every)
     return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
@@ -74,7 +74,7 @@ def duration_ticks(low_ns: float, high_ns: float) -> DurationTicks:
 
 
 def tick_distance(length: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, so that at most `MOST_TICKS` ticks fit into a length."""
+    """Return the distance between ticks, 1, 2 or 5 times a power of ten, for at most `MOST_TICKS` ticks in `length`."""
     if length <= 0:
         return 1.0
     # 1, 2 and 5 are the steps that people read without counting.
@@ -83,19 +83,19 @@ def tick_distance(length: float) -> float:
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
-    """Return a figure as Plotly's script reads it."""
+    """Return a Plotly figure as a dict."""
     return {"data": [*traces], "layout": {**PLAIN, **layout}}
 
 
 def legend_entry(name: str, colour: str) -> go.Scatter:
-    """Return an entry of the legend for a colour of a heat map, which has no legend of its own."""
+    """Return an empty trace that adds a colour to the legend, for a heat map, which has no legend of its own."""
     return go.Scatter(
         x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square", "size": 11}
     )
 
 
 def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False) -> html.Figure:
-    """Return a figure under `id=name`. A screen reader reads the label; a table beside it has the numbers.
+    """Return a figure as HTML with `id=name`; `label` is what a screen reader reads.
 
     A figure that `zooms` does so by mouse, and by keys once it has the focus.
     """

@@ -21,13 +21,16 @@ StepStarts = Sequence[tuple[int, float]]
 
 
 def timeline(frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, cursor: int) -> FigurePart:
-    """Return stacked memory over trace entries; `parts` are the columns to stack, each with its colour."""
+    """Return a chart of memory over trace entries, stacked by column; `parts` maps columns of `frame` to colours."""
     layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
     return figure_of(layers, timeline_layout(frame, starts, cursor))
 
 
 def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: StepStarts, cursor: int) -> FigurePart:
-    """Return what each rank had allocated, a line for each rank; the one of this page is in front and filled."""
+    """Return a chart of allocated memory with a line for each rank.
+
+    The rank of the page, in `frame`, is in front and filled; `others` has the tables of the other ranks by name.
+    """
     lines = [
         {
             "type": "scatter",
@@ -44,7 +47,7 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: 
 
 
 def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> FigurePart:
-    """Return a layout that marks the peak, each failed allocation, the cursor and the start of each step."""
+    """Return the Plotly layout of a timeline, with marks at the peak, failed allocations, cursor and step starts."""
     starts = with_room(starts, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
     return {
         "xaxis": {"title": {"text": "trace entry (allocator event)"}},
@@ -63,7 +66,7 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> Fig
 
 
 def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
-    """Return one column as a layer of the stack."""
+    """Return the Plotly trace of one column in a stack."""
     return {
         "type": "scatter",
         "x": frame["entry"].tolist(),
@@ -76,13 +79,13 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
 
 
 def step_name(step: int, entry: float) -> FigurePart:
-    """Return the name of a step, above the chart where nothing else is written."""
+    """Return the annotation that names a step above the chart, at the trace entry where it starts."""
     text: FigurePart = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
     return text | {"x": entry, "y": 1, "yref": "paper", "yanchor": "bottom"}
 
 
 def with_room(starts: StepStarts, span: float) -> StepStarts:
-    """Return the steps whose labels fit: a step that starts too close behind the one before it is left out."""
+    """Return the step starts that have room for a label; `span` is the number of entries on the axis."""
     kept: list[tuple[int, float]] = []
     for step, entry in starts:
         if not kept or entry - kept[-1][1] > ROOM * span:
@@ -91,19 +94,19 @@ def with_room(starts: StepStarts, span: float) -> StepStarts:
 
 
 def mark(entry: float, colour: str, dash: str = "solid") -> FigurePart:
-    """Return a vertical line at an entry."""
+    """Return the shape of a vertical line at a trace entry."""
     line = {"color": colour, "dash": dash}
     return {"type": "line", "x0": entry, "x1": entry, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
 def peak(frame: pd.DataFrame) -> FigurePart:
-    """Return the mark of the highest point."""
+    """Return the annotation that marks the highest point."""
     top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
     return {"x": int(top["entry"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
 
 
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
-    """Return a tree of `memory.views.tree` as an icicle chart; on the last level the colour is the category.
+    """Return an icicle chart of the tree `memory.views.tree`; nodes of the last level have their category's colour.
 
     A click on a node leads to the node in its first custom datum: itself, or `up` from the root. Nodes whose path does
     not contain `find` are grey.
@@ -137,7 +140,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
 
 
 def category_bars(frame: pd.DataFrame) -> FigurePart:
-    """Return a bar for each category of `memory.views.categories`, with its bytes beside it."""
+    """Return a bar chart of `memory.views.categories`, with the bytes beside each bar."""
     some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False)
     bars = {
         "type": "bar",
@@ -161,24 +164,24 @@ def category_bars(frame: pd.DataFrame) -> FigurePart:
 
 
 def amount(count: int, blocks: int) -> str:
-    """Return bytes and blocks of a node."""
+    """Return the bytes and the number of blocks of a node as text; `count` is the bytes."""
     return f"{size(count)} in {quantity(blocks, 'block')}"
 
 
 def path_text(path: Sequence[str]) -> str:
-    """Return the last lines of a path, outermost first, as a hover shows them."""
+    """Return the last lines of a node's path, outermost first, as HTML for the hover text."""
     return "<br>".join(name[:LINE] for name in path[-STACK:])
 
 
 def node_colour(name: str, path: Sequence[str], find: str) -> str:
-    """Return the colour of a node: its category's, or grey where it does not match what the reader searches for."""
+    """Return the colour of a node: that of its category, or grey if its path does not contain `find`."""
     if find and not any(find.casefold() in part.casefold() for part in path):
         return DIMMED
     return CATEGORIES.get(name, NO_CATEGORY)
 
 
 def rank_matrix(frame: pd.DataFrame) -> go.Figure:
-    """Return `across_ranks.matrix` as a heat map: ranks down, categories across, each cell with its bytes."""
+    """Return a heat map of the table `across_ranks.matrix`: a row per rank, a column per category, bytes as cells."""
     amounts = frame[list(CATEGORIES)]
     figure = go.Figure(
         go.Heatmap(

@@ -63,7 +63,7 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
 
 
 def part_ns(account: RankTrace, title: str) -> int:
-    """Return one of the `PARTS` of a rank's time."""
+    """Return the nanoseconds of one of the `PARTS` of a rank's time."""
     times = {
         "compute": account.compute_ns,
         "exposed communication": account.exposed_communication_ns,
@@ -74,7 +74,7 @@ def part_ns(account: RankTrace, title: str) -> int:
 
 
 def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
-    """Return a different name for each bar: Plotly would draw bars of the same name on top of each other."""
+    """Return distinct names for the ranks' bars: Plotly would draw bars of the same name on top of each other."""
     names = [f"rank {account.rank}" for account in accounts]
     # Several recorded steps of one rank, then several devices of one process.
     if len({*names}) < len(names):
@@ -85,7 +85,10 @@ def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
 
 
 def activity(frame: pd.DataFrame) -> go.Figure:
-    """Return what each rank mostly does in each stretch of the common clock (`traces.views.ranks_timeline`)."""
+    """Return a heat map of what each rank mostly does in each interval of the common clock.
+
+    `frame` is `traces.views.ranks_timeline`.
+    """
     kinds = [kind for kind, _ in PARTS.values()]
     most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
     wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)
@@ -117,7 +120,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
 
 
 def lateness(frame: pd.DataFrame) -> go.Figure:
-    """Return how late each rank arrives at each collective (`traces.views.lateness`)."""
+    """Return a heat map of how late each rank arrives at each collective; `frame` is `traces.views.lateness`."""
     # A rank may arrive before the median of the others: early is not late.
     wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
     names = frame.drop_duplicates("which").set_index("which")["name"]
@@ -146,7 +149,7 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
 
 
 def bytes_sent(frame: pd.DataFrame) -> go.Figure:
-    """Return the bytes that each rank (down) sends to each other (across), from `traces.across.traffic`."""
+    """Return a heat map of bytes sent: a row per sender, a column per receiver; `frame` is `traces.across.traffic`."""
     most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= FINE)
     texts = [["" if isnan(sent) else size(int(sent)) for sent in row] for row in frame.to_numpy()]
     figure = go.Figure(
@@ -172,5 +175,5 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a figure with ranks from top to bottom, each with room for its name."""
+    """Return a figure with one row per rank from top to bottom, high enough for the names."""
     return figure.update_layout(yaxis={"autorange": "reversed"}, height=140 + 24 * min(rows, TALLEST_ROWS))

@@ -17,9 +17,10 @@ ROOM = 3
 
 
 def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
-    """Return the rows of `memory.block_map`, each cell in the colour and with the letter of its largest category.
+    """Return a map of the allocator's segments, a row each: a cell has the colour and letter of its largest category.
 
-    A click on a cell leads to the address in its custom data: that of its largest block (in the table `blocks`).
+    `frame` is `memory.block_map`. A click on a cell leads to the address in its custom data, that of its largest block
+    in the table `blocks`.
     """
     names = ["", *CATEGORIES]
     colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
@@ -50,7 +51,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
 
 
 def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the hover text of each cell, and the URL that a click on it opens."""
+    """Return two lists of rows of cells: the hover text of each cell, and the address to which a click on it leads."""
     # Only blocks that fill a cell get a hover text: a snapshot can have hundreds of thousands.
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
@@ -67,12 +68,15 @@ def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str
 
 
 def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
-    """Return the address in the middle of a cell, given as (number, number of cells)."""
+    """Return the address in the middle of a cell, in hexadecimal.
+
+    The segment has the address `segment` and `total` bytes; `cell` is (index of the cell, number of cells).
+    """
     return f"{segment + (2 * cell[0] + 1) * total // (2 * cell[1]):#x}"
 
 
 def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
-    """Return a letter in the middle of each stretch that one category fills, where there is room for it."""
+    """Return the Plotly trace of a letter in the middle of each run of cells of one category, if there is room."""
     letters = [
         (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
         for row, owners in rows.items()
@@ -86,7 +90,7 @@ def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
 
 
 def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield each run of equal neighbours: name, index of the first, and length."""
+    """Yield (name, index of the first, length) for each run of equal neighbours in `owners`."""
     first = 0
     for name, group in groupby(owners):
         length = len(list(group))

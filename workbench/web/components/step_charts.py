@@ -15,7 +15,10 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle
 
 
 def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
-    """Return the duration of each step by rank; of many ranks the median, the slowest, and the `named` ones."""
+    """Return a chart of the duration of each step, a line per rank.
+
+    Of many ranks it shows the median, the slowest, and the ranks in `named`.
+    """
     wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
     lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
     axis = duration_axis(float(lines.max().max()) if lines.size else 0.0)
@@ -23,13 +26,19 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
 
 
 def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
-    """Return the median and the maximum over ranks, and the ranks that findings name."""
+    """Return a table with a row per step: the durations of the ranks in `named`, the median and the maximum of all.
+
+    `wide` has a column per rank.
+    """
     apart = [f"rank {rank}" for rank in named][:MOST_RANKS]
     return wide[apart].assign(**{"median rank": wide.median(axis=1), "slowest rank": wide.max(axis=1)})
 
 
 def thinned(table: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `MOST_STEPS` rows: of each stretch the one with the largest value, so that spikes survive."""
+    """Return at most `MOST_STEPS` rows of a table, so that spikes survive.
+
+    Of each group of consecutive rows it keeps the one with the largest value.
+    """
     width = -(-len(table) // MOST_STEPS)
     if width <= 1:
         return table
@@ -40,7 +49,7 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def line_chart(table: pd.DataFrame) -> go.Figure:
-    """Return a line for each column; the index is the step."""
+    """Return a chart with a line for each column of a table whose index is the step."""
     figure = go.Figure(layout=PLAIN)
     for i, column in enumerate(table.columns):
         figure.add_trace(
@@ -59,13 +68,13 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
 
 
 def duration_axis(longest_s: float) -> FigurePart:
-    """Return a y axis from 0 to a duration, in seconds, whose ticks read `200 ms` or `1.50 s`."""
+    """Return a y axis from 0 to `longest_s` seconds, with ticks such as `200 ms` or `1.50 s`."""
     ticks = duration_ticks(0, longest_s * 1e9) if longest_s > 0 else DurationTicks(tickvals=[], ticktext=[])
     return {"rangemode": "tozero", "tickvals": [ns / 1e9 for ns in ticks["tickvals"]], "ticktext": ticks["ticktext"]}
 
 
 def phase_stack(phases: pd.DataFrame) -> go.Figure:
-    """Return the phases of each step of one rank, the largest below. Rows are steps, columns phases in seconds."""
+    """Return a stacked chart of one rank's phases, the largest below; rows are steps, columns phases in seconds."""
     thin = thinned(phases)
     figure = go.Figure(layout=PLAIN)
     for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
@@ -77,7 +86,7 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
 
 
 def phase_marker(phase: str, index: int) -> FigurePart:
-    """Return the colour that a phase has on every face; others are hatched, as there are not enough colours."""
+    """Return the Plotly marker of a phase: its fixed colour, or for other phases a colour by `index` with hatching."""
     hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
     return {"color": PHASES.get(phase, nth_colour(index)), **hatched}
 

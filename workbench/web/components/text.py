@@ -17,12 +17,15 @@ CellLink = Callable[[str], html.A | None]
 
 
 def no_link(_cell: str) -> html.A | None:
-    """Return no link: the default of a table whose cells lead nowhere."""
+    """Return None, as a cell of a table without links has no link."""
     return None
 
 
 def verdict(report: Report[object], evidence: str | None = None) -> html.Section:
-    """Return the banner: verdict, why, next, the link to the `evidence`, and what evidence is missing."""
+    """Return the banner with verdict, reason, next step, and missing evidence.
+
+    `evidence` is the address of the page that shows the evidence, if there is one.
+    """
     answer, first = report.verdict, report.lead()
     lines = [html.P(clean(answer.sentence), className="sentence")]
     if first:
@@ -35,12 +38,12 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
 
 
 def evidence_link(address: str | None) -> list[html.P]:
-    """Return the link to the evidence, where a page shows it."""
+    """Return the link to the evidence in a list; empty if `address` is None."""
     return [html.P(link("Show the evidence", address, fixed=True), className="evidence")] if address else []
 
 
 def finding(found: Finding, evidence: str | None = None) -> html.Details:
-    """Return a finding; opened, it shows its reason, its facts and the link to the `evidence`."""
+    """Return a finding that can be opened; it then shows reason, facts and the link to the address `evidence`."""
     about = f" ({rank_names(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
     summary = html.Summary(
@@ -53,7 +56,7 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
 def table(section: Table, cell_link: CellLink = no_link) -> html.Div:
     """Return a table with its title as caption and a button that saves it as CSV.
 
-    A cell is the link that `cell_link` makes of it; in other cells source lines are links.
+    `cell_link` returns the link of a cell or None; in cells without one, source lines become links.
     """
     styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
     columns = zip(section.columns, styles, strict=True)
@@ -71,5 +74,5 @@ def table(section: Table, cell_link: CellLink = no_link) -> html.Div:
 
 
 def cell_of(text: str, to: html.A | None, style: str) -> html.Td:
-    """Return a cell of a table, as one link if it has one."""
+    """Return a table cell with this text, as the link `to` if that is given; `style` is its CSS class."""
     return html.Td(html.Span(to, className="whole") if to else with_source_link(text), className=style)

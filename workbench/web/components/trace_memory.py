@@ -30,7 +30,7 @@ def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
 
 
 def line(name: str, frame: pd.DataFrame, what: str, colour: str, dash: str = "solid") -> FigurePart:
-    """Return one column of a data frame as a stepped line of a chart."""
+    """Return the column `what` of a data frame as a stepped line with the label `name`."""
     return {
         "type": "scatter",
         "mode": "lines",

@@ -33,7 +33,7 @@ LISTED = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page that compares two runs."""
     data = served.rooms.compare
     if data is None or served.other is None:
         return html.Div("To compare two runs, start the dashboard with: workbench compare A B --web")
@@ -51,12 +51,12 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def run_link(run: Run, side: str) -> html.A:
-    """Return the folder of a run as a link to its own dashboard."""
+    """Return the folder of a run as a link to its own dashboard; `side` is "a" or "b"."""
     return html.A(clean(run.root), href=f"open/{side}/")
 
 
 def mean_step(data: CompareData) -> Iterator[Component]:
-    """Yield how the mean step of the logs changed, by phase."""
+    """Yield the parts of the page on the change of the mean step in the step logs, by phase."""
     if not data.phases:
         return
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
@@ -69,7 +69,7 @@ def mean_step(data: CompareData) -> Iterator[Component]:
 
 
 def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
-    """Yield how the profiled steps changed, and the kernels behind the change."""
+    """Yield the parts of the page on the change of the profiled steps, and the kernels behind it."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     yield html.H2("How the profiled step changed")
@@ -87,7 +87,7 @@ def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
 
 
 def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
-    """Yield what holds more or less memory at the peak of the fullest device."""
+    """Yield the parts of the page on what uses more or less memory at the peak of the fullest device."""
     by = chosen(query, "by", comparison.GROUPINGS)
     rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
     name = comparison.SINGULAR[by]
@@ -101,12 +101,12 @@ def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
 
 
 def chosen(query: Query, name: str, known: Collection[str]) -> str:
-    """Return what the address names, else the first that is known."""
+    """Return the value of query parameter `name` if it is in `known`, else the first that is."""
     return query[name] if query.get(name) in known else next(iter(known))
 
 
 def step_series(a: Run, b: Run) -> Iterator[Component]:
-    """Yield step time and loss of both runs, step by step."""
+    """Yield charts of step time and loss of both runs by step."""
     logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
     for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
@@ -118,12 +118,12 @@ def step_series(a: Run, b: Run) -> Iterator[Component]:
 
 
 def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
-    """Return the y axis of a series: durations, or the loss, which has no unit."""
+    """Return the y axis for the column of a step log: durations, or the loss, which has no unit."""
     return {"title": "loss"} if column == "loss" else duration_axis(max(float(line.max()) for line in lines.values()))
 
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the highest value over ranks at each step: the step takes as long as its slowest rank."""
+    """Return the highest value over all ranks of each step, as a step takes as long as its slowest rank."""
     # `max` over ranks: all wait for the slowest, so its time is the time of the step.
     highest = frame.dropna(subset=column).groupby("step")[column].max()
     return thinned(highest.to_frame())[column]

@@ -15,7 +15,7 @@ ALL_KEYS, CHANGED_KEYS = "all keys", "changed from the default"
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page with the settings of the run."""
     if not served.manifest:
         return html.Div("This run has no run.json, which would record its configuration.")
     wanted, shown = search_text(query, "key"), query.get("show", ALL_KEYS)
@@ -41,7 +41,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of the search field: what is typed goes into the address."""
+    """Register the callback of the search field, which puts the typed text into the address."""
     # Without a manifest the page has no search field, and Dash would wait for it.
     if not served.manifest:
         return

@@ -27,7 +27,7 @@ DEEPEST_INDENT = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page on a hang."""
     data = served.rooms.hang
     if data is None:
         return html.Div("This run has no Flight Recorder dumps.")
@@ -42,7 +42,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
-    """Return matrix and operations of one process group: the one in the address, else the one that hangs."""
+    """Return the matrix and operations of one process group: the one in the address, else the one that hangs."""
     wanted = query.get("group", data.culprits[0].group if data.culprits else None)
     group = next((g for g in data.groups if g.name == wanted), data.groups[0])
     frame = views.matrix(served.run, group.name, COLLECTIVES, served.options)
@@ -60,7 +60,7 @@ def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
 
 
 def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
-    """Return the stacks of all ranks as one tree, with the ranks that are on each line."""
+    """Return the stacks of all ranks as one tree, each line with the ranks that are there."""
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []
@@ -82,7 +82,7 @@ def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of the matrix: a click on a rank highlights its stack."""
+    """Register the callback of the matrix: a click on a rank highlights that rank's stack."""
     if served.rooms.hang is None:
         return
 

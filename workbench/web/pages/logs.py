@@ -18,7 +18,7 @@ HEADS = ("rank", "time", "event", "after step", "message", "source line", "log",
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page on text logs."""
     data = served.rooms.logs
     if data is None:
         return html.Div("This run has no text logs.")
@@ -41,14 +41,14 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
-    """Return the event that the first finding on logs rests on, else the first one."""
+    """Return the position in `rows` of the event that is evidence of the first finding on logs, else 0."""
     facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
     source = facts[0].source if facts else ""
     return next((row.index for row in rows if source.endswith(row.log)), rows[0].index if rows else 0)
 
 
 def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
-    """Return the events as a table, each with a link that shows its lines."""
+    """Return a table of the events; a link in each row shows the log lines around the event."""
     body = [event_row(row, row.index == chosen, query) for row in rows[:EVENTS_AT_MOST]]
     rest = len(rows) - EVENTS_AT_MOST
     more = [html.P(f"... and {quantity(rest, 'more event')}")] if rest > 0 else []
@@ -57,7 +57,7 @@ def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Di
 
 
 def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
-    """Return the row of an event."""
+    """Return the table row of an event."""
     to = link(clean(row.kind.replace("_", " ")), f"logs{address(query | {'event': str(row.index)})}#excerpt")
     cells = [
         html.Td("" if row.rank is None else row.rank, className="n"),
@@ -73,7 +73,7 @@ def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
 
 
 def excerpt(data: LogsData, chosen: int) -> Elements:
-    """Return the lines of the log around an event."""
+    """Return the log lines around event number `chosen`."""
     event = data.events[chosen]
     texts = [(clean(line.text) + "\n", line.is_event) for line in views.excerpt(event)]
     lines = [html.Mark(text) if is_event else text for text, is_event in texts]

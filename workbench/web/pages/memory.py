@@ -35,7 +35,7 @@ HINT = "Drag to zoom in, click to look at another instant, double-click to show 
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page on the memory of one device."""
     if served.rooms.memory is None:
         return html.Div("This run has no memory snapshots.")
     devices = worst_first(served.rooms.memory.devices)
@@ -70,19 +70,19 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def device_position(devices: Sequence[Device], query: Query) -> int:
-    """Return the position of the device that the address asks for, else of the first."""
+    """Return the position in `devices` of the device that the address names, else of the first."""
     return number(query, "device", len(devices), 0)
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the entries that the timeline shows, and the steps at these entries."""
+    """Return the range of trace entries that the timeline shows, and the steps in it."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     device = devices[device_position(devices, query)]
     return window_of(query, window_in(query, device.entries), memory_marks(served, device))
 
 
 def ranks_section(devices: Sequence[Device]) -> Elements:
-    """Return the peaks of all ranks side by side, where there are several."""
+    """Return a chart of the peaks of all ranks; empty if there is only one."""
     frame = matrix(devices)
     if len(frame) == 1:
         return []
@@ -90,7 +90,7 @@ def ranks_section(devices: Sequence[Device]) -> Elements:
 
 
 def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
-    """Yield the peak of each step that the timeline shows."""
+    """Yield a table of the peak of each step that the timeline shows."""
     frame = views.steps(served.snapshot(device.path), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
@@ -98,8 +98,10 @@ def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callbacks: a zoom asks for the window anew, so that every peak in it is drawn; a click or a typed
-    text changes the address.
+    """Register the callbacks of the page.
+
+    A zoom reads the timeline of the new range, so that every peak in it is drawn; a click or a typed text changes the
+    address.
     """
     if served.rooms.memory is None:
         return
@@ -134,14 +136,17 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def new_address(query: Query, shown: object, change: Query) -> object:
-    """Return the address after a change, with the window that the browser shows; `no_update` if it stays the same."""
+    """Return the new address of the page: `query` with the range that the browser shows, then with `change`.
+
+    `shown` is the state of the range in the browser. `no_update` if the address stays the same.
+    """
     changed = with_window(query, window_state(shown)) | change
     wanted = {name: value for name, value in changed.items() if value not in ("", str(NO_NODE))}
     return no_update if wanted == query or not change else address(wanted)
 
 
 def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
-    """Return the window of a zoom, which may reach beyond the entries."""
+    """Return the range of entries and steps for a zoom to `wanted`, limited to the entries that exist."""
     # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
@@ -150,7 +155,10 @@ def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
 
 
 def address_change(part: str, values: Mapping[str, object]) -> Query:
-    """Return what a gesture on a part of the page changes in the address; a new instant resets the tree's node."""
+    """Return the query parameters that a gesture on `part` of the page changes; `values` has each part's new value.
+
+    A new instant also resets the selected node of the tree.
+    """
     value = values.get(part)
     if part == "find":
         return {"find": typed_text(value)}

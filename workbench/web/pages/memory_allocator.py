@@ -27,7 +27,7 @@ MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator woul
 def allocator_section(
     served: ServedRun, device: Device, at: MemoryQuery, query: Query, span: tuple[int, int] | None
 ) -> Elements:
-    """Return the largest address ranges in the window of the timeline, and a page of the trace entries."""
+    """Return a chart of the largest address ranges in the range of the timeline, and a page of the trace entries."""
     artefact, options, which = served.snapshot(device.path), served.options, device.device
     ranges = views.reserved_ranges(artefact, options, which, span, RANGES)
     first = page_number(device, at, query) * ROWS
@@ -47,21 +47,24 @@ def allocator_section(
 
 
 def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
-    """Return the page of entries in the address, else that of the instant; of a search the first."""
+    """Return the page of trace entries to show: the one in the address, else that of the instant.
+
+    A search starts at the first page.
+    """
     # Matches are numbered among themselves: the page of the instant says nothing about them.
     current = 0 if at.find else max(at.entry, 0) // ROWS
     return number(query, "page", device.entries // ROWS + 1, current)
 
 
 def page_links(current: int, query: Query, *, more: bool) -> html.Nav | None:
-    """Return links to the pages of entries before and after."""
+    """Return links to the previous and the next page of trace entries; None if there is neither."""
     before = [(str(current - 1), "Earlier entries")] if current else []
     after = [(str(current + 1), "Later entries")] if more else []
     return choice("page", [*before, (str(current), f"Page {current + 1}"), *after], str(current), query, "a page")
 
 
 def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
-    """Return each range as a bar from its reservation to its return, in the colour of its stream."""
+    """Return a chart of address ranges: bars from reservation to release, in the colour of the stream."""
     born, died = ranges["born"].clip(lower=span[0]), ranges["died"].clip(upper=span[1])
     names = [f"{position}: {size(int(count))}" for position, count in enumerate(ranges["bytes"], 1)]
     figure = go.Figure(layout=PLAIN)

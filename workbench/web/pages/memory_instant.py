@@ -30,7 +30,7 @@ MATCHES = 40
 
 
 def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the heading of an instant, and form fields to move to a different instant by keyboard."""
+    """Return the heading of an instant, and form fields to go to a different instant by keyboard."""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     fields = [
@@ -45,14 +45,14 @@ def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
 
 
 def remark(device: Device, entry: int) -> str:
-    """Return what is special about an instant: it is the peak, or an allocation failed."""
+    """Return in parentheses that an instant is the peak, or that an allocation failed; empty if neither holds."""
     failed = device.oom if device.oom and device.oom.index == entry else None
     peak = " (the peak)" if entry == device.peak_index else ""
     return peak + (f" (a request of {size(failed.requested_bytes)} failed)" if failed else "")
 
 
 def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Iterator[Component]:
-    """Yield what changed between the instant to compare with and the one that the page shows."""
+    """Yield the parts of the page on what changed from the instant `at.since` to the instant shown."""
     if at.since is None:
         return
     artefact = served.snapshot(device.path)
@@ -70,7 +70,7 @@ def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 
 
 def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the live memory by category, as a tree, and its largest owners as a table."""
+    """Return charts of the live memory by category and as a tree, and a table of its largest owners."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     tree = views.tree(artefact, options, number, by=at.by, entry=at.entry)
     sums = views.categories(artefact, options, number, at.entry)
@@ -97,7 +97,7 @@ def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query
 
 
 def node_path(tree: pd.DataFrame, node: int) -> Elements:
-    """Return the path to the selected node, outermost first; of a stack its frames, each a link to its source."""
+    """Return the path to the selected node, outermost first; the frames of a stack are links to their source."""
     known = tree[tree["node"] == node]
     if not len(known):
         return []
@@ -108,9 +108,10 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
 
 
 def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
-    """Return the largest nodes at and below a node, at most `NODES`, and the node to which a click on the root leads.
+    """Return (rows, parent): the at most `NODES` largest rows at and below a node, and the node's parent.
 
-    A parent holds at least as much as each child and comes before it, so none is kept without its parents.
+    A click on the root of the chart leads to that parent. A row is at least as large as each of its children and before
+    them, so none is kept without its parents.
     """
     if node not in set(tree["node"]):
         return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE
@@ -125,7 +126,7 @@ def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
 
 
 def largest_owners(tree: pd.DataFrame) -> Table:
-    """Return the first levels of a tree, largest first."""
+    """Return a table of the first levels of a tree, the largest first."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
         (" / ".join(path), size(count), blocks)

@@ -32,7 +32,7 @@ HINT = "Click a block to see its stack and history. By keyboard, follow an addre
 
 
 def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the segments that hold live memory, and what is at the address that was clicked."""
+    """Return a map of the segments that have live memory, and what is at the address that was clicked."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, number)
     state = views.live_blocks(artefact, at.entry, options, number)
@@ -49,7 +49,10 @@ def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
 def block_section(
     served: ServedRun, device: Device, at: MemoryQuery, query: Query, instant: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Elements:
-    """Return what is at the address of the query, given the segments and the live blocks of the instant."""
+    """Return what is at the address in the query: a block with its stack, or free memory.
+
+    `instant` is (segments, live blocks) of the instant shown.
+    """
     segments, state = instant
     where = at.block or 0
     found = content_at(segments, state, where)
@@ -64,7 +67,7 @@ def block_section(
 
 
 def title(found: AddressContent | None, at: MemoryQuery) -> str:
-    """Return the heading for an address: the block or free memory that contains it, and the trace entry."""
+    """Return the heading for an address: what contains it, a block or free memory, at which trace entry."""
     if found is None:
         return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
@@ -72,7 +75,7 @@ def title(found: AddressContent | None, at: MemoryQuery) -> str:
 
 
 def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) -> html.Nav:
-    """Return links to the blocks before and after, and one that closes the section."""
+    """Return links to the blocks at the next lower and higher address, and one that closes the section."""
     rows = [(found.before, "Block before"), (found.after, "Block after")] if found else []
     links = [link(text, address({**query, "block": f"{state['address'][row]:#x}"})) for row, text in rows if row >= 0]
     kept = {name: value for name, value in query.items() if name != "block"}
@@ -80,7 +83,7 @@ def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) 
 
 
 def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Query) -> Iterator[Component]:
-    """Yield size, owner and lifetime of a block, and the stack that allocated it, each line a link to its source."""
+    """Yield size, owner and lifetime of a block, and the stack that allocated it, with links to the source."""
     same = (history["address"] == block["address"]) & (history["born"] == block["born"])
     life = history[same].iloc[0]
     state, category = str(block["state"]).replace("_", " "), str(block["category"]).replace("_", " ")
@@ -93,13 +96,13 @@ def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Quer
 
 
 def share_of_segment(block: "Row") -> str:
-    """Return which part of its segment a block takes."""
+    """Return as text which share of its segment a block takes."""
     part = share(block["requested"], block["segment_bytes"])
     return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 
 
 def lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Component | str]:
-    """Yield when a block was allocated and freed, each a link to that instant."""
+    """Yield the entries at which a block was allocated and freed, each a link to that instant."""
     yield "from before the first entry" if born < 0 else "from entry "
     if born >= 0:
         yield link(str(born), address({**query, "entry": str(born)}))
@@ -114,7 +117,7 @@ def block_link(query: Query) -> CellLink:
 
 
 def segment_list(cells: pd.DataFrame) -> Table:
-    """Return the segments of the map as numbers, in the same order from top to bottom."""
+    """Return a table of the segments in the map, in the same order."""
     columns = cells[["address", "bytes", "used", "count"]].itertuples(index=False)
     rows = (
         (number, f"{at:#x}", size(int(total)), size(int(used)), share(used, total), count)

@@ -22,7 +22,7 @@ Entries = tuple[int, int]
 
 
 def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | None) -> FigurePart:
-    """Return the reduced timeline of a window of entries, or of all."""
+    """Return the memory timeline of a range of trace entries, or of all if `span` is None."""
     frame = views.timeline(served.snapshot(device.path), served.options, device.device, BUCKETS, span)
     first, last = span or (0, device.entries)
     starts = [(step, entry) for step, entry in memory_marks(served, device).starts() if first <= entry < last]
@@ -36,14 +36,17 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
 
 
 def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
-    """Return the bytes of each pool, stream, or phase of the step that allocated them, by title."""
+    """Return {title: bytes over the entries} of each pool, stream or phase; `colour` says which of these."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
 
 
 def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, pd.DataFrame]:
-    """Return what the other ranks had allocated at the same moment of the same step, on the entries of this device."""
+    """Return {name of another rank: its memory timeline}, for the same steps as this device's entries in `span`.
+
+    The positions of steps are those of this device, so that the lines can share its axis.
+    """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)
     for other in latest(served.rooms.memory.devices)[: RANKS + 1] if served.rooms.memory else ():

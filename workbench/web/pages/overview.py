@@ -16,7 +16,7 @@ ROWS = 64
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
-    """Return the page."""
+    """Return the first page, with verdict, findings, ranks and files."""
     report, lead = served.report, served.report.lead()
     runs = [served.run, *([served.other] if served.other else [])]
     tables = [rank_list(report), *sections(report), file_list(runs)]
@@ -31,7 +31,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
 
 
 def shortened(section: Table) -> Table:
-    """Return at most `ROWS` rows of a table, so that the page of a job with thousands of ranks opens at once."""
+    """Return the table with at most `ROWS` rows, so that the page of a job with thousands of ranks opens at once."""
     # Rows that the table had left out before count as well.
     hidden = max(0, len(section.rows) - ROWS)
     return replace(section, rows=section.rows[:ROWS], left_out=section.left_out + hidden)

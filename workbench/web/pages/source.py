@@ -20,7 +20,10 @@ AROUND = 25
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page. Only files that the run itself names are shown: the address is no way to any other file."""
+    """Return the page with a source file.
+
+    Only files that the run itself names are shown, so that the address gives no access to any other file.
+    """
     at = query.get("at", "")
     if not served.trusted:
         return html.Div("Dropped files show no source. Open them by path: workbench serve PATH")
@@ -32,7 +35,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def is_named(served: ServedRun, at: str) -> bool:
-    """Return whether the report, or an artefact of the run, mentions this file."""
+    """Return whether the report or an artefact of the run names the file in `at`, which is `FILE:LINE`."""
     match = SOURCE_LINE.fullmatch(at)
     if match is None:
         return False
@@ -44,7 +47,7 @@ def is_named(served: ServedRun, at: str) -> bool:
 
 
 def mentioned_files(served: ServedRun) -> Iterator[str]:
-    """Yield the source files in stacks, events and dumps of the run; opens the artefacts one by one as needed."""
+    """Yield the source files that stacks, events and dumps of the run name; artefacts are opened only as needed."""
     rooms = served.rooms
     for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():
         yield from memory.source_files(snapshot, served.options)
@@ -58,12 +61,12 @@ def mentioned_files(served: ServedRun) -> Iterator[str]:
 
 
 def in_texts(texts: Iterable[object]) -> Iterator[str]:
-    """Yield the source files that texts name."""
+    """Yield the source files that the texts name."""
     return (match[1] for text in texts for match in SOURCE_LINE.finditer(str(text)))
 
 
 def excerpt(path: Path, line: int) -> html.Ol:
-    """Return the lines around a line of a file, numbered as in the file."""
+    """Return the lines around line `line` of a file, numbered as in the file."""
     lines = path.read_text(errors="replace").splitlines()
     # Lines count from 1.
     first = max(1, line - AROUND)

@@ -24,7 +24,7 @@ HINT = "Drag in a chart to zoom in, double-click to show all steps. The three ch
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page on step times."""
     data = served.rooms.steps
     if data is None:
         return html.Div("This run has no step logs.")
@@ -47,7 +47,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def shown_rank(data: StepsData, query: Query) -> int:
-    """Return the rank whose phases are shown: the one in the address, else the first straggler."""
+    """Return the rank whose phases to show: the one in the address, else the first straggler."""
     ranks = [rank.rank for rank in data.ranks]
     default = data.stragglers[0].rank if data.stragglers else ranks[0]
     rank = number(query, "rank", max(ranks) + 1, default)
@@ -55,13 +55,13 @@ def shown_rank(data: StepsData, query: Query) -> int:
 
 
 def window(_served: ServedRun, query: Query) -> Window:
-    """Return the range of steps that the page shows; its ends are whole steps, as each bar is one step."""
+    """Return the range of steps that the page shows; its ends are whole numbers, as each bar is one step."""
     steps = parse_steps(query.get("steps", ""))
     return Window(None, (float(floor(steps[0])), float(ceil(steps[1]))) if steps else None)
 
 
 def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -> Sequence[go.Figure]:
-    """Return the three charts of some steps, or of all."""
+    """Return the charts of durations, phases and loss for a range of steps, or for all if `steps` is None."""
     logs = served.run.of(*ROOMS["steps"])
     low, high = steps or ALL
     series = views.series(logs, served.options)
@@ -79,7 +79,7 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of zooms: a zoom in one chart applies to all three, and shows steps that were left out."""
+    """Register the callback of zooms: a zoom in one chart applies to all three, and shows steps left out before."""
     data = served.rooms.steps
     if data is None:
         return
@@ -101,7 +101,7 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def steps_between(wanted: Span) -> Span:
-    """Return the steps whose numbers lie in a range of the axis, at least the nearest one."""
+    """Return (first, last + 1) of the steps in a range of the axis, at least the step nearest to its middle."""
     first, last = ceil(wanted[0]), floor(wanted[1])
     # A narrow drag may contain no whole step.
     first = first if first <= last else max(0, round(sum(wanted) / 2))

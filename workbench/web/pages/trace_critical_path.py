@@ -35,25 +35,28 @@ KEPT = 16
 
 
 def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
-    """Return the first device of a trace file, or its host."""
+    """Return the report's data on a trace file: of its first device, or of its host."""
     accounts = served.rooms.trace.ranks if served.rooms.trace else []
     return next(account for account in accounts if account.path == str(artefact.path))
 
 
 def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
-    """Return the pieces of the last step's path, in order; without step marks those of the whole recording."""
+    """Return a table of the pieces of the last step's critical path; without step marks, of the whole recording's."""
     steps = [step.step for step in account_of(served, artefact).step_times]
     return path_through(artefact, served.options, steps[-1] if steps else None)
 
 
 @lru_cache(KEPT)
 def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
-    """Return the critical path of a step, kept for the next zoom."""
+    """Return a table of the pieces of a step's critical path, cached for the next zoom."""
     return views.critical_path(artefact, options, step)
 
 
 def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
-    """Return the path in a window as blocks of a lane of its own, with the columns of `traces.views.timeline`."""
+    """Return the critical path in the time range `span` as a lane of a chart `width` pixels wide.
+
+    The table has the columns of `traces.views.timeline`; narrow pieces are joined.
+    """
     path = path_of(served, artefact)
     seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
     joined = join_narrow_pieces(seen, (span[1] - span[0]) // width)
@@ -69,7 +72,7 @@ def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], wi
 
 
 def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    """Return what the path consists of, and its longest pieces, each a link to its window."""
+    """Return tables of what the critical path consists of, and of its longest pieces, with links to show them."""
     parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
@@ -81,18 +84,18 @@ def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Element
 
 
 def piece_name(position: int) -> str:
-    """Return the name of the piece at a position of the path."""
+    """Return the name of the piece at index `position` of the critical path."""
     return f"#{position + 1}"
 
 
 def piece_address(start: int, dur: int, query: Mapping[str, str]) -> str:
-    """Return the address of the window around a piece."""
+    """Return the address that shows the time around a piece, from its start and duration in ns."""
     low, high = max(0, start - AROUND * dur), start + (1 + AROUND) * dur
     return address({**without_window(query), "from": str(low), "to": str(high)})
 
 
 def piece_list(longest: pd.DataFrame) -> Table:
-    """Return the longest pieces as a table."""
+    """Return a table of the longest pieces of the critical path."""
     rows = (
         (piece_name(position), shortened(name), kind, duration_ns(at), duration_ns(dur))
         for position, at, dur, kind, name in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()

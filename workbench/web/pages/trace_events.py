@@ -38,7 +38,7 @@ Nanoseconds = tuple[int, int]
 
 @dataclass(frozen=True)
 class EventQuery:
-    """How events are drawn: what their colours mean, what is searched for, and whether the critical path is shown."""
+    """How to draw events: what the colours mean, the searched text, and whether the critical path is shown."""
 
     colour: str
     find: str
@@ -47,7 +47,7 @@ class EventQuery:
 
 @dataclass(frozen=True)
 class EventParts:
-    """The parts of the page that follow its window."""
+    """The parts of the page that change with the time range."""
 
     events: FigurePart
     all_ranks: Elements
@@ -55,13 +55,13 @@ class EventParts:
 
 
 def event_query(query: Query) -> EventQuery:
-    """Return how an address wants events drawn."""
+    """Return how events are to be drawn, from the query of an address."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
 def event_parts(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseconds | None) -> EventParts:
-    """Return the events of one file in a window, all ranks side by side, its memory and its longest events."""
+    """Return the parts of the page on a time range of one file: events, all ranks, memory, longest events."""
     artefact = served.traces[file]
     blocks = blocks_in(artefact, served.options, span)
     whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
@@ -74,7 +74,7 @@ def event_parts(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseco
 
 
 def memory_section(served: ServedRun, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> Elements:
-    """Return the memory of the devices in the same window, where allocations were recorded."""
+    """Return a chart of the devices' memory in the same time range; empty if allocations were not recorded."""
     frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
         return []
@@ -87,14 +87,17 @@ def memory_section(served: ServedRun, artefact: Artefact, span: Nanoseconds | No
 
 @lru_cache(WINDOWS)
 def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
-    """Return the events of a window, kept for when a reader returns: all of a large trace take a third of a second."""
+    """Return a table of the events in a time range, cached: all events of a large trace take a third of a second."""
     return views.timeline(artefact, options, span, WIDTH)
 
 
 def block_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, wanted: EventQuery
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the name of what each block's colour shows, and the colour of each name; the same in every window."""
+    """Return (for each block the name of what its colour means, {name: colour}).
+
+    A name has the same colour in every time range.
+    """
     names, colours = named_colours(artefact, served, blocks, wanted.colour)
     if not wanted.find:
         return names, colours
@@ -106,7 +109,7 @@ def block_colours(
 def named_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the same before a search turns blocks grey."""
+    """Return the same as `block_colours` for colouring by `colour`, before a search turns other blocks grey."""
     if colour == "kind":
         return blocks["kind"].tolist(), EVENT_KINDS
     known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
@@ -117,7 +120,7 @@ def named_colours(
 
 
 def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return all ranks on one clock: what each does, and who arrives late at which collective."""
+    """Return charts of all ranks on a common clock: what each does, and how late it arrives at collectives."""
     if len(served.traces) == 1:
         return []
     shift = clock_shift(served, file)
@@ -139,13 +142,13 @@ def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Element
 
 
 def clock_shift(served: ServedRun, file: int) -> int:
-    """Return what to add to a time of a file to get the time on the common clock, in ns."""
+    """Return the ns to add to times of file number `file` to convert them to the common clock."""
     shifts = views.axis(served.traces, served.options).set_index("path")["shift_ns"]
     return int(shifts[str(served.traces[file].path)])
 
 
 def callers(artefact: Artefact, served: ServedRun, query: Query) -> Elements:
-    """Return the event that was clicked and what encloses it, each a link to its source if it names one."""
+    """Return the clicked event and the events that enclose it, each with a link to its source if it names one."""
     names = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
     if not names:
         return []

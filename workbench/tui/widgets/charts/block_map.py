@@ -22,12 +22,15 @@ FREE = "·"
 
 
 class BlockMap(ScrollView, can_focus=True):
-    """One line per segment, the largest first; a letter names the category, `·` is free memory."""
+    """A map with one line per segment, the largest first; each cell has the colour and letter of a category.
+
+    A cell shows the category that fills most of it, `·` is free memory.
+    """
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
 
     class BlockClicked(Message):
-        """A block was clicked."""
+        """Message: the user clicked a block."""
 
         def __init__(self, address: int) -> None:
             super().__init__()
@@ -39,7 +42,7 @@ class BlockMap(ScrollView, can_focus=True):
         self._rows = pd.DataFrame()
 
     def show(self, segments: pd.DataFrame, blocks: pd.DataFrame) -> None:
-        """Draw the allocator's state, as `memory.views.segments` and `memory.views.live_blocks` return it."""
+        """Draw these segments and blocks, as `memory.views.segments` and `memory.views.live_blocks` return them."""
         self._state = segments, blocks
         self._scale()
 
@@ -53,7 +56,7 @@ class BlockMap(ScrollView, can_focus=True):
             self.refresh()
 
     def on_click(self, event: Click) -> None:
-        """Post the block that fills most of the cell under the mouse."""
+        """Post `BlockClicked` for the block that fills most of the clicked cell."""
         line, column = self.scroll_offset.y + event.y, event.x - LABEL_WIDTH
         if self._state is None or line >= len(self._rows) or column < 0:
             return
@@ -82,7 +85,7 @@ def cell(owner: str) -> Segment:
 
 
 def legend() -> str:
-    """Return the legend of the block map: the letter of each category."""
+    """Return the legend: the letter of each category."""
     return "  ".join(
         [*(f"{letter} {name.replace('_', ' ')}" for name, letter in CATEGORY_LETTERS.items()), f"{FREE} free"]
     )

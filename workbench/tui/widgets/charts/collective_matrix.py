@@ -18,7 +18,7 @@ LABEL_WIDTH = 10
 
 
 class CollectiveMatrix(ScrollView, can_focus=True):
-    """A frame of states as `hangs.views.matrix` returns it: the index is the rank, columns are sequence numbers."""
+    """A matrix of states from `hangs.views.matrix`: a row per rank, a column per sequence number of a collective."""
 
     DEFAULT_CSS = "CollectiveMatrix { height: 1fr; }"
 
@@ -34,7 +34,7 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
     def on_resize(self) -> None:
-        """Scroll again: the matrix may have come before the widget had its size."""
+        """Scroll to the newest columns again: the matrix may have been drawn before the widget had its size."""
         self.scroll_to(x=self.virtual_size.width, animate=False)
 
     def render_line(self, y: int) -> Strip:
@@ -48,7 +48,7 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         return shown.apply_style(self.rich_style)
 
     def _line(self, line: int) -> tuple[Segment, Strip]:
-        """Return the label, which stays, and the cells, which scroll."""
+        """Return (label, cells) of a line; the label stays in place when the cells scroll."""
         if line == 0:
             return Segment("rank".ljust(LABEL_WIDTH), Style(dim=True)), self._head()
         if line <= len(self._frame):
@@ -66,13 +66,13 @@ class CollectiveMatrix(ScrollView, can_focus=True):
 
 
 def state_cell(state: str) -> Segment:
-    """Return the sign of a state and a space; of a state that no version of the analyzers knows, a question mark."""
+    """Return the cell of a state: its sign and a space; an unknown state is a question mark."""
     colour = COLLECTIVE_STATES.get(state, COLLECTIVE_STATES[""])
     return Segment(f"{COLLECTIVE_SIGNS.get(state, '?')} ", Style(color=colour, bold=True))
 
 
 def legend() -> Text:
-    """Return the legend of the matrix: the sign and colour of each state."""
+    """Return the legend: the sign and colour of each state."""
     states = [state for state in COLLECTIVE_SIGNS if state]
     return Text("   ").join(
         Text.assemble((COLLECTIVE_SIGNS[state], COLLECTIVE_STATES[state]), f" {state}") for state in states

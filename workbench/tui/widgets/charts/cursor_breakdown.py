@@ -16,7 +16,7 @@ SMALLEST_SHARE = 0.005
 
 
 class Part(NamedTuple):
-    """A piece of a whole, in the unit of the whole."""
+    """A named part of a total, such as a category of memory, in the unit of the total."""
 
     name: str
     value: float
@@ -24,17 +24,17 @@ class Part(NamedTuple):
 
 
 class CursorBreakdown(Static):
-    """The parts, the largest first: a bar and numbers each beside the chart, a line or two below it on a narrow one."""
+    """The parts of the total at a chart's cursor, largest first, beside the chart or, on a narrow screen, below it."""
 
     def show(self, head: str, parts: Sequence[Part], written: Callable[[float], str]) -> None:
-        """Show the parts that are not empty; `written` returns a value with its unit."""
+        """Show `head` and the parts that are not zero; `written` returns a value as text with its unit."""
         ranked = sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
         lay_out = beside if self.app.size.width >= WIDE else below
         self.update(lay_out(Text(head, style="bold"), ranked, written))
 
 
 def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
-    """Return a heading and, for each part under the cursor, a line with name, bar, value and share."""
+    """Return a heading and a line for each part: name, bar, value and share."""
     total = sum(part.value for part in parts)
     lines = (
         Text.assemble(
@@ -48,10 +48,7 @@ def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -
 
 
 def below(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
-    """Return the legend below a chart: `head`, then each part with colour, name and value, without negligible parts.
-
-    Negligible parts are left out.
-    """
+    """Return the parts as a legend below the chart: `head`, then colour, name and value of each part."""
     total = sum(part.value for part in parts)
     pieces = (
         Text.assemble(

@@ -14,7 +14,7 @@ COLOURS = {"allocated": EVENT_KINDS["memory"], "unallocated": EVENT_KINDS["idle"
 
 
 class DeviceMemoryChart(StackedChart, TimeZoom):
-    """The memory of one device, as `traces.views.memory` returns it."""
+    """A chart of one device's memory over time, as `traces.views.memory` returns it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="held.left", show=False),
@@ -25,7 +25,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
     ]
 
     def show(self, frame: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw the time range (first, last) in ns; None means the whole recording."""
+        """Draw the memory in the time range (first, last) in ns; None is the whole recording."""
         unallocated = (frame["reserved"] - frame["allocated"]).clip(lower=0)
         width = int(frame["at_ns"].iloc[1] - frame["at_ns"].iloc[0]) if len(frame) > 1 else 1
         self.set_window(window, int(frame["at_ns"].max()) + width if len(frame) else 1)
@@ -33,12 +33,12 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
 
     @property
     def highest(self) -> int:
-        """The row with the most allocated memory."""
+        """The row of the table with the most allocated memory."""
         return int(self.instants["allocated"].to_numpy(int).argmax())
 
     @property
     def middle(self) -> int:
-        """The time at the cursor: zooming keeps it in the middle."""
+        """The time at the cursor in ns, which stays in the middle when zooming."""
         return (
             int(self.instants["at_ns"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else super().middle
         )
@@ -47,11 +47,11 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
         self.move(columns)
 
     def signs(self) -> dict[int, str]:
-        """Return `▼` over the peak."""
+        """Return the mark above the chart as {row: sign}: `▼` over the peak."""
         return {self.highest: "▼"}
 
     def ruler(self) -> str:
-        """Return the memory of the device at the cursor, and its peak."""
+        """Return the line below the chart: the memory at the cursor, and the peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
         memory = memory_text(int(row["allocated"]), int(row["reserved"]))
         return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}   ▼ {top}  ┆ cursor"

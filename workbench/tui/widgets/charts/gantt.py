@@ -23,7 +23,7 @@ SHORTEST_NAME = 3
 
 
 class Gantt(ScrollView, TimeZoom, can_focus=True):
-    """Events as `traces.views.timeline` returns them."""
+    """A chart of events over time, as `traces.views.timeline` returns them."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -41,7 +41,7 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         self._rows: list[tuple[str, int]] = []
 
     def show(self, spans: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw the events in the time range (first, last) in ns; None means the whole recording."""
+        """Draw the events in the time range (first, last) in ns; None is the whole recording."""
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
         self.set_window(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)
@@ -70,7 +70,10 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
-        """Return the cells of a row; an event covers those that start before it in the same cell."""
+        """Return the cells of the row of a lane and a depth, `width` characters together.
+
+        An event is at least one character wide; it covers an earlier one in the same cell.
+        """
         first, last = self._window
         events = self._spans[(self._spans["lane"] == lane) & (self._spans["depth"] == depth)]
         owner = [-1] * width
@@ -85,12 +88,15 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
 
 
 def block_name(count: int, name: str) -> str:
-    """Return the name of a block; a block of many short events has the name of the longest."""
+    """Return the name of a block of `count` events; several short events have the name of the longest."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
 def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segment:
-    """Return one event as `length` columns: its name, or the sign of its kind where the name has no room."""
+    """Return event `number` as `length` characters: its name, or the sign of its kind if the name has no room.
+
+    A negative number is a gap.
+    """
     if number < 0:
         return Segment(" " * length)
     colour = EVENT_KINDS[kinds[number]]
@@ -101,7 +107,7 @@ def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segme
 
 
 def runs(owner: list[int]) -> list[tuple[int, int]]:
-    """Return (value, length) of each run of equal values.
+    """Return (value, length) of each run of equal neighbours in a list.
 
     >>> runs([7, 7, -1])
     [(7, 2), (-1, 1)]
@@ -116,7 +122,7 @@ def runs(owner: list[int]) -> list[tuple[int, int]]:
 
 
 def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return (lane, depth) of each row: devices first, then threads of the host, each with its nesting below it."""
+    """Return (lane, depth of nesting) of each row: devices first, then host threads, each lane by depth."""
     if not len(spans):
         return []
     order = spans.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])

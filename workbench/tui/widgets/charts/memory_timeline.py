@@ -10,35 +10,35 @@ from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 
 
 class MemoryTimeline(StackedChart):
-    """A timeline by category, as `memory.views.timeline` returns it."""
+    """A chart of memory by category over trace entries, as `memory.views.timeline` returns it."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a timeline; the cursor goes to its last failed allocation, else to its peak."""
+        """Draw a timeline; the cursor goes to the last failed allocation, else to the peak."""
         self.draw(frame, CATEGORIES, "allocated")
         self.cursor = max(self.failed, default=self.cursor)
 
     @property
     def failed(self) -> list[int]:
-        """The rows of failed allocations."""
+        """The rows of the table that have a failed allocation."""
         return [int(row) for row in np.flatnonzero(self.instants["oom"].to_numpy())]
 
     def entry_at_cursor(self) -> int | None:
-        """Return the trace entry under the cursor; None before there is a timeline."""
+        """Return the trace entry at the cursor; None before a timeline is drawn."""
         return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart by column: `▼` over the peak, `✗` over a failed allocation."""
+        """Return the marks above the chart as {row: sign}: `▼` over the peak, `✗` over failed allocations."""
         return {self.highest: "▼"} | dict.fromkeys(self.failed, FAILURE)
 
     def ruler(self) -> str:
-        """Return the range of entries, the height of the chart, and what the signs mean."""
+        """Return the line below the chart: the range of entries, the chart's height, and the meaning of the signs."""
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
         top = size(int(self.instants["allocated"].max()))
         return f"entry {first} … {last}   top {top}   ▼ peak  {FAILURE} allocation failed  ┆ cursor"
 
 
 class AllocatedByTimeline(StackedChart):
-    """A timeline by pool, stream or phase, as `memory.views.timeline_by` returns it."""
+    """A chart of memory by pool, stream or phase, as `memory.views.timeline_by` returns it."""
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw a timeline."""
@@ -46,11 +46,11 @@ class AllocatedByTimeline(StackedChart):
         self.draw(frame, {name: nth_colour(number) for number, name in enumerate(names)}, "allocated")
 
     def signs(self) -> dict[int, str]:
-        """Return `▼` over the peak."""
+        """Return the mark above the chart as {row: sign}: `▼` over the peak."""
         return {self.highest: "▼"}
 
     def ruler(self) -> str:
-        """Return what each pool, stream or phase holds at the cursor, the lowest layer first."""
+        """Return the line below the chart: bytes of each pool, stream or phase at the cursor, lowest layer first."""
         row = self.instants.iloc[max(0, self.cursor)]
         parts = "   ".join(f"{clean(name)} {size(int(row[name]))}" for name in self.names)
         return f"entry {int(row['entry'])}: {size(int(row['allocated']))} = {parts}"

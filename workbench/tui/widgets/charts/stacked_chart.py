@@ -31,16 +31,16 @@ NO_TOPS: Integers = np.zeros((0, 0), np.int64)
 
 
 class StackedChart(Widget, can_focus=True):
-    """Draws `instants`, one row after the other, `wide` columns each; a subclass says what is marked and labelled.
+    """Draws the rows of the table `instants` from left to right, each `wide` characters wide, its columns stacked.
 
-    The cursor is the number of a row; moving it posts `Moved`.
+    A subclass provides marks and the line below. The cursor is the index of a row; moving it posts `Moved`.
     """
 
     DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):
-        """Message: the cursor moved to a different row; `row` maps column names to the numbers of that row."""
+        """Message: the cursor moved to a different row, which `row` has as {column: number}."""
 
         def __init__(self, chart: "StackedChart", row: dict[str, float]) -> None:
             super().__init__()
@@ -61,15 +61,18 @@ class StackedChart(Widget, can_focus=True):
         self._drawn: dict[int, list[Segment]] = {}
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart, by row; a later one covers an earlier one."""
+        """Return the marks above the chart as {row: sign}."""
         raise NotImplementedError
 
     def ruler(self) -> str:
-        """Return the line below the chart."""
+        """Return the line of text below the chart."""
         raise NotImplementedError
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
-        """Draw the columns named in `colours`, the first at the bottom; the cursor goes to the highest `total`."""
+        """Draw the columns of a table that `colours` names, the first at the bottom.
+
+        `total` is the column whose highest value decides the height; the cursor goes to its row.
+        """
         self.instants, self._total = instants, total
         self._colours = {name: colour for name, colour in colours.items() if name in instants.columns}
         self._scale()
@@ -80,12 +83,12 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def names(self) -> list[str]:
-        """The layers, the lowest first."""
+        """The names of the stacked columns, the lowest first."""
         return list(self._colours)
 
     @property
     def highest(self) -> int:
-        """The row with the largest total."""
+        """The index of the row with the largest total."""
         return int(np.nanargmax(self.instants[self._total].to_numpy(float)))
 
     def _scale(self) -> None:
@@ -117,13 +120,13 @@ class StackedChart(Widget, can_focus=True):
             self.cursor = min(max(0, self.cursor + rows), len(self.instants) - 1)
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the mouse; the line that shows the focus is no part of the chart."""
+        """Move the cursor to the clicked row; the line that shows the focus is not part of the chart."""
         at = event.get_content_offset(self)
         if at is not None and at.x // self.wide < len(self.instants):
             self.cursor = at.x // self.wide
 
     def render_line(self, y: int) -> Strip:
-        """Return a line on the theme's background."""
+        """Return the line of characters at `y`, on the background of the theme."""
         return self._line(y).apply_style(self.rich_style)
 
     def _line(self, y: int) -> Strip:
@@ -140,13 +143,16 @@ class StackedChart(Widget, can_focus=True):
         return Strip([*drawn, Segment(" " * (width - self.wide * len(drawn)))], width).simplify()
 
     def _segments(self, floor: int) -> list[Segment]:
-        """Return a line of cells without the cursor; kept until something else is drawn, as the cursor moves often."""
+        """Return the cells of a line without the cursor; `floor` is the height of its lower edge.
+
+        They are cached until something else is drawn, as the cursor moves often.
+        """
         if floor not in self._drawn:
             self._drawn[floor] = [self._cell(row, floor) for row in range(len(self._tops))]
         return list(self._drawn[floor])
 
     def _cell(self, row: int, floor: int) -> Segment:
-        """Return a cell whose foreground is the layer at its bottom, and whose background is the layer at its top.
+        """Return the cell of a row at height `floor`: foreground is the layer at its bottom, background at its top.
 
         Heights are in eighths of a cell. With layers up to 5 and 20, the cell from 0 to 8 is five eighths of the first
         layer's colour on a background of the second's.
@@ -171,10 +177,10 @@ class StackedChart(Widget, can_focus=True):
 
 @lru_cache(maxsize=1024)
 def style_of(colour: str | None, behind: str | None) -> Style:
-    """Return one style object per pair of colours: comparing and parsing them takes longer than drawing."""
+    """Return the Style of a pair of colours, cached: creating and comparing styles takes longer than drawing."""
     return Style(color=colour, bgcolor=behind)
 
 
 def reversed_cell(cell: Segment) -> Segment:
-    """Return a cell as it looks under the cursor."""
+    """Return a cell with foreground and background swapped, as it is drawn at the cursor."""
     return Segment(cell.text, (cell.style or Style()) + Style(reverse=True))

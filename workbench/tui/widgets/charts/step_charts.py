@@ -15,10 +15,10 @@ UNNAMED = ("residual", "unknown")
 
 
 class PhaseChart(StackedChart):
-    """Seconds by phase, one row per step, as `steps.views.phases` returns them for a rank, with the step's `dur_s`."""
+    """A chart of the phases of one rank's steps, in seconds, from `steps.views.phases` and the steps' `dur_s`."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the steps, with the largest phase at the bottom."""
+        """Draw these steps, with the largest phase at the bottom."""
         names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "tagged")]
         spent = frame[names].sum().to_dict()
         ranked = sorted(names, key=lambda name: (name in UNNAMED, -spent[name]))
@@ -26,19 +26,19 @@ class PhaseChart(StackedChart):
         self.draw(thinned(frame, "dur_s", self.size.width), colours, "dur_s")
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart by column: `▼` over the longest step."""
+        """Return the mark above the chart as {row: sign}: `▼` over the longest step."""
         return {self.highest: "▼"}
 
     def ruler(self) -> str:
-        """Return the range of steps, the height of the chart, and what the signs mean."""
+        """Return the line below the chart: the range of steps, the chart's height, and the meaning of the signs."""
         return ruler(self.instants, f"top {duration(float(self.instants['dur_s'].max()))}   ▼ longest  ┆ cursor")
 
 
 class LossChart(StackedChart):
-    """The loss of each step, from `steps.views.series`; its lowest value is at the bottom."""
+    """A chart of the loss of each step, from `steps.views.series`; its lowest value is at the bottom."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a loss; a step whose loss is not finite is empty, under a mark."""
+        """Draw the losses in a table; a step whose loss is not finite has a mark instead."""
         known = frame.dropna(subset="step")
         finite = known["loss"].replace([math.inf, -math.inf], math.nan)
         span = float(finite.max() - finite.min()) or 1.0
@@ -47,11 +47,11 @@ class LossChart(StackedChart):
         self.draw(thinned(drawn, "height", self.size.width), {"height": STATUSES["ok"]}, "height")
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart by column: `✗` over steps whose loss is not finite."""
+        """Return the marks above the chart as {row: sign}: `✗` over steps whose loss is not finite."""
         return {int(row): FAILURE for row in np.flatnonzero(self.instants["broken"].to_numpy(bool))}
 
     def ruler(self) -> str:
-        """Return the ranges of steps and of the loss, and what the signs mean."""
+        """Return the line below the chart: the ranges of steps and of the loss, and the meaning of the signs."""
         losses = self.instants["loss"]
         return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {FAILURE} not finite  ┆ cursor")
 
@@ -61,7 +61,10 @@ def ruler(frame: pd.DataFrame, legend: str) -> str:
 
 
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:
-    """Return at most `rows` rows: of each stretch the one with the largest `by`, so that every spike survives."""
+    """Return at most `rows` rows of a table, so that every spike survives.
+
+    Of each group of consecutive rows it keeps the one with the largest value in column `by`.
+    """
     if len(frame) <= rows or rows <= 0:
         return frame
     edges = np.linspace(0, len(frame), rows + 1).astype(int)

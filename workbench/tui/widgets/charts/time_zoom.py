@@ -8,12 +8,12 @@ SHORTEST_NS = 100
 
 
 class TimeZoom(Widget):
-    """A second base of a chart: posts `WindowAsked` with the (first, last) window in ns that its user wants."""
+    """A mixin for charts of a time range, with zoom and pan; it posts `WindowAsked` for each other range to show."""
 
     _whole = _window = (0, 1)
 
     class WindowAsked(Message):
-        """The user wants to see a window, or all of the time (None)."""
+        """Message: the user wants to see the time range (first, last) in ns; None is the whole recording."""
 
         def __init__(self, window: tuple[int, int] | None) -> None:
             super().__init__()
@@ -27,11 +27,11 @@ class TimeZoom(Widget):
 
     @property
     def middle(self) -> int:
-        """The time that zooming keeps in the middle."""
+        """The time in ns that stays in the middle when zooming."""
         return sum(self._window) // 2
 
     def action_pan(self, by: int) -> None:
-        """Move the window by a quarter of its width."""
+        """Move the time range by a quarter of its width; `by` is -1 or 1."""
         first, last = self._window
         step = max(1, (last - first) // 4) * by
         self._ask(first + step, last + step)

@@ -13,7 +13,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class CallTree(LazyTree):
-    """A tree as `traces.views.tree` returns it; its time is that on the device where there is any, else on the host."""
+    """The tree of calls from `traces.views.tree`, with device time if there is any, else host time."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -21,7 +21,7 @@ class CallTree(LazyTree):
         self._clock = "host_ns"
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a tree, with the longest call of each level first."""
+        """Draw a tree; the calls of each level are sorted by time, the longest first."""
         self._clock = "device_ns" if frame["device_ns"].any() else "host_ns"
         self._frame = frame.set_index("node")
         rows = {node: row for row, node in enumerate(frame["node"].tolist())}
@@ -31,11 +31,11 @@ class CallTree(LazyTree):
         self.fill(Text(head), parents, [str(name) for name in frame["name"]])
 
     def children_of(self, row: int) -> list[int]:
-        """Return the rows below a row, the longest first."""
+        """Return the rows whose parent is `row`, the longest first."""
         return sorted(super().children_of(row), key=lambda child: -int(self._frame[self._clock].iloc[child]))
 
     def label_of(self, row: int) -> Text:
-        """Return bar, time, count and name; bars are relative to the longest call of the level."""
+        """Return the line of a row: bar, time, count and name; bars are relative to the longest call of the level."""
         entry = self._frame.iloc[row]
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])

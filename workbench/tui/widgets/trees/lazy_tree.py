@@ -13,9 +13,10 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class LazyTree(Tree[int]):
-    """A tree of numbered rows; a parent comes before its children, and a node's data is the number of its row.
+    """A tree over the rows of a table, whose nodes are created when their parent is opened.
 
-    A tree of at most `OPEN_AT_MOST` rows is shown open.
+    The data of a node is the index of its row; a parent's row is before those of its children. A tree of at most
+    `OPEN_AT_MOST` rows is shown open.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 0
@@ -30,11 +31,11 @@ class LazyTree(Tree[int]):
         self._text = ""
 
     def label_of(self, row: int) -> Text:
-        """Return the line of a row."""
+        """Return the line of text for a row."""
         raise NotImplementedError
 
     def fill(self, root: Text, parents: Sequence[int], names: Sequence[str]) -> None:
-        """Draw rows: `parents` holds the row of each row's parent (-1: none), `names` what a search looks through."""
+        """Draw a tree: `parents` has the index of each row's parent (-1: none), `names` the texts to search in."""
         self._parents, self._names, self._children = parents, names, {}
         for row, parent in enumerate(parents):
             self._children.setdefault(parent, []).append(row)
@@ -45,11 +46,11 @@ class LazyTree(Tree[int]):
             self._open_all(self.root)
 
     def children_of(self, row: int) -> list[int]:
-        """Return the rows below a row; -1 for the first level."""
+        """Return the rows whose parent is `row`; -1 stands for the root."""
         return self._children.get(row, [])
 
     def parent_of(self, row: int) -> int:
-        """Return the row above a row; -1 at the first level."""
+        """Return the parent row of a row; -1 on the first level."""
         return self._parents[row]
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[int]) -> None:
@@ -71,12 +72,12 @@ class LazyTree(Tree[int]):
         self.call_after_refresh(self.move_cursor, self._node(rows[match % len(rows)]))
 
     def text_at_cursor(self) -> str:
-        """Return the name under the cursor."""
+        """Return the name of the row under the cursor."""
         at = self.cursor_node.data if self.cursor_node is not None else None
         return "" if at is None else self._names[at]
 
     def _node(self, row: int) -> TreeNode[int]:
-        """Return the node of a row, and open those above it."""
+        """Return the node of a row, after opening all nodes above it."""
         parent = self._parents[row]
         above = self.root if parent < 0 else self._node(parent)
         self._open(above)

@@ -31,7 +31,7 @@ class MemoryTree(LazyTree):
         )
 
     def label_of(self, row: int) -> Text:
-        """Return bar, bytes, blocks and name; bars are relative to the largest row of the level."""
+        """Return the line of a row: bar, bytes, blocks and name; bars are relative to the largest row of the level."""
         entry = self._frame.iloc[row]
         name, count = str(entry["name"]), int(entry["bytes"])
         largest = int(self._frame["bytes"].iloc[self.children_of(self.parent_of(row))[0]])

@@ -32,7 +32,7 @@ class StackTree(LazyTree):
         self._own_only = True
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw stacks."""
+        """Draw these stacks."""
         self._whole = frame.reset_index(drop=True)
         self._all = len({rank for ranks in frame["ranks"] for rank in ranks})
         self._draw()
@@ -54,7 +54,7 @@ class StackTree(LazyTree):
         self.fill(Text(head + more), kept_parents(parents, kept), names)
 
     def label_of(self, row: int) -> Text:
-        """Return function, source line and ranks; ranks in bold where the others are elsewhere."""
+        """Return the line of a row: function, source line and ranks, in bold if other ranks are elsewhere."""
         frame = self._frame.iloc[row]
         ranks = frame["ranks"]
         mark = (f"  {rank_names(ranks)}", "bold") if len(ranks) < self._all else (f"  {rank_ranges(ranks)}", "dim")
@@ -62,7 +62,7 @@ class StackTree(LazyTree):
 
 
 def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Return the parent of each kept row among the kept rows: the nearest kept row above it (-1: none)."""
+    """Return, for each row in `kept`, the index in `kept` of its nearest ancestor there (-1: none)."""
     numbers = {row: number for number, row in enumerate(kept)}
     numbers[-1] = -1
     nearest = []
@@ -75,7 +75,7 @@ def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
 
 
 def parents_of(depths: Sequence[int]) -> list[int]:
-    """Return the row of each row's parent: the last row before it that is less deep.
+    """Return the index of each row's parent (-1: none): the last row before it that is less deep.
 
     >>> parents_of([0, 1, 2, 1])
     [-1, 0, 1, 0]
