@@ -43,7 +43,7 @@ def test_a_second_run_frees_what_was_said(recorded, what, second):
 
 @pytest.mark.parametrize(("hidden", "right"), [("tags", 0.97), ("notes", 0.97), ("python", 0.9), ("late", 0.95)])
 def test_the_rules_find_what_the_recorder_noted(recorded, hidden, right):
-    spec = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "categories.py")
+    spec = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "blocks" / "categories.py")
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
     for artefact in recorded.values():
@@ -53,10 +53,10 @@ def test_the_rules_find_what_the_recorder_noted(recorded, hidden, right):
 
 def test_the_rules_hold_for_another_kind_of_job(tmp_path):
     """Frozen weights with adapters, from a recording whose first step has no Python frames."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "foreign_jobs.py"), "lora", str(tmp_path)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "blocks" / "foreign_jobs.py"), "lora", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     [artefact] = run.discover(tmp_path).of(run.Kind.SNAPSHOT)
-    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "categories.py"))
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "blocks" / "categories.py"))
     for hidden in ("notes", "python", "late"):
         found, at_peak = benchmark["scores"](artefact.path, benchmark["HIDING"][hidden])
         assert found.trace() >= 0.98 * found.sum()

@@ -1,6 +1,6 @@
 """Measure how well the rules guess what a block is: what our recorder wrote is hidden, guessed and compared.
 
-    python benchmarks/categories.py PATH ...
+    python benchmarks/blocks/categories.py PATH ...
 
 PATH is a run folder, of which the last snapshots are taken, or a snapshot that our recorder wrote. What a foreign
 recording lacks is hidden in several ways: `tags` hides the categories alone; `notes` the annotations of steps and

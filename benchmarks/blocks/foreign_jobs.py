@@ -1,6 +1,7 @@
-"""Jobs unlike the trainer's, to test the rules of memory categories: python -m benchmarks.foreign_jobs FOLDER
+"""Jobs unlike the trainer's, to test the rules of memory categories: python -m benchmarks.blocks.foreign_jobs FOLDER
 
-Each leaves FOLDER/NAME with the snapshot of its last step and exact tags, for `benchmarks/categories.py FOLDER/*`.
+Each leaves FOLDER/NAME with the snapshot of its last step and exact tags, for
+`benchmarks/blocks/categories.py FOLDER/*`.
 """
 
 import subprocess

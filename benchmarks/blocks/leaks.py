@@ -1,6 +1,6 @@
 """Plant leaks into snapshots that mark no steps, and count how many are found.
 
-    python -m benchmarks.leaks SNAPSHOT... [--kept-back]
+    python -m benchmarks.blocks.leaks SNAPSHOT... [--kept-back]
 
 Each snapshot, of any job, gives the operations of a step: the entries between two occurrences of a stack that recurs,
 else the whole trace. These are repeated with new addresses, so that each repetition is a step; then a leak is planted
