@@ -11,7 +11,7 @@ from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
 from analyzers.memory.model import UnusualKind, UnusualUse
 from analyzers.memory.reading.schema import Category
-from analyzers.memory.replay.lifetimes import BEFORE, Replay
+from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.replay.phases import StepSpan, whole_steps
 
 LOSS_FUNCTION = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
@@ -23,7 +23,7 @@ KEPT_STEPS = 2
 
 
 def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
-    """Return each kind at most once, and only where it is a good part of the peak."""
+    """Return the unusual uses of memory, at most one of each kind, that are a good part of the peak."""
     steps = whole_steps(replay.trace)
     uses = [late_state(replay, guess, steps), loss(replay, guess), kept(replay, guess, steps)]
     enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
@@ -31,48 +31,63 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
 
 
 def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
-    """Return the optimizer's state where the trace shows that it was allocated and stayed; else None."""
-    lives = replay.lifetimes
-    state = guess.category == Category.OPTIMIZER_STATE
-    new = np.flatnonzero(state & (lives.born != BEFORE) & (lives.died == len(replay.trace)))
-    older_bytes, new_bytes = int(lives.size[state & (lives.born == BEFORE)].sum()), int(lives.size[new].sum())
-    new_bytes -= replaced_bytes(replay, new)
-    # State that is mostly older than the trace existed before: then the new one is a detail.
-    if not len(new) or older_bytes >= new_bytes:
+    """Return how much the optimizer's state grew in the first step that allocated some; None if most existed before.
+
+    Compared is what is alive before that step's first allocation of state with what is alive at its end: an optimizer
+    that writes `state["m"] = beta * state["m"] + ...` frees as much as it allocates, and a script may move state away
+    and back.
+    """
+    lives, last = replay.lifetimes, len(replay.trace) - 1
+    state = np.flatnonzero(guess.category == Category.OPTIMIZER_STATE)
+    new = state[lives.born[state] != BEFORE]
+    if not len(new):
+        return None
+    begin = int(lives.born[new].min())
+    end = next((step.end - 1 for step in steps if step.end and step.start <= begin < step.end), last)
+    present = new[(lives.born[new] <= end) & (lives.died[new] > end)]
+    before = live_bytes_of(lives, state, begin - 1) + replaced_bytes(replay, guess, present)
+    after = live_bytes_of(lives, state, end)
+    # State that mostly existed before the step: then what it added is a detail.
+    if after - before <= before:
         return None
     return UnusualUse(
         kind=UnusualKind.LATE_STATE,
-        bytes=new_bytes,
+        bytes=after - before,
         frees_bytes=0,
-        step=step_of_entry(steps, int(lives.born[new].min())),
-        frames=largest_stack(replay, new),
+        step=step_of_entry(steps, begin),
+        frames=largest_stack(replay, present),
     )
 
 
-def replaced_bytes(replay: Replay, new: Integers) -> int:
-    """Return how many bytes of the new blocks took the place of blocks that are older than the trace.
+def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
+    """Return the bytes of the blocks in `rows` that are alive after an entry."""
+    return int(lives.size[rows[(lives.born[rows] <= entry) & (lives.died[rows] > entry)]].sum())
 
-    An optimizer that writes `state["m"] = beta * state["m"] + ...` allocates its state in each step and frees the old
-    one. The old one of before the trace has the same sizes, and goes after the first new one came.
+
+def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
+    """Return how many bytes of the new optimizer state in `new` replaced older blocks of unknown category.
+
+    Those blocks are older than the trace, have the sizes of the new ones, and are freed after the first allocation by
+    the same lines.
     """
     lives = replay.lifetimes
     if not len(new):
         return 0
-    # Of steps between, the state is gone as well: all of it comes from the same lines.
     alike = np.isin(lives.stack, lives.stack[new]) & (lives.born != BEFORE)
     gone = (lives.born == BEFORE) & (lives.died < len(replay.trace)) & (lives.died > lives.born[alike].min())
+    gone &= guess.category != Category.OPTIMIZER_STATE
     sizes, counts = np.unique(lives.size[new], return_counts=True)
     before = np.array([np.count_nonzero(lives.size[gone] == size) for size in sizes])
     return int((sizes * np.minimum(counts, before)).sum())
 
 
 def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
-    """Return the whole step that an entry belongs to."""
+    """Return the number of the step that an entry belongs to; None if it is in no whole step."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 
 def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
-    """Return what loss functions allocated of the peak, if it is at least a quarter; else None."""
+    """Return what loss functions allocated of the peak; None if it is less than a quarter."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
     of_loss = stacks_showing(snapshot, names, LOSS_FUNCTION)[lives.stack] & ~lives.freed_stack
@@ -91,13 +106,16 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 
 
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
-    """Return by how much the peak falls if the selected blocks are made piece by piece, one piece at a time."""
+    """Return by how many bytes the peak falls if the selected blocks are computed in pieces, one after the other.
+
+    Changes the scenario.
+    """
     scenario.size[selected] //= LOSS_PIECES
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
 def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
-    """Return activations and temporaries that outlive whole steps, so that nothing computes with them any more.
+    """Return the activations and temporaries that outlive whole steps, so that nothing uses them any more; else None.
 
     The optimizer or the model may keep one temporary buffer of each size on purpose, so only saved tensors count on a
     CPU, where the frees of other blocks may not be recorded.
@@ -122,7 +140,7 @@ def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | No
 
 
 def largest_stack(replay: Replay, rows: Integers) -> list[str]:
-    """Return the stack with the most bytes among some blocks."""
+    """Return the stack that allocated the most bytes of the blocks in `rows`, as lines."""
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0
     return stack_lines(replay.trace.snapshot, largest)

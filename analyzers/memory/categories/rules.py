@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.categories.replacement import Replacements
 from analyzers.memory.categories.stack_signs import Sign, phase_of_entries, stack_signs
 from analyzers.memory.reading.schema import Category
 from analyzers.memory.reading.snapshot import DeviceTrace
@@ -21,9 +22,9 @@ from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windo
 
 
 class Rule(NamedTuple):
-    """The category of a block for which the rule holds, how far to believe it, and the evidence in words.
+    """The category of the blocks for which the rule holds, its confidence, and the evidence in words.
 
-    A category of None is that of recorded blocks: each has its own.
+    A category of None stands for recorded blocks: each has its own.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Rule(NamedTuple):
     because: str
 
 
-# The confidences are set by hand, by what `benchmarks/categories.py` measures where the recorder's tags are hidden.
+# The confidences are set by hand, by what `benchmarks/blocks/categories.py` measures where tags are hidden.
 RULES = (
     Rule("none", Category.UNKNOWN, 0.0, "nothing says what these blocks are"),
     Rule("noted", None, 1.0, "recorded by the recorder"),
@@ -66,11 +67,21 @@ RULES = (
     Rule("sized_parameters", Category.PARAMETERS, 0.5, "older than the trace, as many and as large as the gradients"),
     Rule("sized_state", Category.OPTIMIZER_STATE, 0.5, "older than the trace, in more sets of the sizes of gradients"),
     Rule("standing", Category.PARAMETERS, 0.4, "older than the trace, without a stack, never freed: frozen weights"),
+    Rule("replaced_parameters", Category.PARAMETERS, 0.6, "took the place of a parameter as large, or gave way to one"),
+    Rule("replaced_gradients", Category.GRADIENTS, 0.6, "took the place of a gradient as large, or gave way to one"),
+    Rule("replaced_state", Category.OPTIMIZER_STATE, 0.6, "took the place of state as large, or gave way to it"),
 )
 NUMBER_OF = {rule.name: number for number, rule in enumerate(RULES)}
 CATEGORY = np.array([-1 if rule.category is None else rule.category for rule in RULES], np.int8)
 CONFIDENCE = np.array([rule.confidence for rule in RULES])
 
+WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
+"""What these rules say gives way to the category of a block whose place was taken."""
+INHERITED = {
+    Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
+    Category.GRADIENTS: NUMBER_OF["replaced_gradients"],
+    Category.OPTIMIZER_STATE: NUMBER_OF["replaced_state"],
+}
 RuleMatch = tuple[str, Mask]
 """The name of a rule, and for each block whether it holds."""
 SignsOfBlocks = Mapping[Sign, Mask]
@@ -82,7 +93,12 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     # Backwards, so that the weightier rules overwrite the others.
     for name, mask in reversed(list(matches(trace, lives))):
         rule[mask] = NUMBER_OF[name]
-    match_sizes_of_older_blocks(lives, rule)
+    phases = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
+    chains = Replacements(lives, phases, CATEGORY[rule], np.isin(rule, WEAK))
+    inherit(rule, chains)
+    # Sizes may tell what a chain is that no rule knows, so that it inherits afterwards.
+    match_sizes_of_older_blocks(lives, rule, chains)
+    inherit(rule, chains)
     # As long as no optimizer state is known, unexplained old blocks may just be that: then they stay unknown.
     if {Category.GRADIENTS, Category.OPTIMIZER_STATE} <= set(CATEGORY[rule].tolist()):
         always_there = (lives.born == BEFORE) & (lives.died == len(trace)) & (lives.stack == 0)
@@ -91,7 +107,7 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
 
 
 def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
-    """Yield the rules in order of weight, each with the blocks for which it holds."""
+    """Yield the rules, the strongest first, each with a mask of the blocks for which it holds."""
     signs = stack_signs(trace.snapshot)
     made = {sign: flags[lives.stack] & ~lives.freed_stack for sign, flags in signs.items()}
     freed = {sign: flags[lives.stack] & lives.freed_stack for sign, flags in signs.items()}
@@ -117,11 +133,11 @@ def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
 def optimizer_rules(
     trace: DeviceTrace, lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline
 ) -> Iterator[RuleMatch]:
-    """Yield the rules of the optimizer's step: by PyTorch's own annotation where there is one, then by stacks."""
+    """Yield the rules for blocks of the optimizer's step: by PyTorch's annotation if there is one, then by stacks."""
     optimizer = annotated_windows(trace, "Optimizer.step")
     inside = optimizer.contains(lives.born)
     next_pass = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.next(Phase.BACKWARD, lives.born))
-    yield "optimizer_init", made[Sign.OPTIMIZER_INIT] & ~is_brief(lives, phases)
+    yield "optimizer_init", made[Sign.OPTIMIZER_INIT]
     # Adam allocates its moments in the first step and keeps them; foreach kernels make temporaries that go at once.
     yield "optimizer_kept", inside & (lives.died >= optimizer.end_after(lives.born))
     yield "optimizer_scratch", inside
@@ -132,7 +148,10 @@ def optimizer_rules(
 
 
 def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
-    """Yield the rules of forward and backward: what is alive when the backward pass begins was saved for it."""
+    """Yield the rules for blocks of the forward and backward passes.
+
+    What is alive when the backward pass begins was saved for it.
+    """
     in_backward = phases.at(lives.born) == Phase.BACKWARD
     never_freed = (lives.born == BEFORE) & (lives.died == phases.count)
     yield "backward_left", never_freed & (made[Sign.ENGINE] | made[Sign.BACKWARD])
@@ -145,7 +164,7 @@ def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> 
 
 
 def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks whose frames say nothing: by when they were allocated and freed."""
+    """Yield the rules for blocks whose frames show nothing: by when they were allocated and freed."""
     new = lives.born != BEFORE
     previous = phases.last(lives.born)
     forward = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.count)
@@ -161,27 +180,36 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
 
 
 def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
-    """Return for each block whether it is still alive at the next entry of a phase."""
+    """Return a mask of the blocks that are still alive at the next entry of a phase after their allocation."""
     return lives.died >= phases.next(phase, lives.born)
 
 
 def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
-    """Return for each block whether it was freed before the next phase began."""
+    """Return a mask of the blocks that were freed before the next phase began."""
     new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != Phase.NONE)
     same_span = phases.span(lives.born) == phases.span(np.minimum(lives.died, phases.count - 1))
     brief: Mask = new & same_span
     return brief
 
 
-def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column) -> None:
-    """Explain old blocks without a stack by their sizes: each gradient has a parameter, and Adam two moments, as large.
+def inherit(rule: Column, chains: Replacements) -> None:
+    """Give blocks without a certain category that of the blocks whose place they took. Changes `rule` in place."""
+    inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
+    for category, number in INHERITED.items():
+        rule[inherited == category] = number
+
+
+def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
+    """Classify old blocks without a stack by size: each gradient has a parameter, and with Adam two moments, as large.
 
     Changes `rule` in place. Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two
     are taken for parameters and the next four for moments; of those of 8 MiB the first, and the next two.
 
     Where FSDP reduces many gradients in one buffer, the optimizer's state has the parameters' sizes instead.
     """
-    older = np.flatnonzero((lives.born == BEFORE) & (rule == 0) & (lives.died == lives.died.max(initial=0)))
+    # What took the place of another block counts like a block that was always there.
+    was_there = ((lives.born == BEFORE) & (rule == 0)) | (chains.has_older & np.isin(rule, WEAK))
+    older = np.flatnonzero(was_there & (lives.died == lives.died.max(initial=0)))
     older = older[np.argsort(lives.size[older], kind="stable")]
     # Sorted by size, so that the n-th of its size is its position less that of the first one.
     size = lives.size[older]
@@ -195,7 +223,7 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column) -> None:
 
 
 def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
-    """Return for each size how many of the selected blocks have it, at the entry where these fill the most bytes."""
+    """Return, for each of `sizes`, how many selected blocks have it, at the entry where these have the most bytes."""
     rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)
     # Shifted by one: a block of entry -1 is alive before the first entry.

@@ -13,7 +13,7 @@ from analyzers.memory.replay.phases import Phase
 
 
 class Sign(StrEnum):
-    """A kind of code that a frame belongs to."""
+    """The kind of code that a frame belongs to, such as the optimizer, the autograd engine or a collective."""
 
     WORKSPACE = auto()
     ACCUMULATE = auto()
@@ -62,8 +62,9 @@ PATTERN = {
     Sign.BACKWARD: r" (_?run_backward|_engine_run_backward)$|torch/utils/checkpoint\.py (recompute_fn|unpack_hook)$",
     Sign.FORWARD: r" (forward|fwd|_call_impl)$|torch/nn/functional\.py (\w*loss\w*|cross_entropy)$"
     # What only models call, for stacks that end in C++; below the autograd engine it belongs to the backward pass.
-    r"|(^ aten|at::(_ops|native))::(linear|embedding|conv(olution|\dd)|matmul|\w+_norm|scaled_dot_product_attention"
-    r"|gelu|silu|relu|dropout|cross_entropy_loss)(::|$)",
+    r"|(^ aten|at::(_ops|native))::(linear|embedding|conv(olution|\dd)|matmul|scaled_dot_product_attention"
+    # Not linalg_vector_norm, with which gradients are clipped.
+    r"|(native_|fused_)?(layer|batch|group|instance|rms)_norm|gelu|silu|relu|dropout|cross_entropy_loss)(::|$)",
     Sign.INPUT: r"dataloader\.py| (get_(batch|input)\w*|collate\w*|pin_memory|next_batch)$",
 }
 
@@ -77,13 +78,13 @@ PHASE_OF_SIGN = {
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
-    """Return for each sign a flag per stack: whether any of its frames shows it."""
+    """Return, for each sign, a mask of the stacks in which any frame shows it."""
     texts = frame_texts(snapshot)
     return {sign: stacks_showing(snapshot, texts, re.compile(pattern)) for sign, pattern in PATTERN.items()}
 
 
 def frame_texts(snapshot: Snapshot) -> list[str]:
-    """Return each frame as `file name`, with forward slashes."""
+    """Return each distinct frame of a snapshot as `file name`, with forward slashes."""
     c = snapshot.columns
     return [
         f"{snapshot.text(int(file))} {snapshot.text(int(name))}".replace("\\", "/")
@@ -92,13 +93,13 @@ def frame_texts(snapshot: Snapshot) -> list[str]:
 
 
 def stacks_showing(snapshot: Snapshot, texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
-    """Return for each stack whether the text of any of its frames matches."""
+    """Return a mask of the stacks in which the text of any frame matches `pattern`; `texts` has each frame's text."""
     matches = np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
     return stacks_with_any(snapshot, matches)
 
 
 def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
-    """Return for each stack whether it has any of the flagged frames.
+    """Return a mask of the stacks that have any of the frames marked in `frames`.
 
     Counted by prefix sums over all frames of all stacks, so no stack is walked by itself.
     """
@@ -109,7 +110,7 @@ def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
 
 
 def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
-    """Return for each trace entry the training phase that its stack shows, as int8 codes of `Phase`."""
+    """Return, for each trace entry, the training phase that its stack shows, as int8 codes of `Phase`."""
     of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
     for sign, phase in PHASE_OF_SIGN.items():
         of_stack[signs[sign]] = phase

@@ -6,7 +6,7 @@ from analyzers.memory.findings.evidence import fact, in_words, innermost, larges
 from analyzers.memory.findings.remedies import advice, remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import figures, quantity, share, size, uncapitalised
+from analyzers.words import capitalised, figures, quantity, share, size, uncapitalised
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
@@ -20,7 +20,7 @@ CHECK_BATCH = (
 
 
 def oom_findings(device: Device) -> Iterator[Finding]:
-    """Yield the failure, and whether its cause is one step or one request that is too large."""
+    """Yield the finding of a failed allocation, and one more if its cause is one step or request that is too large."""
     oom = device.oom
     if oom is None:
         return
@@ -32,7 +32,7 @@ def oom_findings(device: Device) -> Iterator[Finding]:
 
 
 def oom_finding(device: Device, oom: Oom) -> Finding:
-    """Return the failure: what was requested, what was free, and what filled the memory."""
+    """Return the finding of a failed allocation: what was requested, what was free, and what filled the memory."""
     category, total = largest(oom.categories)
     where = f" in {innermost(oom.frames)}" if oom.frames else ""
     title = f"Out of memory: a request for {size(oom.requested_bytes)} failed{where}"
@@ -56,18 +56,21 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
 
 
 def abnormal_batch(oom: Oom) -> str:
-    """Return how many times larger the inputs of a failing step are, if that step alone needed so much; else empty."""
+    """Return, as text, how many times larger the inputs of a failing step are than usual.
+
+    Empty unless that step alone needed far more memory and its inputs are clearly larger.
+    """
     return figures(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
 
 
 def input_growth(oom: Oom) -> float:
-    """Return the inputs of the failing step in multiples of earlier ones; 0 where they are not clearly larger."""
+    """Return the size of the failing step's inputs as a multiple of earlier ones; 0 if not clearly larger."""
     now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
     return now / usual if usual and now >= LARGER_INPUTS_RATIO * usual else 0.0
 
 
 def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
-    """Yield the facts behind a failure."""
+    """Yield the evidence of a failed allocation."""
     category, total = largest(oom.categories)
     request = f"requested {size(oom.requested_bytes)}, free on the device {size(oom.device_free_bytes)}"
     yield fact(device, request, innermost(oom.frames))
@@ -84,7 +87,7 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
 
 
 def step_history(oom: Oom) -> str:
-    """Return how the failing step compares with those before it; empty where the trace has none."""
+    """Return, as a phrase, how the failing step compares with those before it; empty where the trace has none."""
     usual = size(oom.usual_peak_bytes)
     match oom.pattern:
         case OomPattern.GROWTH:
@@ -100,7 +103,7 @@ def step_history(oom: Oom) -> str:
 
 
 def larger_inputs(oom: Oom) -> str:
-    """Return by how much the inputs of the failing step are larger; empty where they are not."""
+    """Return, as a phrase, how much larger the inputs of the failing step are; empty where they are not."""
     growth = input_growth(oom)
     if not growth:
         return ""
@@ -109,7 +112,7 @@ def larger_inputs(oom: Oom) -> str:
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
-    """Return what is reserved and free in one pool, compared with the request."""
+    """Return, as a phrase, what is reserved and free in one pool, compared with the failed request."""
     too_small = free.largest_bytes < oom.requested_bytes
     return (
         f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {quantity(free.count, 'block')},"
@@ -118,14 +121,14 @@ def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
 
 
 def spike_finding(device: Device, oom: Oom) -> Finding:
-    """Return that the failing step needed far more than the steps before it."""
+    """Return the finding that the failing step needed far more memory than the steps before it."""
     wanted = oom.allocated_bytes + oom.requested_bytes
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
         title=f"The failing step needed at least {size(wanted)}, earlier steps {size(oom.usual_peak_bytes)} at most",
         why=f"{size(oom.allocated_bytes)} were already allocated when {size(oom.requested_bytes)} more were requested."
-        " Earlier steps fitted; this one differs, most often by a larger batch or longer sequences.",
+        f" {what_differs(oom)}",
         next=smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,
@@ -135,7 +138,7 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
 
 
 def large_request_finding(device: Device, oom: Oom) -> Finding:
-    """Return that the request that failed is large by itself."""
+    """Return the finding that the request that failed is large by itself."""
     part = share(oom.requested_bytes, oom.allocated_bytes)
     return Finding(
         id="memory.oom.spike",
@@ -151,16 +154,22 @@ def large_request_finding(device: Device, oom: Oom) -> Finding:
 
 
 def smaller_request(oom: Oom) -> str:
-    """Return how to make the failed request smaller."""
+    """Return what to do to make the failed request smaller."""
     where = innermost(oom.frames, "the failing operation")
     return (
-        f"Check the tensor shapes in {where}: limit the batch and the sequence length, or compute it in pieces."
-        f" Without this request the step would need {size(oom.requested_bytes)} less."
+        f"Limit the batch size and the sequence length, or compute the batch in smaller pieces. The request of"
+        f" {size(oom.requested_bytes)} failed in {where}: check the tensor shapes there."
     )
 
 
+def what_differs(oom: Oom) -> str:
+    """Return how the failing step differs from earlier ones, as far as it is known, as a sentence."""
+    inputs = larger_inputs(oom)
+    return f"{capitalised(inputs)}." if inputs else "Earlier steps fitted, so this one had larger inputs or kept more."
+
+
 def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
-    """Return the facts behind a spike or a large request."""
+    """Return the evidence of a step or a request that is too large."""
     inputs = larger_inputs(oom)
     request = fact(device, f"requested {size(oom.requested_bytes)} on top of {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]

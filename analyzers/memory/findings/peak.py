@@ -13,7 +13,7 @@ ACTIVATION_SHARE_AT_LEAST = 0.6
 
 
 def peak_findings(device: Device) -> Iterator[Finding]:
-    """Yield what is unusual about the peak, and whether activations dominate it."""
+    """Yield a finding for each unusual use of memory at the peak, and one if activations dominate it."""
     for use in device.unusual:
         match use.kind:
             case UnusualKind.LATE_STATE:
@@ -31,15 +31,15 @@ def peak_findings(device: Device) -> Iterator[Finding]:
 
 
 def activation_finding(device: Device, saving: Saving) -> Finding:
-    """Return that activations are most of the peak, and what checkpointing would free."""
+    """Return the finding that activations are most of the peak, with what checkpointing would free."""
     activations, peak = device.categories["activations"], device.peak_allocated_bytes
     return Finding(
         id="memory.activation_peak",
         severity=Severity.INFO,
         title=f"Activations are {share(activations, peak)} of peak allocated memory{on_rank(device)}",
         why=f"{size(activations)} of {size(peak)} are kept for the backward pass.",
-        next="If you need this memory, turn on activation checkpointing (activation_checkpoint.mode, or"
-        f" torch.utils.checkpoint): about {size(saving.frees_bytes)} of {size(saving.of_bytes)} would be freed"
+        next="If you need this memory, turn on activation checkpointing (torch.utils.checkpoint; in torchtitan"
+        f" activation_checkpoint.mode): about {size(saving.frees_bytes)} of {size(saving.of_bytes)} would be freed"
         f" ({saving.model}).",
         ranks=ranks_of(device),
         step=device.step,
@@ -49,7 +49,7 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
 
 
 def late_state_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return that the optimizer's state was only allocated in the first optimizer step."""
+    """Return the finding that the optimizer's state was only allocated in the first optimizer step."""
     return Finding(
         id="memory.late_state",
         severity=Severity.INFO,
@@ -67,7 +67,7 @@ def late_state_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def loss_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return that the loss is a large part of the peak."""
+    """Return the finding that the loss is a large part of the peak."""
     return Finding(
         id="memory.loss",
         severity=Severity.INFO,
@@ -91,7 +91,7 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def kept_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return that activations are still alive steps after their backward pass."""
+    """Return the finding that activations are still alive steps after their backward pass."""
     return Finding(
         id="memory.kept",
         severity=Severity.WARNING,
@@ -108,10 +108,10 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def on_rank(device: Device) -> str:
-    """Return ` on rank 3`; empty where the rank is not known."""
+    """Return the rank of a device as ` on rank 3`; empty where it is not known."""
     return "" if device.rank is None else f" on rank {device.rank}"
 
 
 def in_line(use: UnusualUse) -> str:
-    """Return ` in function (file:line)`; empty where the line is not known."""
+    """Return the line that allocated the memory as ` in function (file:line)`; empty where it is not known."""
     return f" in {innermost(use.frames)}" if use.frames else ""

@@ -9,15 +9,15 @@ from analyzers.memory.reading.job import job_of
 from analyzers.words import size
 
 # Settings are those of our trainer, which are torchtitan's; where plain PyTorch has a name of its own, it is given too.
-SHARD = "parallelism.data_parallel_shard_degree"
-BATCH, SEQUENCE = "training.local_batch_size", "training.seq_len"
+SHARD = "with FSDP; in torchtitan parallelism.data_parallel_shard_degree"
+BATCH, SEQUENCE = "in torchtitan training.local_batch_size", "training.seq_len"
 ADVICE = {
     "parameters": f"Shard the parameters over more ranks ({SHARD}), or use a smaller model",
     "gradients": f"Shard the gradients over more ranks ({SHARD}), or free them with"
     " optimizer.zero_grad(set_to_none=True)",
     "optimizer_state": f"Shard the optimizer state over more ranks ({SHARD}), or use an optimizer with less state",
-    "activations": 'Turn on activation checkpointing (activation_checkpoint.mode = "full", or'
-    f" torch.utils.checkpoint), or use a smaller batch ({BATCH}) or sequence ({SEQUENCE})",
+    "activations": "Turn on activation checkpointing (torch.utils.checkpoint; in torchtitan"
+    f' activation_checkpoint.mode = "full"), or use a smaller batch ({BATCH}) or sequence ({SEQUENCE})',
     "inputs": f"Use a smaller batch ({BATCH}), or move it to the device later",
     "temporary": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}), or compute the largest operation in pieces",
     "communication": "Gather fewer layers ahead (set_modules_to_forward_prefetch in FSDP2, limit_all_gathers in FSDP1)",
@@ -25,7 +25,7 @@ ADVICE = {
     "unknown": "Look at the stacks that allocated most of the memory at its peak (top_stacks)",
 }
 ADVICE_WHEN_RECOMPUTING = {
-    "selective": 'Recompute all activations (activation_checkpoint.mode = "full"), or use a smaller batch'
+    "selective": 'Recompute all activations (in torchtitan activation_checkpoint.mode = "full"), or use a smaller batch'
     f" ({BATCH}) or sequence ({SEQUENCE})",
     "full": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}): all activations are recomputed already",
 }
@@ -57,7 +57,10 @@ def remedy(device: Device, categories: Mapping[str, int]) -> str:
 
 
 def advice(device: Device, category: str) -> str:
-    """Return what helps against a category, without a full stop; of a job that recomputes already, what is left."""
+    """Return what helps against a category that fills the memory, without a full stop.
+
+    For activations of a job that recomputes some already, it is what remains to be done.
+    """
     job = job_of(Path(device.path)) if category == "activations" else None
     return ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]
 

@@ -47,7 +47,7 @@ RECORDER_KEYS: dict[str, type] = {
 
 
 class ActionNumbers(dict[str, int]):
-    """Numbers of actions; those of newer recorders are `Action.UNKNOWN`. A dict, as a million look-ups must be fast."""
+    """Numbers of actions by name; unknown names are `Action.UNKNOWN`. A dict, as a million look-ups must be fast."""
 
     def __missing__(self, _: object) -> int:
         return int(Action.UNKNOWN)
@@ -60,8 +60,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns of one snapshot and its `meta`; `snapshot.Snapshot` gives typed access to them.
 
     Raises:
-        InputError: It is not readable, or has not the structure of a snapshot.
-        HostileInput: It asks for more than data.
+        InputError: The file is not readable, or has not the structure of a snapshot.
+        HostileInput: The file asks for more than data.
     """
     tables = InternTables()
     entries = IncrementalReader(as_input_errors()(lambda trace: trace_columns(trace, tables)))
@@ -73,7 +73,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 @contextmanager
 def as_input_errors() -> Iterator[None]:
-    """Turn the exceptions that a wrong type causes into an error for the user."""
+    """Turn the exceptions that a value of a wrong type causes into an `InputError`."""
     try:
         yield
     except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
@@ -86,7 +86,7 @@ def as_input_errors() -> Iterator[None]:
 
 
 def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a file; of a pickle, trace entries become columns meanwhile."""
+    """Return the object in a file, a pickle or JSON; trace entries of a pickle are converted to columns meanwhile."""
     stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
     if magic(stream)[:1] == PICKLE_MAGIC:
         with entries.watch(stream) as watched:
@@ -98,12 +98,12 @@ def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
 
 
 def decompressed(file: IO[bytes]) -> IO[bytes]:
-    """Return a gzipped file as a stream; isal inflates several times as fast as the standard library."""
+    """Return a gzipped file as a decompressed stream; isal is several times as fast as the standard library."""
     return cast("IO[bytes]", igzip.open(file, "rb"))  # type: ignore[no-untyped-call]  # isal has no types
 
 
 def magic(stream: IO[bytes]) -> bytes:
-    """Return the first two bytes, and go back to the start."""
+    """Return the first two bytes of a stream, and go back to its start."""
     start = stream.read(2)
     stream.seek(0)
     return start
@@ -112,7 +112,7 @@ def magic(stream: IO[bytes]) -> bytes:
 def columns(
     snapshot: Any, tables: InternTables, entries: IncrementalReader
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return every column of a parsed snapshot, and its `meta`; its traces are emptied."""
+    """Return every column of a parsed snapshot, and its `meta`; the traces in `snapshot` are emptied."""
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot() gives the segments alone
         snapshot = {"segments": snapshot}
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
@@ -137,7 +137,9 @@ def columns(
 
 
 def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
-    """Refuse one list in several places, which would make a small file endless; recorders write each list once.
+    """Refuse a file in which one list is referred to twice, which would make a small file endless.
+
+    Recorders write each list once.
 
     Raises:
         HostileInput: A list occurs twice.
@@ -148,7 +150,7 @@ def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
 
 
 def refuse_oversized(table: Mapping[str, Column]) -> None:
-    """Refuse sizes whose sums would overflow int64.
+    """Refuse a file with sizes whose sums would overflow int64.
 
     Raises:
         HostileInput: A size is negative, or their sum is beyond any memory.
@@ -159,7 +161,7 @@ def refuse_oversized(table: Mapping[str, Column]) -> None:
 
 
 def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: object) -> Column:
-    """Return one key of every row as a column."""
+    """Return the value of `key` in every row as a column of type `kind`; `default` where a row lacks it."""
     try:
         return np.fromiter(map(itemgetter(key), rows), kind, len(rows))
     except KeyError:  # older torch, or an entry that lacks it: slower
@@ -167,7 +169,7 @@ def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: objec
 
 
 def entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dict[str, Column]:
-    """Return the columns of the entries of all devices, one device behind the other."""
+    """Return the columns of the trace entries of all devices, one device after the other."""
     # The empty trace gives the columns their types where there is no other.
     parts = [part for trace in [*traces, []] for part in entries.columns(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -192,7 +194,7 @@ def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Colum
 
 
 def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
-    """Return the categories and labels that a recorder wrote into the entries."""
+    """Return the columns `category` and `label` of trace entries, as our recorder tagged them."""
     if not any("category" in entry for entry in trace):
         return {"category": np.full(len(trace), UNTAGGED, np.int8), "label": np.zeros(len(trace), np.int32)}
     categories = (category_number(entry.get("category")) for entry in trace)
@@ -209,7 +211,7 @@ def category_number(name: object) -> int:
 
 
 def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Column]:
-    """Return one row per segment."""
+    """Return the columns of the segments, with one row each."""
     streams = column_of(segments, "stream", np.int64, 0)
     pools = [segment.get("segment_pool_id") or (0, 0) for segment in segments]
     return {
@@ -223,7 +225,7 @@ def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Co
 
 
 def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Column]:
-    """Return one row per block of any segment, free ones too."""
+    """Return the columns of the blocks of all segments, with one row each; free blocks too."""
     rows = list(blocks_of(segments))
     numbers = stacks.numbers([frames_of(block) for _, _, block in rows])
     return {
@@ -237,7 +239,10 @@ def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Colu
 
 
 def blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
-    """Yield segment row, address and block; torch 2.0 left the addresses out, so sizes are summed up."""
+    """Yield (row of the segment, address, block) of each block.
+
+    Torch 2.0 left the addresses out, so sizes are summed up from the start of the segment.
+    """
     for number, segment in enumerate(segments):
         address = segment.get("address", 0)
         for block in segment["blocks"]:
@@ -259,7 +264,7 @@ def frames_of(block: Row) -> RawFrames:
 
 
 def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str, Column]:
-    """Return one row per start or end of a `record_function` range."""
+    """Return the columns of the annotations, with one row per start or end of a `record_function` range."""
     return {
         "annotation_start": np.array([annotation.get("stage") == "START" for annotation in annotations], bool),
         "annotation_name": np.array([texts.number(row.get("name", "")) for row in annotations], np.int32),
@@ -269,7 +274,10 @@ def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str
 
 
 def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Column]:
-    """Return what our recorder wrote about blocks older than the trace: {address: [category, label]}."""
+    """Return the columns of the tags of blocks older than the trace, which our recorder wrote.
+
+    `blocks` maps the address to [category, label].
+    """
     rows = [(int(address), category_number(tag[0]), texts.number(tag[1] or "")) for address, tag in blocks.items()]
     return {
         "older_addr": np.array([row[0] for row in rows], np.uint64),
@@ -279,7 +287,7 @@ def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Colu
 
 
 def settings_of(snapshot: Row) -> dict[str, str]:
-    """Return the allocator's settings as text, nested ones as `outer.inner`."""
+    """Return the allocator's settings as texts by name; nested ones have the name `outer.inner`."""
     settings: dict[str, str] = {}
     for key, value in (snapshot.get("allocator_settings") or {}).items():
         nested = value.items() if isinstance(value, dict) else [("", value)]
@@ -290,12 +298,14 @@ def settings_of(snapshot: Row) -> dict[str, str]:
 
 
 def scalar_text(value: object) -> str:
-    """Return a scalar as text; of anything else only its type, as it may nest without end."""
-    return str(value)[:TEXT_AT_MOST] if isinstance(value, str | int | float | None) else f"({type(value).__name__})"
+    """Return a scalar as text; of anything else only the name of its type, as it may nest without end."""
+    if not isinstance(value, str | int | float | None):
+        return f"({type(value).__name__})"
+    return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode()
 
 
 def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
-    """Return for each device whether its ring buffer of entries lost the oldest; None where the file does not say.
+    """Return, for each device, whether its ring buffer of entries lost the oldest; None where that is not recorded.
 
     Newer recorders write it at the top or among the settings, once for all devices or device by device.
     """
@@ -307,5 +317,5 @@ def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
 
 
 def recorder_scalars(recorder: Row) -> dict[str, Any]:
-    """Return the scalars that our recorder wrote about the whole file, those of the right type."""
-    return {key: recorder[key] for key, kind in RECORDER_KEYS.items() if isinstance(recorder.get(key), kind)}
+    """Return the numbers and texts about the whole file that our recorder wrote, without those of a wrong type."""
+    return {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}

@@ -15,7 +15,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, activities, ex
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Collect no garbage inside: collections would scan the many live objects of a session again and again."""
+    """Pause Python's garbage collector inside: it would scan the many objects of a profiler session again and again."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -26,10 +26,10 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 class CpuHistory:
-    """Allocations of the last `window` whole steps and of the present one, with Python frames from the second on.
+    """Records CPU allocations of the last `window` complete steps and the current one, by a profiler session per step.
 
-    Only steps in a row are kept: what was freed in a step that was not recorded is not known. If `traces` are given,
-    the session of a traced step is exported as its trace too.
+    Python frames are recorded from the second step on. Only consecutive steps are kept, as frees in a step that was not
+    recorded are unknown. If `traces` are given, the session of a traced step is exported as its trace, too.
     """
 
     def __init__(self, hooks: TensorHooks, window: int, traces: TracePlan | None = None) -> None:
@@ -42,7 +42,7 @@ class CpuHistory:
         self._first = True
 
     def begin(self, step: int) -> None:
-        """Start the step's session; a session that an error left open is added first."""
+        """Start the profiler session of a step; one that an error left open is added first."""
         self.end()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         self._step = step
@@ -57,16 +57,18 @@ class CpuHistory:
         self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
 
     def skip(self) -> None:
-        """Leave a step out; what was recorded before it no longer holds."""
+        """Discard what was recorded, as the next step is not recorded."""
         self.end()
         self._blocks.forget()
         self._first = False
 
     def end(self) -> None:
-        """Stop the session and add what it has seen."""
+        """Stop the profiler session and add its allocations and frees."""
         if self._session is None:
             return
         self._step_span.close()
+        # While the hooks still take notes: what a script replaced in this step got none.
+        self._hooks.note_long_lived_tensors()
         self._hooks.stop()
         with garbage_collection_paused():
             self._session.stop()
@@ -79,7 +81,7 @@ class CpuHistory:
         gc.collect(0)  # sessions are full of cycles, and loops that switch the collector off would keep them all
 
     def snapshot(self) -> Snapshot:
-        """Return the live blocks and the history in PyTorch's schema."""
+        """Return the live blocks and their history in the schema of PyTorch's memory snapshots."""
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         return {
             "segments": segments(self._blocks),
@@ -89,7 +91,7 @@ class CpuHistory:
         }
 
     def details(self) -> Details:
-        """Return what is special about the snapshot of a CPU."""
+        """Return the additions to a snapshot that only a CPU has."""
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,

@@ -15,7 +15,7 @@ FREES = ("free_requested", "free_completed")
 
 
 class CudaHistory:
-    """PyTorch's own recording, which starts when this object is made, and the notes that say what the blocks are."""
+    """PyTorch's own history of CUDA allocations, recorded from now on, and notes that say what each block is for."""
 
     def __init__(self, hooks: TensorHooks) -> None:
         self.spans: list[Span] = []
@@ -25,19 +25,20 @@ class CudaHistory:
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
-        """Note again what outlives steps, as it may have other addresses now; PyTorch records by itself."""
-        for tensor, category, label in self._hooks.long_lived_tensors():
-            self._hooks.note_tensor(tensor, category, label)
+        """Note weights, gradients and optimizer state again, whose addresses may have changed."""
+        self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
         """Do nothing: PyTorch records every step."""
 
     def end(self) -> None:
-        """Keep the notes of the step; nothing is read from the device before a snapshot is due."""
+        """Keep the notes of the step. Nothing is read from the device before a snapshot is due."""
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
 
     def snapshot(self) -> Snapshot:
         """Return PyTorch's memory snapshot, with a category added to each allocation of its traces."""
+        # What a script replaced since the step began got no note.
+        self._hooks.note_long_lived_tensors()
         self.end()
         snapshot: Snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001
         for trace in snapshot["device_traces"]:
@@ -47,7 +48,7 @@ class CudaHistory:
         return snapshot
 
     def details(self) -> Details:
-        """Return what is special about the snapshot of a device."""
+        """Return the additions to a snapshot that only a device has."""
         free, total = torch.cuda.mem_get_info()
         return {
             "made_up_segments": False,
@@ -58,9 +59,9 @@ class CudaHistory:
 
 
 def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str]]:
-    """Give each alloc entry its category and label; returns those of blocks older than the trace, by address.
+    """Add category and label to each alloc entry of the trace; returns {address: [category, label]} of older blocks.
 
-    Entries and notes are merged by time: a note is about the block that lives at its address at that moment.
+    Entries and notes are merged by time: a note is about the block that is at its address at that moment.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
     events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)
@@ -78,7 +79,7 @@ def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str
 
 
 def time_of(event: TraceEntry | Note) -> int:
-    """Return the nanoseconds of an entry or a note.
+    """Return the time of a trace entry or a note in nanoseconds, by which they are merged.
 
     An entry has only microseconds. A note in the same microsecond is about a block that was just allocated or is about
     to be freed: so allocations count from the start of the microsecond and frees from its end.

@@ -2,13 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
@@ -30,7 +32,7 @@ class Removable(Protocol):
 
 
 class Note(NamedTuple):
-    """One fact at one time: the category of a storage, or, without an address, the module or phase that runs now."""
+    """One fact at one time: the category of the storage at `address`, or else the current module or phase."""
 
     time_ns: int
     address: int
@@ -42,18 +44,18 @@ MODULE, PHASE = "module", "phase"
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of the tensor on this rank, also of a DTensor."""
+    """Return this rank's part of a DTensor; any other tensor unchanged."""
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local
 
 
 def without_wrappers(name: str) -> str:
-    """Return a parameter's or module's name without the names of wrappers."""
+    """Return a parameter's or module's name without the parts that wrappers such as torch.compile add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
-    """Call `hook` whenever a gradient was accumulated; returns the hook's handle."""
+    """Call `hook` with the parameter whenever its gradient was accumulated; returns the hook's handle."""
     return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -65,17 +67,19 @@ class TensorHooks:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
         self.lost = 0
-        self._model, self._optimizer = model, optimizer
-        self._names: dict[torch.Tensor, str] = {
-            parameter: without_wrappers(name) for name, parameter in model.named_parameters()
-        }
+        self._model = model
+        # Weak, as a script may replace parameters and optimizers: what it dropped must not live on here.
+        self._optimizers = WeakSet[torch.optim.Optimizer]([optimizer] if optimizer else [])
+        self._names: MutableMapping[torch.Tensor, str] = WeakTensorKeyDictionary(
+            {parameter: without_wrappers(name) for name, parameter in model.named_parameters()}
+        )
         self._notes: deque[Note] = deque(maxlen=keep)
         self._modules: list[str] = []
         self._running = False
         self._handles: list[Removable] = [
             register_optimizer_step_post_hook(lambda opt, *_: self._note_optimizer_state(opt))
         ]
-        for parameter in self._names:
+        for parameter in model.parameters():
             if parameter.requires_grad:
                 self._handles.append(add_gradient_hook(parameter, self._note_gradient))
         for name, module in model.named_modules():
@@ -83,12 +87,12 @@ class TensorHooks:
 
     @contextmanager
     def note_saved_tensors(self) -> Iterator[None]:
-        """Note what autograd saves for the backward pass inside."""
+        """Note the tensors that autograd saves for the backward pass inside this context."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
             yield
 
     def start(self) -> None:
-        """Start to note which module makes which tensor."""
+        """Start noting which module each new tensor belongs to."""
         self._running = True
         self._modules.clear()
 
@@ -96,8 +100,13 @@ class TensorHooks:
         """Stop noting; the hooks stay registered."""
         self._running = False
 
+    def note_long_lived_tensors(self) -> None:
+        """Note the category of tensors that outlive a step: scripts may replace them without any hook being called."""
+        for tensor, category, label in self.long_lived_tensors():
+            self.note_tensor(tensor, category, label)
+
     def take_notes(self) -> list[Note]:
-        """Return the notes since the last call, in order of time."""
+        """Return the notes since the last call, in order of time, and forget them."""
         notes = list(self._notes)
         self._notes.clear()
         return notes
@@ -107,21 +116,26 @@ class TensorHooks:
         self._add(0, PHASE, name)
 
     def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:
-        """Note what a tensor is for."""
+        """Note the category `kind` and the label of a tensor's storage."""
         if self._running:
             with suppress(RuntimeError, NotImplementedError):  # subclasses without a storage
                 self._add(local_tensor(tensor).untyped_storage().data_ptr(), kind, label)
 
     def long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
-        """Yield (tensor, category, label) of all that outlives a step: weights, buffers, gradients, optimizer state."""
-        for parameter, name in self._names.items():
+        """Yield (tensor, category, label) of each tensor that outlives a step.
+
+        These are weights, buffers, gradients and optimizer state.
+        """
+        # Scripts put other tensors in the place of parameters: resized embeddings, loaded weights, new layers.
+        for full_name, parameter in self._model.named_parameters():
+            name = self._names.setdefault(parameter, without_wrappers(full_name))
             yield local_tensor(parameter), PARAMETERS, name
             if parameter.grad is not None:
                 yield local_tensor(parameter.grad), GRADIENTS, name
         for name, buffer in self._model.named_buffers():
             yield local_tensor(buffer), PARAMETERS, without_wrappers(name)
-        if self._optimizer:
-            yield from self._optimizer_state(self._optimizer)
+        for optimizer in self._optimizers:
+            yield from self._optimizer_state(optimizer)
 
     def close(self) -> None:
         """Remove all hooks."""
@@ -169,6 +183,7 @@ class TensorHooks:
             self.note_tensor(parameter.grad, GRADIENTS, self._names.get(parameter, ""))
 
     def _note_optimizer_state(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizers.add(optimizer)
         for tensor, kind, label in self._optimizer_state(optimizer):
             self.note_tensor(tensor, kind, label)
 

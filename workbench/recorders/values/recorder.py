@@ -37,19 +37,22 @@ OUTSIDE_BACKWARD = -1
 
 @dataclass(frozen=True)
 class Place:
-    """What the recorder must know of a rank's position in the mesh.
+    """What the value recorder must know of a rank's position in the mesh.
 
-    `copies` ranks have each parameter that is no DTensor. A gradient of an activation is that of the mean loss over
-    all ranks if it is multiplied by `loss_share`; None: such gradients are not recorded.
+    `copies` is the number of ranks that have the same copy of each parameter that is not a DTensor. A gradient of an
+    activation times `loss_share` is that of the mean loss over all ranks; None: such gradients are not recorded.
+    Activations inside modules with a name in `opaque` are not recorded, as ranks have copies of them, or terms of a
+    sum.
     """
 
     copies: int = 1
     loss_share: float | None = 1.0
     is_last_stage: bool = True
+    opaque: tuple[str, ...] = ()
 
 
 class ValueRecorder:
-    """Hooks on the parts of a model that a rank has; they record between the start and the end of a step."""
+    """Hooks on this rank's model parts that record sums over tensors, from the start to the end of each step."""
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
         self._models, self._place = models, place or Place()
@@ -60,7 +63,7 @@ class ValueRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record one step, and write its lines at the end, also if it fails."""
+        """Record one step inside, and write its lines at the end, also if the step fails."""
         self._rows.clear()
         self._recording = True
         for name, parameter in self._parameters():
@@ -72,13 +75,16 @@ class ValueRecorder:
             self._write(step)
 
     def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
-        """Record a batch of shape (B, T) that `copies` ranks share: the tokens, and each token with its label."""
+        """Record sums over a batch of shape (B, T): over the tokens, and over each token combined with its label.
+
+        `copies` is the number of ranks that have the same batch.
+        """
         if self._recording:
             self._add(DATA, "inputs", sums_of(inputs, copies=copies))
             self._add(DATA, "labels", sums_of(inputs * 1000 + labels, copies=copies))
 
     def gradients(self) -> None:
-        """Record the gradients of all parameters, which must be complete and not clipped."""
+        """Record sums over the gradients of all parameters; call it when these are complete and not yet clipped."""
         for name, parameter in self._parameters():
             if parameter.grad is not None:
                 self._add(GRADIENT, name, sums_of(parameter.grad, copies=self._place.copies))
@@ -98,6 +104,8 @@ class ValueRecorder:
         for name, module in model.named_modules():
             is_wrapper = hasattr(module, "_checkpoint_wrapped_module")
             is_whole = bool(name) or self._place.is_last_stage
+            if any(part in self._place.opaque for part in name.split(".")[:-1]):
+                continue
             # In a pipeline the parts that a rank lacks are identities.
             if is_whole and not is_wrapper and not isinstance(module, nn.Identity | nn.ModuleDict):
                 yield module.register_forward_hook(self._after_forward(without_wrappers(name) or WHOLE))
@@ -143,7 +151,7 @@ class ValueRecorder:
 
 
 def open_log(folder: Path) -> IO[str]:
-    """Return this rank's file, with its first line written."""
+    """Create this rank's file with its first line, and return it."""
     info = RankInfo.here()
     path = folder / "values" / f"rank_{info.rank}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

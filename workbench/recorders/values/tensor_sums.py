@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 
 class Sums(NamedTuple):
-    """Three sums over this rank's part of a tensor, on its device, and how many ranks have the same part."""
+    """Three sums over this rank's part of a tensor, and the number of ranks that have the same part."""
 
     values: Tensor
     """The sum, that of the absolute values, and that of the squares: (3,) float64."""
@@ -17,17 +17,23 @@ class Sums(NamedTuple):
 
 @torch.no_grad()
 def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
-    """Return the sums over `factor` times a tensor; `copies` ranks have the same if it is no DTensor."""
+    """Return the sums over `factor` times a tensor.
+
+    `copies` is the number of ranks that have the tensor; of a plain tensor all have the same values. A DTensor on a
+    smaller mesh exists on several meshes: as often as its ranks go into `copies`.
+    """
     if isinstance(tensor, DTensor):
+        meshes = max(copies // tensor.device_mesh.size(), 1)
         tensor, copies = own_part(tensor)
+        copies *= meshes
     values = tensor.detach().double() * factor
     return Sums(torch.stack((values.sum(), values.abs().sum(), values.square().sum())), copies)
 
 
 def own_part(tensor: DTensor) -> tuple[Tensor, int]:
-    """Return this rank's part of a tensor, and how many ranks of its mesh have the same part.
+    """Return this rank's part of a DTensor, and how many ranks of its mesh have the same part.
 
-    Sums that are still to be added up over ranks are, which is a collective.
+    Partial sums are reduced first, which is a collective.
     """
     if any(placement.is_partial() for placement in tensor.placements):
         placements = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]

@@ -1,0 +1,153 @@
+"""Give blocks the category of those whose place they took: scripts replace weights, gradients and optimizer state.
+
+Worked example: `p.data = p.data * 0.999` after each step. A new block N of the parameter's size is allocated, then the
+old one O is freed, and both outlive a phase of training. So O was replaced by N, N in the next step by another one, and
+all of them are one tensor of the script: they form a chain. If the rules know what one of them is, they all are that.
+
+Where state is moved away and back, the old block is freed first, and the new one comes later.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzers.columns import Column, Integers, Mask
+from analyzers.memory.reading.schema import Category
+from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
+from analyzers.memory.replay.phases import Phase, PhaseTimeline
+
+LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
+"""What scripts replace as a whole."""
+LOOK_BACK = 32
+"""So many of the last allocations of the same size and span are looked at."""
+EVENTS_AT_MOST = 500_000
+"""More allocations and frees of such blocks are not looked at: a guess is not worth seconds."""
+
+
+class Event(NamedTuple):
+    """The allocation or the free of the block in row `row`, at an entry in interval number `span` of the phases."""
+
+    entry: int
+    row: int
+    is_free: bool
+    span: int
+
+
+class Replacements:
+    """The pairs of blocks of which the newer one took the place of the older one.
+
+    `older` and `newer` are rows of `Lifetimes`, one pair each, in the order of the frees of the older ones. `open_rows`
+    masks the blocks whose category is not certain yet.
+    """
+
+    def __init__(self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> None:
+        self._lives, self._phases = lives, phases
+        pairs = list(replacements(lives, phases, category, open_rows))
+        self.older, self.newer = (np.array([pair[k] for pair in pairs], np.int64) for k in range(2))
+
+    def spread(self, category: Column, open_rows: Mask) -> Integers:
+        """Return the category that each block inherits from the blocks it replaced or that replaced it; -1 without one.
+
+        Only blocks in `open_rows` inherit, and only from blocks that are not.
+        """
+        known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
+        inherited = known.copy()
+        # Pairs are in order of time, so that once forward and once backward reaches all of a chain.
+        for one, other in (*self._pairs(), *((new, old) for old, new in reversed(list(self._pairs())))):
+            if inherited[other] < 0 <= inherited[one] and self._may_be(other, int(inherited[one])):
+                inherited[other] = inherited[one]
+        return np.where(known < 0, inherited, -1)
+
+    @property
+    def has_older(self) -> Mask:
+        """A mask of the blocks that took the place of an older one."""
+        found = np.zeros(len(self._lives.born), bool)
+        found[self.newer] = True
+        return found
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        return zip(self.older.tolist(), self.newer.tolist(), strict=True)
+
+    def _may_be(self, row: int, category: int) -> bool:
+        """Return whether a block can be of a category, which a gradient that outlives the next backward pass cannot."""
+        next_backward = self._phases.next(Phase.BACKWARD, self._lives.born[[row]])[0]
+        return category != Category.GRADIENTS or bool(self._lives.died[row] <= next_backward)
+
+
+def replacements(
+    lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask
+) -> Iterator[tuple[int, int]]:
+    """Yield (older, newer) rows of the blocks of one size of which the newer took the place of the older."""
+    rows = candidates(lives, phases, category, open_rows)
+    order = np.argsort(lives.size[rows], kind="stable")
+    ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
+    for same_size in np.split(rows[order], ends[:-1]):
+        yield from pair_up(lives, category, events_of(lives, phases, same_size), open_rows)
+
+
+def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
+    """Return the rows of the blocks that may replace each other, or be replaced, by category, lifetime and size.
+
+    They are of a lasting category, or open ones that outlive a phase, where a block that goes and one that comes have
+    the same size. Empty if there are too many.
+    """
+    born, died = lives.born, np.minimum(lives.died, phases.count - 1)
+    outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))
+    lasting = np.isin(category, LASTING) & ~open_rows
+    may_go = (lives.died < phases.count) & (lasting | (outlives & open_rows & (born == BEFORE)))
+    may_come = outlives & (born != BEFORE) & (open_rows | lasting)
+    rows = np.flatnonzero(lasting | (outlives & open_rows))
+    # A size that only goes or only comes cannot make a pair.
+    both = np.intersect1d(lives.size[may_go], lives.size[may_come & open_rows])
+    both = np.union1d(both, np.intersect1d(lives.size[may_go & open_rows], lives.size[may_come]))
+    rows = rows[np.isin(lives.size[rows], both) & (lives.size[rows] > 0)]
+    return rows if len(rows) <= EVENTS_AT_MOST else rows[:0]
+
+
+def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[Event]:
+    """Return the allocations and frees of the blocks in `rows` that are in the trace, in order of time."""
+    born, died = rows[lives.born[rows] != BEFORE], rows[lives.died[rows] < phases.count]
+    entries = np.concatenate([lives.born[born], lives.died[died]])
+    is_free = np.arange(len(entries)) >= len(born)
+    order = np.argsort(entries, kind="stable")
+    columns = (entries, np.concatenate([born, died]), is_free, phases.span(entries))
+    return [Event(*values) for values in zip(*(column[order].tolist() for column in columns), strict=True)]
+
+
+def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
+    """Yield (older, newer) rows among blocks of one size, from their allocations and frees.
+
+    A freed block was replaced by the last one allocated before in the same interval of a phase. Weights and optimizer
+    state that were freed without such a block are replaced by the next one that is allocated.
+    """
+    new: list[Event] = []
+    moved_away = deque[int]()
+    returns = {event.row for event in events if may_return(category, open_rows, event.row)}
+    span = -1
+    for event in events:
+        # What was allocated in an earlier phase is in use: it takes no place.
+        if event.span != span:
+            new, span = [], event.span
+        if not event.is_free:
+            if moved_away and open_rows[event.row]:
+                returns.add(event.row)
+                yield moved_away.popleft(), event.row
+            else:
+                new.append(event)
+        elif fitting := [one for one in new[-LOOK_BACK:] if may_replace(lives, open_rows, event.row, one)]:
+            new.remove(fitting[-1])
+            yield event.row, fitting[-1].row
+        elif event.row in returns:
+            moved_away.append(event.row)
+
+
+def may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> bool:
+    """Return whether block `newer` was allocated after `older`, and the category of one of the two is not certain."""
+    return bool(lives.born[older] < newer.entry and (open_rows[older] or open_rows[newer.row]))
+
+
+def may_return(category: Column, open_rows: Mask, row: int) -> bool:
+    """Return whether a block is known to be of a category that scripts move away and back: weights, optimizer state."""
+    return not open_rows[row] and category[row] in (Category.PARAMETERS, Category.OPTIMIZER_STATE)
