@@ -19,12 +19,17 @@ from analyzers.traces.reading.trace import Trace
 READER = "analyzers.traces.digest"
 """The module that `analyzers.store` runs in a limited child; named here, so that a cached trace imports none of it."""
 
+COVERED_AT_LEAST = 0.9
+"""Part of the time of products that counted operators must have launched, for a utilisation to mean anything."""
 MOMENTS = ("start", "end", "since")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One account of one file as a participant in collectives; times are Unix nanoseconds of its own clock."""
+    """One account (a device, or the host) of one trace, as used when ranks are compared.
+
+    Times are Unix nanoseconds of its own clock. `number` is the account's index in the file.
+    """
 
     artefact: Artefact
     trace: Trace
@@ -33,31 +38,31 @@ class Recording:
 
     @property
     def rank(self) -> int | None:
-        """The rank, None where neither the file nor its name says it."""
+        """The rank; None where neither the file nor its name says it."""
         return self.account.rank
 
     @property
     def base(self) -> int:
-        """Unix ns of the file's own time 0."""
+        """The Unix time in ns of the file's own time 0."""
         return int(self.trace.header.get("base_ns", 0))
 
     @property
     def problems(self) -> list[Problem]:
-        """What limits the meaning of the account's numbers."""
+        """The problems of the file and its events that limit what the account's numbers mean."""
         return msgspec.convert(self.trace.columns.meta["account_problems"][self.number], list[Problem])
 
     @cached_property
     def rows(self) -> Integers:
-        """Rows of the `meet_` columns that belong to this account."""
+        """The rows of this account in the `meet_` columns."""
         return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
 
     def column(self, name: str) -> Integers:
-        """Return a column of `answers.between_collectives` for this account; moments are Unix ns."""
+        """Return the column `meet_{name}` of this account (see `answers.between_collectives`); moments are Unix ns."""
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values
 
     def texts(self, name: str) -> list[str]:
-        """Return a column that holds numbers of texts, as the texts."""
+        """Return a column whose values are numbers of texts, as those texts."""
         return [self.trace.names[i] for i in self.column(name).tolist()]
 
     @cached_property
@@ -78,7 +83,7 @@ def open_trace(path: Path, options: store.Options | None = None) -> Trace:
 def load(
     artefacts: Sequence[Artefact], options: store.Options
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
-    """Return the recordings of all files, and the files that cannot be read with the error of each."""
+    """Return the recordings in all files, and each file that cannot be read with its error."""
     loaded = store.load_many([[artefact.path] for artefact in artefacts], READER, options)
     recordings, failures = list[Recording](), []
     for artefact, columns in zip(artefacts, loaded, strict=True):
@@ -112,6 +117,8 @@ def with_utilisation(account: RankTrace, peak_flops_per_s: float | None) -> Rank
     peak = peak_flops_per_s or account.peak_flops_per_s
     if not peak or not account.flops:
         return account
+    if account.flops_coverage is not None and account.flops_coverage < COVERED_AT_LEAST:
+        return msgspec.structs.replace(account, peak_flops_per_s=peak)
     hfu = account.flops_per_s / peak
     mfu = hfu * (1 - account.recomputed_flops / account.flops)
     return msgspec.structs.replace(account, peak_flops_per_s=peak, mfu=round(mfu, 6), hfu=round(hfu, 6))

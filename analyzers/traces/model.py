@@ -6,6 +6,7 @@ Times are integer nanoseconds. Unless a field is called a sum, what overlaps cou
 import msgspec
 
 from analyzers.traces.memory_model import DeviceMemory
+from analyzers.traces.opportunity_model import Opportunity
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +113,7 @@ class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """How many kernels of one stream were launched and had not begun.
+    """The number of kernels of one stream that were launched and had not started.
 
     `full_ns` is the time in which they were more than 1000: at about that number a launching call waits for room.
     """
@@ -262,7 +263,10 @@ class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels that follow each other on a stream `count` times in the same order; `total_ns` sums their durations."""
+    """A sequence of kernels that occurs `count` times on a stream in the same order.
+
+    `total_ns` sums their durations.
+    """
 
     names: list[str]
     count: int
@@ -287,13 +291,16 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """The account of one device of one file; without device work that of the host (`device` null, `source` "cpu").
+    """The answers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
 
     The four kinds of idle time add up to `idle_ns`: `host` until the next launching call returned, `dependency` where
     the next kernel had been launched before the device became idle, `launch` the usual latency after the call,
     `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication during which a kernel that
     was launched already waited for the communication to end. `mfu` and `hfu` are model and hardware FLOP utilisation
-    (1.0: the peak), null where shapes or the peak are not known. `device_memory` is empty unless allocations were
+    (1.0: the peak), null where shapes or the peak are not known, or where the counted operators launched less than 90 %
+    of the time of products (`flops_coverage`). The peak is that of `peak_arithmetic`, the number format of most
+    operations. `opportunities` are what its steps could do without, those of at least 2 % of a step. `python_stacks`
+    says whether Python calls were recorded, which slows the host. `device_memory` is empty unless allocations were
     recorded (`profile_memory`); a file's first account also holds the memory of its host.
     """
 
@@ -346,7 +353,11 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     recomputed_flops: int
     flops_per_s: float
     peak_flops_per_s: float | None
+    peak_arithmetic: str = ""
+    flops_coverage: float | None = None
     mfu: float | None = None
     hfu: float | None = None
+    opportunities: list[Opportunity] = []
+    python_stacks: bool = False
     device_memory: list[DeviceMemory] = []
     problems: list[str]

@@ -21,13 +21,17 @@ from analyzers.traces.across.rank_waits import (
     summed_waits,
 )
 from analyzers.traces.across.stragglers import Straggler, late_ranks
+from analyzers.traces.across.what_if import WhatIf
 from analyzers.traces.findings.findings import time_findings
 from analyzers.traces.findings.memory import memory_findings
+from analyzers.traces.findings.opportunities import advices, opportunity_findings
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
 from analyzers.traces.model import CriticalPart, RankTrace
+from analyzers.traces.opportunities.imbalance import imbalances, without_waiting
+from analyzers.traces.opportunity_model import Advice
 from analyzers.traces.reading.trace import NO_STEP
 
 SCHEMA = "workbench.trace/1"
@@ -36,19 +40,22 @@ SCHEMA = "workbench.trace/1"
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """The `data` of a trace report.
 
-    All but `ranks` and `critical` need collectives that several ranks recorded, and are empty without them. `waits` and
-    `stragglers` cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting) and `clocks` the
-    recordings at the last step. `critical` covers the last profiled step of the first of `ranks`; it is empty unless
-    `with_critical_path` filled it in.
+    `opportunities` are those of the rank that has most of each kind; all but these, `ranks` and `critical` need
+    collectives that several ranks recorded, and are empty without them. `waits` and `stragglers` cover all recordings;
+    `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs` those at the last step.
+    `critical` covers the last profiled step of the first of `ranks`; it is empty unless `with_critical_path` filled it
+    in.
     """
 
     ranks: list[RankTrace]
+    opportunities: list[Advice] = []
     waits: list[RankWaits]
     stragglers: list[Straggler]
     groups: list[GroupWaits]
     axes: list[AxisWaits]
     meetings: list[CollectiveWait]
     clocks: list[Clock]
+    what_ifs: list[WhatIf] = []
     critical: list[CriticalPart] = []
 
 
@@ -86,6 +93,10 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
     longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
     findings += [finding for recording in longest_first for finding in account_findings(recording)]
+    shared = [without_waiting(account, waits) for account in accounts]
+    rows = advices(shared, imbalances(accounts, stragglers))
+    host_bound = any(finding.id == "trace.host_bound" for finding in findings)
+    findings += opportunity_findings(rows, host_bound)
     sources = {account.rank: account.path for account in accounts if account.rank is not None}
     findings = ranked(merged(findings + list(straggler_findings(stragglers, waits, sources))))
     clocks = comparisons[-1].clocks if comparisons else []
@@ -93,9 +104,9 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         schema=SCHEMA,
         version=tool_version(),
         inputs=[artefact.as_input() for artefact in inputs],
-        verdict=verdict(accounts, findings, clocks),
+        verdict=verdict(accounts, findings, clocks, rows),
         findings=findings,
-        data=trace_data(accounts, comparisons, waits, stragglers),
+        data=trace_data(accounts, comparisons, waits, stragglers, rows),
     )
 
 
@@ -104,17 +115,20 @@ def trace_data(
     comparisons: Sequence[RankComparison],
     waits: list[RankWaits],
     stragglers: list[Straggler],
+    opportunities: list[Advice],
 ) -> TraceData:
-    """Return the tables of a report; groups, meetings and clocks are those of the last step that was recorded."""
+    """Return the tables of a report; groups, waits of collectives and clocks are those of the last recorded step."""
     last = comparisons[-1] if comparisons else None
     return TraceData(
         ranks=accounts,
+        opportunities=opportunities,
         waits=waits,
         stragglers=stragglers,
         groups=last.groups if last else [],
         axes=axis_waits(last.groups) if last else [],
         meetings=last.longest_waits if last else [],
         clocks=last.clocks if last else [],
+        what_ifs=last.what_ifs if last else [],
     )
 
 
@@ -137,7 +151,9 @@ def with_critical_path(report: Report[TraceData], options: store.Options | None 
 
 
 def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[CriticalPart]:
-    """Return the parts of an account's last step along its critical path; of the whole recording if it has no steps.
+    """Return the critical path of an account's last step, summed by kind and name.
+
+    Without step marks it is that of the whole recording.
 
     Raises:
         InputError: The account's file can no longer be read.
@@ -167,7 +183,7 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
 
 
 def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
-    """Return the comparison of the ranks at each recorded step of the run, in order, where there is one."""
+    """Return the comparison of ranks at each recorded step of the run in order, leaving out steps without one."""
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:
         # Files outside an `iteration_N` folder name no step: they belong together.

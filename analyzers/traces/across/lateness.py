@@ -20,13 +20,16 @@ from analyzers.traces.reading.trace import NO_STEP
 
 @dataclass(frozen=True)
 class Lateness:
-    """Matched collectives on one clock; columns have a row for each rank of each collective and are in ns."""
+    """The arrival times and waiting of ranks at matched collectives, on one clock.
+
+    Arrays have an entry for each row of `matched` (one per collective and rank) unless they say otherwise; all in ns.
+    """
 
     matched: MatchedCollectives
     clocks: Sequence[Clock]
 
     def on_first_clock(self, name: str) -> Integers:
-        """Return a column of moments as the first rank's clock showed them (Unix ns)."""
+        """Return a column of times (`start`, `end`, `since`) converted to the first rank's clock, in Unix ns."""
         shown = self.matched.column(name)
         ahead = np.zeros(len(shown), np.int64)
         for index, clock in enumerate(self.clocks):
@@ -35,7 +38,7 @@ class Lateness:
         return shown - ahead
 
     def in_order(self) -> "Lateness":
-        """Return the same with the collectives in the order in which they ended, which only a common clock can say."""
+        """Return a copy with the collectives numbered in the order of their ends, which only a common clock shows."""
         return Lateness(self.matched.sorted_by(self.median(self.end)), self.clocks)
 
     @cached_property
@@ -48,24 +51,24 @@ class Lateness:
 
     @cached_property
     def last_arrival(self) -> Integers:
-        """For each collective the arrival of the last rank."""
+        """The arrival of the last rank at each collective (one entry per collective)."""
         return np.maximum.reduceat(self.arrival, self.matched.first_row)
 
     @cached_property
     def wait(self) -> Integers:
-        """How long each rank waited for the last one, at most until its own end."""
+        """The ns that each row's rank waited for the last one to arrive, at most until its own end."""
         duration = self.matched.column("end") - self.matched.column("start")
         wait: Integers = np.clip(self.last_arrival[self.matched.collective] - self.arrival, 0, duration)
         return wait
 
     @cached_property
     def transfer(self) -> Integers:
-        """For each collective its duration without waiting: from the last arrival to the median of the ends."""
+        """The ns from the last arrival to the median end of each collective: its duration without waiting."""
         return (self.median(self.end) - self.last_arrival).clip(min=0)
 
     @cached_property
     def lateness(self) -> Integers:
-        """The ns by which each row's rank arrived after the median rank of its collective; negative if earlier.
+        """The ns by which each row's rank arrived after the median rank of its collective.
 
         Negative if it arrived earlier.
         """
@@ -73,19 +76,19 @@ class Lateness:
 
     @cached_property
     def last_row(self) -> Integers:
-        """For each collective the row of the rank that arrived last."""
+        """The row of the rank that arrived last at each collective (one entry per collective)."""
         order = np.lexsort((self.arrival, self.matched.collective))
         last: Integers = order[np.append(self.matched.first_row[1:], len(order)) - 1]
         return last
 
     def median(self, values: Integers) -> Integers:
-        """Return the (lower) median of each collective's ranks."""
+        """Return, for each collective, the lower median of its ranks' values; `values` has an entry per row."""
         order = np.lexsort((values, self.matched.collective))
         median: Integers = values[order[self.matched.first_row + (self.matched.size - 1) // 2]]
         return median
 
     def beyond_others(self, values: Integers) -> Integers:
-        """Return each rank's value less the (lower) median of the other ranks in its collective.
+        """Return each row's value minus the lower median of the other ranks' values in its collective.
 
         The rank itself is left out of the median, else of two ranks one would be measured against itself.
         """
@@ -99,17 +102,20 @@ class Lateness:
         return values - values[other]
 
     def excess(self, name: str = "work_ns") -> Integers:
-        """Return what each rank did more than the others before each collective, by one of `MEASURES`."""
+        """Return the ns of work that each row's rank did more than the others before its collective.
+
+        `name` is the column that is compared, one of `MEASURES`.
+        """
         return self.beyond_others(self.matched.column(name))
 
     def sum_by_rank(self, values: Integers) -> Integers:
-        """Return the sum of each rank over all collectives."""
+        """Return the sum of each rank's values over all collectives; `values` has an entry per row."""
         total = np.zeros(len(self.matched.ranks), np.int64)
         np.add.at(total, self.matched.rank_index, values)
         return total
 
     def excess_by_step(self) -> Integers:
-        """Return [rank, step]: what each rank did more than the others in each recorded step."""
+        """Return int64[rank, step]: the ns of work that each rank did more than the others in each recorded step."""
         step = self.matched.column("step")
         inside = step != NO_STEP
         numbers, column = np.unique(step[inside], return_inverse=True)
@@ -118,38 +124,40 @@ class Lateness:
         return total
 
     def excess_by_measure(self) -> dict[str, Integers]:
-        """Return, for each of `MEASURES`, what each rank had more of than the others, summed over all collectives."""
+        """Return, for each of `MEASURES`, the ns that each rank had more of than the others over all collectives."""
         return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The matched collectives played again with other amounts of work between them: the what-if of a straggler.
+    """A simulation of the matched collectives with other amounts of work between them, for what-if questions.
 
     Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. Played as recorded they take 4 * 71 ms =
-    284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. Playing
-    is needed because excess does not add up to time: where another rank is nearly as late, little is saved.
+    284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. Playing is
+    needed because excess does not add up to time: where another rank is nearly as late, little is saved.
     """
 
     lateness: Lateness
 
     @cached_property
     def begin(self) -> Integers:
-        """When each rank's work for its first collective began."""
+        """The moment when each rank's work for its first collective began (Unix ns)."""
         first = np.unique(self.lateness.matched.rank_index, return_index=True)[1]
         return self.lateness.on_first_clock("since")[first]
 
     @cached_property
     def blocked(self) -> Mask:
-        """Whether a rank stood still for the collective."""
+        """A mask of the rows whose rank did no work until the collective ended, at least for a while."""
         return self.lateness.matched.column("blocked_ns") > 0
 
-    def duration(self, work: Integers, overlap: Integers) -> int:
-        """Return the ns from the first beginning to the end of the last collective, with this work in each row.
+    def duration(self, work: Integers, overlap: Integers, transfer: Integers | None = None) -> int:
+        """Return the ns from the first begin of work to the end of the last collective, if each row took this time.
 
-        A rank goes on beside a collective for `overlap`, then stands still until its end where it did so when recorded,
-        and arrives at the next collective after the rest of its work. Transfers stay as long as they were.
+        `work` is the work before the collective. A rank continues beside a collective for `overlap`, then does nothing
+        until its end where it did so when recorded, and arrives at the next collective after the rest of its work.
+        `transfer` has the duration of each collective after its last arrival (default: as recorded).
         """
+        transfer = self.lateness.transfer if transfer is None else transfer
         matched, clock = self.lateness.matched, self.begin.copy()
         done_beside, finished = np.zeros(len(clock), np.int64), clock.copy()
         bounds = np.append(matched.first_row, len(matched.collective))
@@ -157,7 +165,7 @@ class Replay:
             rows = slice(bounds[collective], bounds[collective + 1])
             ranks = matched.rank_index[rows]
             arrival = clock[ranks] + np.maximum(work[rows] - done_beside[ranks], 0)
-            ends = int(arrival.max() + self.lateness.transfer[collective])
+            ends = int(arrival.max() + transfer[collective])
             went_on = arrival + overlap[rows]
             clock[ranks] = np.where(self.blocked[rows], np.maximum(went_on, ends), went_on)
             done_beside[ranks] = overlap[rows]
@@ -166,7 +174,7 @@ class Replay:
 
 
 def savings(lateness: Lateness) -> tuple[int, list[int]]:
-    """Return (ns that the collectives take, for each rank the ns saved if its work took as long as the others').
+    """Return the ns that all collectives take, and for each rank the ns saved if its work took as long as the others'.
 
     Both come from a replay, so that they compare: the recorded duration also holds what no rank's work explains.
     """

@@ -37,7 +37,10 @@ class Key(NamedTuple):
 
 
 def kinds_of(recording: Recording) -> list[Key]:
-    """Return group with members, name and elements of each collective: what two must share to be the same one."""
+    """Return a key for each collective of a recording with what it must share with another rank's to be the same one.
+
+    These are process group with members, name and number of elements.
+    """
     # On a host the sizes are known only where shapes were recorded, which need not be so on every rank.
     on_device = recording.account.device is not None
     groups = recording.group_ranks
@@ -46,7 +49,10 @@ def kinds_of(recording: Recording) -> list[Key]:
 
 
 def keys_of(recording: Recording) -> list[Key]:
-    """Return the key of each collective of a recording: by its number in the group, else by its order in the step."""
+    """Return the key of each collective of a recording.
+
+    It contains the sequence number in the process group, or else the collective's order within the step.
+    """
     count = defaultdict[tuple[Key, int], int](int)
     keys = []
     columns = zip(
@@ -64,10 +70,10 @@ def keys_of(recording: Recording) -> list[Key]:
 
 @dataclass(frozen=True)
 class MatchedCollectives:
-    """Collectives that several ranks recorded: a row for each rank of each, sorted by collective, then by rank.
+    """Collectives that several ranks recorded: a row per collective and rank, sorted by collective, then by rank.
 
-    `position`: where the row stands among the collectives of its own recording; `rank_index`: the index of its rank in
-    `ranks`; `collective`: its number, from 0. Two collectives of three ranks make six rows.
+    `position` is the row's index among the collectives of its own recording, `rank_index` the index of its rank in
+    `ranks`, and `collective` the collective's number, from 0. Two collectives of three ranks make six rows.
     """
 
     recordings: Sequence[Recording]
@@ -81,7 +87,7 @@ class MatchedCollectives:
 
     @cached_property
     def first_row(self) -> Integers:
-        """The row at which each collective begins."""
+        """The first row of each collective."""
         return np.flatnonzero(np.diff(self.collective, prepend=-1))
 
     @property
@@ -90,23 +96,23 @@ class MatchedCollectives:
 
     @cached_property
     def size(self) -> Integers:
-        """How many ranks each collective has."""
+        """The number of ranks in each collective."""
         return np.diff(np.append(self.first_row, len(self.collective)))
 
     def sorted_by(self, moment: Column) -> "MatchedCollectives":
-        """Return the collectives renumbered in the order of one moment of each."""
+        """Return the collectives renumbered in ascending order of `moment`, which has a value per collective."""
         number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.collective]
         order = np.lexsort((self.rank_index, number))
         return MatchedCollectives(self.recordings, self.position[order], self.rank_index[order], number[order])
 
     def column(self, name: str) -> Integers:
-        """Return a column of `between_collectives` for every row."""
+        """Return a column of `between_collectives`, such as `start`, with a value for each row."""
         parts = [recording.column(name) for recording in self.recordings]
         offset = np.cumsum([0, *(len(part) for part in parts)])
         return np.concatenate([*parts, np.zeros(0, np.int64)])[offset[self.rank_index] + self.position]
 
     def text(self, row: int, name: str) -> str:
-        """Return a text of one row: its `name`, `group` or `dtype`."""
+        """Return the `name`, `group` or `dtype` of one row, as text."""
         recording = self.recordings[self.rank_index[row]]
         number = recording.trace.columns[f"meet_{name}"][recording.rows[self.position[row]]]
         return str(recording.trace.names[number])
@@ -117,7 +123,7 @@ Members = list[tuple[int, int]]
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
-    """Return the collectives that all their recorded members took part in; None where there are none.
+    """Return the collectives that all of their members with a recording took part in; None where there are none.
 
     Outside marked steps a recording's first collective is left out, as recordings begin at different moments.
     """
@@ -139,7 +145,10 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
 
 
 def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
-    """Yield (end on one rank in Unix ns, members) of each collective that every recorded member has."""
+    """Yield (end, members) of each collective that every recorded member has; the end is that on one rank, in Unix ns.
+
+    `keys` are the keys of the collectives of each recording in `known`.
+    """
     members_of = defaultdict[Key, Members](list)
     for rank, rank_keys in enumerate(keys):
         for position, key in enumerate(rank_keys):
@@ -155,34 +164,41 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
 
 
 def counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
-    """Return the keys of a recording with `order` counted as in the reference, which may have begun earlier or later.
+    """Return the keys of a recording with `order` counted as in `reference`, which may have begun at another time.
 
     Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and recorded 4 to 20. Counted from its own
     start, rank 1's first one has order 1; it ends when rank 0's fourth ends, so 3 is added to the order of each.
     """
-    by_kind = defaultdict[Key, list[int]](list)
-    for position, kind in enumerate(kinds_of(recording)):
-        by_kind[kind].append(position)
-    counted, reference_kinds = list(keys), kinds_of(reference)
-    for kind, positions in by_kind.items():
-        same_kind = [position for position, other in enumerate(reference_kinds) if other == kind]
-        missed = best_shift(reference.column("end")[same_kind], recording.column("end")[positions])
+    counted, in_reference = list(keys), positions_by_kind(reference)
+    reference_ends, ends = reference.column("end"), recording.column("end")
+    for kind, positions in positions_by_kind(recording).items():
+        missed = best_shift(reference_ends[in_reference.get(kind, [])], ends[positions])
         for order, position in enumerate(positions, 1):
             if keys[position].sequence == NO_NUMBER:
                 counted[position] = keys[position]._replace(order=order + missed)
     return counted
 
 
-def best_shift(ends: Integers, others: Integers) -> int:
-    """Return how many of `ends` (ns) came before the first of `others`, by how closely they end; may be negative.
+def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
+    """Return, for each kind of collective, its indices among the collectives of a recording."""
+    by_kind = defaultdict[Key, list[int]](list)
+    for position, kind in enumerate(kinds_of(recording)):
+        by_kind[kind].append(position)
+    return by_kind
 
-    Of the shifts up to `SHIFT_AT_MOST` either way the one with the least median distance between ends wins.
+
+def best_shift(ends: Integers, others: Integers) -> int:
+    """Return how many of `ends` (ns) lie before the first of `others`, such that the rest ends closest to `others`.
+
+    It may be negative. Of the shifts up to `SHIFT_AT_MOST` either way the one with the least median distance wins.
     """
 
     def distance(by: int) -> tuple[float, int]:
         low, high = max(0, by), min(len(ends), len(others) + by)
-        if high <= low:
-            return (float("inf"), abs(by))
         return (float(np.median(np.abs(ends[low:high] - others[low - by : high - by]))), abs(by))
 
-    return min(range(-SHIFT_AT_MOST, SHIFT_AT_MOST + 1), key=distance)
+    if not len(ends) or not len(others):
+        return 0
+    # With a shift of their whole length or more, none of them would be beside another.
+    low, high = max(-SHIFT_AT_MOST, 1 - len(others)), min(SHIFT_AT_MOST, len(ends) - 1)
+    return min(range(low, high + 1), key=distance)

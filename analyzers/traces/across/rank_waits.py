@@ -11,6 +11,7 @@ from analyzers.columns import Integers
 from analyzers.traces.across.clocks import Clock, clocks
 from analyzers.traces.across.lateness import Lateness, savings
 from analyzers.traces.across.matching import MatchedCollectives, match_collectives
+from analyzers.traces.across.what_if import WhatIf, what_ifs
 from analyzers.traces.answers.collectives import bus_factor, element_bytes
 from analyzers.traces.loading import Recording
 
@@ -18,7 +19,7 @@ LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank in the collectives that all of their members recorded.
+    """The waiting of one rank in the collectives that all of their members recorded.
 
     `wait_ns`: it waited for others; `caused_ns`: others waited in the collectives where it arrived last; `excess_ns`:
     what it did more than the others before its arrivals; `saved_ns`: by how much the `window_ns` of all collectives
@@ -36,7 +37,7 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective on all its ranks, split into waiting for the last one and the transfer.
+    """One collective over all its ranks, divided into waiting for the last rank and the transfer.
 
     `late_ns` is the last rank's arrival after the median rank's, `wait_ns` the waiting of all ranks together, `bytes`
     the larger buffer of one rank, `start_ns` the first arrival by the first rank's clock (Unix).
@@ -59,7 +60,10 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The collectives of one process group; most of its waiting was for `last_rank`, `last_rank_share` of it."""
+    """The collectives of one process group.
+
+    `last_rank_share` of its waiting was for `last_rank`, the most of all ranks.
+    """
 
     name: str
     desc: str
@@ -72,7 +76,10 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The process groups along one axis of the mesh (one description, such as `mesh_tp`), and the worst of them."""
+    """The process groups along one axis of the mesh, which share a description such as `mesh_tp`.
+
+    The `worst_` fields are of the group with most waiting.
+    """
 
     desc: str
     groups: int
@@ -86,23 +93,26 @@ class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The ranks of one step's recordings, compared by their matched collectives."""
+    """The comparison of the ranks in one step's recordings by their matched collectives."""
 
     lateness: Lateness
     waits: list[RankWaits]
     groups: list[GroupWaits]
     longest_waits: list[CollectiveWait]
     clocks: list[Clock]
+    what_ifs: list[WhatIf]
 
 
 def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
-    """Return the comparison; None where fewer than two ranks were recorded or no collective can be matched."""
+    """Return the comparison of ranks; None where fewer than two were recorded or no collective can be matched."""
     matched = match_collectives(recordings)
     if matched is None:
         return None
     lateness = Lateness(matched, clocks(matched)).in_order()
     waits, groups, longest = rank_waits(lateness), group_waits(lateness), longest_waits(lateness)
-    return RankComparison(lateness, waits, groups, longest, list(lateness.clocks))
+    saved = {row.rank: row.saved_ns for row in waits}
+    answers = what_ifs(lateness, waits[0].window_ns, saved)
+    return RankComparison(lateness, waits, groups, longest, list(lateness.clocks), answers)
 
 
 def rank_waits(lateness: Lateness) -> list[RankWaits]:
@@ -130,7 +140,7 @@ def rank_waits(lateness: Lateness) -> list[RankWaits]:
 
 
 def waiting_of_all(lateness: Lateness) -> Integers:
-    """Return, for each collective, the waiting of its ranks together, in ns."""
+    """Return, for each collective, the waiting of all of its ranks together, in ns."""
     return np.add.reduceat(lateness.wait, lateness.matched.first_row)
 
 
@@ -172,7 +182,7 @@ def collective_wait(lateness: Lateness, collective: int, waited: int) -> Collect
 
 
 def group_waits(lateness: Lateness) -> list[GroupWaits]:
-    """Return the process groups with their waiting, the one with most first.
+    """Return the process groups with their waiting, the group with most waiting first.
 
     A group is identified by its name and its ranks, because the groups along one mesh axis may all have one name.
     """
@@ -203,7 +213,10 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
 
 
 def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
-    """Return groups of one description as one row, the axis with most waiting first; `groups` come in that order."""
+    """Return the process groups of each mesh axis as one entry, the axis with most waiting first.
+
+    `groups` must be in order of their waiting, the longest first.
+    """
     by_description = defaultdict[str, list[GroupWaits]](list)
     for group in groups:
         by_description[group.desc].append(group)
@@ -225,7 +238,10 @@ def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
 
 
 def group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
-    """Return what the job calls a process group, such as `mesh_tp`; empty where the rank's file does not say."""
+    """Return the job's description of process group `name`, such as `mesh_tp`; empty where the trace has none.
+
+    `rank_index` is the index of the rank whose trace is asked.
+    """
     listed = matched.recordings[rank_index].trace.header.get("groups", [])
     return next((group["desc"] for group in listed if group["name"] == name), "")
 

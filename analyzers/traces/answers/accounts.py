@@ -11,14 +11,16 @@ from analyzers.traces.answers.collectives import RankCollectives, collective_tot
 from analyzers.traces.answers.compiled import compiled_code
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas
-from analyzers.traces.answers.idle import blocking, idle
+from analyzers.traces.answers.idle import idle
 from analyzers.traces.answers.input_shapes import operator_shapes
 from analyzers.traces.answers.kernels import kernels, sequences
 from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, stream_queues, synchronisations
+from analyzers.traces.answers.utilisation import coverage
 from analyzers.traces.columns.intervals import break_down, union_length
 from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
+from analyzers.traces.opportunities.account import opportunities
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 KERNELS_AT_MOST = 100
@@ -53,10 +55,15 @@ class Arithmetic(TypedDict):
     recomputed_flops: int
     flops_per_s: float
     peak_flops_per_s: float | None
+    peak_arithmetic: str
+    flops_coverage: float | None
 
 
 def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrace:
-    """Return all answers about one account; the caller fills in path, utilisation, memory and problems."""
+    """Return all answers about one account (a device, or the host) of a trace.
+
+    Path, utilisation, memory and problems are left for the caller to fill in.
+    """
     work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
     whole = breakdown(work, "", np.arange(len(work.rows)))
     return RankTrace(
@@ -67,7 +74,7 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
         unlinked_events=int((~work.linked).sum()),
         **{name: getattr(whole, name) for name in SHARED_FIELDS},
         **idle_times(work),
-        blocking_communication_ns=union_length(*blocking(work)),
+        blocking_communication_ns=union_length(*collectives.blocking),
         kernels=kernels(attribution)[:KERNELS_AT_MOST],
         step_times=step_times(work),
         phases=phase_breakdowns(work),
@@ -90,6 +97,8 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
         sequences=sequences(work),
         counters=msgspec.convert(trace.columns.meta["counters"], list[DeviceCounter]),
         **arithmetic(attribution, formulas, whole.span_ns),
+        python_stacks=bool(trace.category_matches({"python_function"}).any()),
+        opportunities=opportunities(collectives, attribution, formulas),
         problems=[],
     )
 
@@ -103,7 +112,7 @@ def identity(work: Work) -> Identity:
         world_size=header.get("world_size"),
         backend=header.get("backend"),
         source="cpu" if work.device is None else "device",
-        device_name=devices[0] if devices and work.device is not None else "",
+        device_name=devices[0] if devices else "",
     )
 
 
@@ -118,22 +127,28 @@ def idle_times(work: Work) -> IdleTimes:
 
 
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
-    """Return the operations of an account, and their rate over its steps (over its span if it has none)."""
+    """Return the floating-point operations of an account, their rate, and the device's peak.
+
+    The rate is over its steps, or over its whole span if no steps are marked.
+    """
     trace = attribution.trace
     # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
     on_this_device = attribution.inside[1] > 0 if len(distinct_values(trace.devices)) > 1 else None
     operations, recomputed = formulas.total(on_this_device)
+    told = coverage(attribution.work, formulas)
     timed = sum(end - start for _, start, end in trace.steps) or span_ns
     return Arithmetic(
         flops=operations,
         recomputed_flops=recomputed,
         flops_per_s=round(operations / timed * 1e9) if timed else 0,
-        peak_flops_per_s=formulas.peaks[0] if formulas.peaks else None,
+        peak_flops_per_s=told.peak_flops_per_s,
+        peak_arithmetic=str(told.arithmetic),
+        flops_coverage=None if told.share is None else round(told.share, 4),
     )
 
 
 def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
-    """Return how the time of some events divides; `indices` are those in the columns of `work`."""
+    """Return how the time of some events divides, under the title `name`; `indices` select the events in `work`."""
     start, end = work.start[indices], work.end[indices]
     times = break_down(start, end, work.kind[indices])
     return Breakdown(
@@ -153,7 +168,7 @@ def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
 
 
 def phase_breakdowns(work: Work) -> list[Breakdown]:
-    """Return the time by the phase that launched each event; `no launch` where the file does not say.
+    """Return how the time divides by the phase that launched each event; `no launch` where the file does not say.
 
     Empty where no phase is known at all.
     """
@@ -164,13 +179,13 @@ def phase_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def stream_breakdowns(work: Work) -> list[Breakdown]:
-    """Return the time by stream; on a host by thread."""
+    """Return how the time divides by stream; on a host by thread."""
     lanes, lane = work.trace.columns.meta["lanes"], work.trace.columns["lane"][work.rows]
     return [breakdown(work, lanes[i]["name"], indices) for i, indices in rows_by_value(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
-    """Return the steps of the host with the work that each launched; `start_ns` is Unix time."""
+    """Return each recorded step with the work that was launched in it; `start_ns` is Unix time."""
     indices, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
     rows = []
     for index, (number, start, end) in enumerate(work.trace.steps):

@@ -22,7 +22,7 @@ from analyzers.traces.reading.trace import Trace
 
 
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
-    """Return the `meet_` columns: a row for each collective of each account.
+    """Return the `meet_` columns of a trace: a row for each collective of each account.
 
     `text_ids` numbers the texts of the trace; texts that it lacks are added to it.
     """
@@ -31,16 +31,16 @@ def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, 
 
 
 def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
-    """Return the columns of one account; moments and durations in ns.
+    """Return these columns for account number `number`; moments and durations in ns.
 
     `start`, `end` of the collective; `since` when its rank's work for it began; `work_ns` that work; `overlap_ns` how
-    long the rank then went on beside it; `blocked_ns` how long it stood still before its next arrival; `compute_ns`,
+    long the rank then continued beside it; `blocked_ns` how long it did nothing before its next arrival; `compute_ns`,
     `copy_ns` and `<phase>_ns` what the work consisted of.
     """
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
     since = np.maximum.accumulate(previous_arrivals(work.trace, start))
-    still = CoveredTime(*standing_still(work))
+    still = CoveredTime(*standing_still(work, collectives.blocking))
     # A phase of the host delays the launch, not the kernel, so phases are measured up to the launching call.
     launched = work.launch_start[collectives.indices]
     host = np.where(work.launch[collectives.indices] >= 0, launched, start)
@@ -66,12 +66,15 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
 
 
 def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
-    """Return the number of each row's text; a text without a number gets the next one."""
+    """Return the number of each row's text according to `text_ids`, to which new texts are added."""
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 
 def previous_arrivals(trace: Trace, arrival: Column) -> Column:
-    """Return the arrival before each; for the first the start of its step, else of the recording."""
+    """Return, for each arrival at a collective (ns), the arrival before it.
+
+    For the first one it is the start of its step, or else of the recording.
+    """
     if not len(arrival):
         return arrival
     starts = [start for _, start, end in trace.steps if start <= arrival[0] < end]
@@ -79,7 +82,10 @@ def previous_arrivals(trace: Trace, arrival: Column) -> Column:
 
 
 def overlaps(arrival: Column, still: CoveredTime) -> Integers:
-    """Return how long (ns) each rank kept working after each arrival: until it blocked, or until its next arrival."""
+    """Return how long (ns) the rank kept working after each arrival: until it blocked, or until its next arrival.
+
+    `still` is the time in which it did nothing.
+    """
     until = np.append(arrival[1:], arrival[-1:])
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]
@@ -91,7 +97,7 @@ def time_of_kind(work: Work, kind: int) -> CoveredTime:
 
 
 def host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
-    """Return the ns that the host spent in each phase of its own between two moments of each row."""
+    """Return the ns that the host spent in each of its own phases from `low` to `high`, as one column per phase."""
     # Garbage is collected inside other phases, too: there it counts as garbage collection alone.
     collecting = merge(*phase_intervals(trace, [GC]))
     intervals = {phase: subtract(merge(*phase_intervals(trace, [phase])), collecting) for phase in HOST_PHASES}

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column, Integers
+from analyzers.traces.answers.idle import Intervals, blocking
 from analyzers.traces.columns.intervals import COMMUNICATION
 from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.columns.work import Work
@@ -28,7 +29,7 @@ UNKNOWN = -1
 
 
 class Labels(NamedTuple):
-    """A text for each of many rows: `code` holds the index in `texts`."""
+    """A text for each row: `code` holds the text's index in `texts`."""
 
     code: Column
     texts: list[str]
@@ -40,24 +41,32 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True)
 class RankCollectives:
-    """The communication of one account in order of time: every column has one row for each collective."""
+    """The collectives of one account in order of time: every array has an entry per collective."""
 
     work: Work
 
     @cached_property
     def indices(self) -> Integers:
-        """Indices in the columns of `work`."""
+        """The indices of the collectives in the arrays of `work`."""
         indices = np.flatnonzero(self.work.kind == COMMUNICATION)
         return indices[np.argsort(self.work.start[indices], kind="stable")]
 
+    @cached_property
+    def blocking(self) -> Intervals:
+        """The intervals of exposed communication that something waited for; see `idle.blocking`."""
+        return blocking(self.work)
+
     @property
     def rows(self) -> Column:
-        """The trace rows of these collectives."""
+        """The rows of the collectives in the trace."""
         return self.work.rows[self.indices]
 
     @cached_property
     def entry(self) -> Integers:
-        """Index in the `collective_` columns: the event's own, else that of the operator that launched it; or NONE."""
+        """The index of each in the `collective_` columns, or NONE.
+
+        It is that of the event itself, else that of the operator that launched it.
+        """
         c = self.work.trace.columns
         described = c["collective_row"].astype(np.int64)
         entry = np.full(len(c["start"]), NONE)
@@ -70,24 +79,24 @@ class RankCollectives:
         return np.where(entry[self.rows] >= 0, entry[self.rows], np.where(operator >= 0, entry[operator], NONE))
 
     def recorded(self, name: str) -> Integers:
-        """Return one of the `collective_` columns, UNKNOWN where nothing was recorded."""
+        """Return the column `collective_{name}` for each collective, UNKNOWN where nothing was recorded."""
         values = self.work.trace.columns[f"collective_{name}"]
         return np.where(self.entry >= 0, values[self.entry], UNKNOWN) if len(values) else self.entry
 
     @cached_property
     def name(self) -> Labels:
-        """Its name as the recorder has it, else the name of the kernel or annotation."""
+        """The name of each as recorded, else the name of its kernel or annotation."""
         recorded = self.recorded("name")
         return self.labels(np.where(recorded >= 0, recorded, self.work.trace.columns["name"][self.rows]))
 
     @cached_property
     def group(self) -> Labels:
-        """The name of its process group; empty where it was not recorded."""
+        """The name of each one's process group; empty where it was not recorded."""
         return self.labels(self.recorded("group"))
 
     @cached_property
     def dtype(self) -> Labels:
-        """The type of its elements; empty where it was not recorded."""
+        """The data type of each one's elements; empty where it was not recorded."""
         recorded = self.labels(self.recorded("dtype"))
         if not self.host_shapes:
             return recorded
@@ -98,17 +107,17 @@ class RankCollectives:
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
-        """What the job calls each process group (`mesh_tp`), by the group's name, as far as the file says."""
+        """The job's description of each process group, such as `mesh_tp`, by name, as far as the trace has it."""
         return {group["name"]: group["desc"] for group in self.work.trace.header.get("groups", [])}
 
     def labels(self, numbers: Column) -> Labels:
-        """Return texts of the trace by their numbers; that of a negative number is empty."""
+        """Return texts of the trace by their numbers; a negative number stands for an empty text."""
         values, code = factorize(numbers)
         return Labels(code, [self.work.trace.names[i] if i >= 0 else "" for i in values.tolist()])
 
     @cached_property
     def members(self) -> Integers:
-        """How many ranks it has: by the file's list of groups, else as recorded, else all ranks of the job."""
+        """The number of ranks in each: by the trace's list of groups, else as recorded, else all ranks of the job."""
         header = self.work.trace.header
         size = {group["name"]: len(group["ranks"]) for group in header.get("groups", [])}
         listed = np.array([size.get(group, 0) for group in self.group.texts], np.int64)[self.group.code]
@@ -117,7 +126,7 @@ class RankCollectives:
 
     @cached_property
     def sizes(self) -> Integers:
-        """Elements of the larger buffer of one rank, UNKNOWN where neither the collective nor shapes were recorded."""
+        """The elements in the larger buffer of one rank; UNKNOWN where neither these nor shapes were recorded."""
         recorded = np.maximum(self.recorded("elements"), self.recorded("elements_out"))
         if not self.host_shapes:
             return np.where(recorded > 0, recorded, UNKNOWN)
@@ -129,7 +138,7 @@ class RankCollectives:
 
     @cached_property
     def host_shapes(self) -> dict[int, tuple[int, str]]:
-        """(elements, type) of the collectives that ran on the host, by row, where shapes were recorded."""
+        """(elements, data type) of the collectives that ran on the host by their row, where shapes were recorded."""
         if self.work.device is not None:
             return {}
         c = self.work.trace.columns
@@ -137,14 +146,14 @@ class RankCollectives:
         return {row: first_input(c.meta["shapes"][known[row]]) for row in self.rows.tolist() if row in known}
 
     def step(self) -> Integers:
-        """Return the number of the step of each, NO_STEP outside of steps."""
+        """Return the step number of each, NO_STEP outside of steps."""
         index = self.work.step()[self.indices]
         numbers = np.array([number for number, _, _ in self.work.trace.steps] or [NO_STEP], np.int64)
         return np.where(index == NO_STEP, NO_STEP, numbers[index])
 
 
 def first_input(shapes: str) -> tuple[int, str]:
-    """Return (elements, type) of the first input in a text of shapes; (UNKNOWN, "") where it is malformed."""
+    """Return (elements, data type) of the first input in a text of shapes; (UNKNOWN, "") where it is malformed."""
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     try:
         size = int(np.prod(msgspec.json.decode(dims)[0], dtype=np.int64))
@@ -164,7 +173,7 @@ def collective_totals(collectives: RankCollectives) -> list[Collective]:
 
 
 def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
-    """Return one kind of collective from the index of one of them and the durations of all, which ascend (ns)."""
+    """Return the totals of equal collectives: `index` is that of one of them, `durations` of all are ascending (ns)."""
     labels = collectives.name, collectives.group, collectives.dtype
     name, group, dtype = (label.texts[label.code[index]] for label in labels)
     members, size = int(collectives.members[index]), max(int(collectives.sizes[index]), 0) * element_bytes(dtype)
@@ -187,7 +196,7 @@ def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Co
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the bytes of one element of a type as recorders write it (`Float`, `c10::BFloat16`); 0: unknown."""
+    """Return the bytes of one element of a data type as recorders write it (`Float`, `c10::BFloat16`); 0: unknown."""
     return ELEMENT_BYTES.get(dtype.lower(), 0)
 
 

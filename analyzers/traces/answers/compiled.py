@@ -32,7 +32,7 @@ FRAMES_AT_MOST = 50
 
 @dataclass(frozen=True)
 class Regions:
-    """The calls of compiled code in order of time, as rows of the trace."""
+    """The calls of compiled code in a trace, in order of time; arrays have an entry for each."""
 
     trace: Trace
 
@@ -51,19 +51,19 @@ class Regions:
 
     @cached_property
     def outer(self) -> Column:
-        """The row of the region around each, NONE for those that the user's own code calls."""
+        """The trace row of the region around each; NONE for one that is called from code that is not compiled."""
         return enclosing_rows(self.trace, self.rows)
 
     @cached_property
     def frames(self) -> list[tuple[str, int]]:
-        """(frame, version) of each; older recorders write neither, which is ("", 0)."""
+        """(frame, version) of each; ("", 0) for older recorders, which write neither."""
         names = self.trace.columns["name"][self.rows].tolist()
         matches = {name: REGION.match(self.trace.names[name]) for name in set(names)}
         return [((match[1] or ""), int(match[2] or 0)) if (match := matches[name]) else ("", 0) for name in names]
 
     @cached_property
     def functions(self) -> dict[int, str]:
-        """The Python function that each region (a row) runs, where stacks were recorded: the first one inside."""
+        """The first Python function inside each region by the region's row, as far as stacks were recorded."""
         c = self.trace.columns
         called = np.flatnonzero(self.trace.category_matches({"python_function"}))
         first = nearest_moment((c["lane"][called], c["start"][called]), (self.lane, self.start), after=True)
@@ -72,7 +72,10 @@ class Regions:
 
     @cached_property
     def between(self) -> Column:
-        """The host's ns from leaving a graph to the region that continues behind the break, less compiling; else 0."""
+        """The host's time (ns) from leaving a graph to each region that continues after a graph break.
+
+        It is 0 for other regions. Compiling in that time is not counted.
+        """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
         ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
         before = nearest_moment((c["lane"][ended], c["end"][ended]), (self.lane, self.start), after=False)
@@ -84,12 +87,12 @@ class Regions:
 
 
 def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
-    """Return the rows of annotations with such a name; Python functions on the stack may have it, too."""
-    return np.flatnonzero(trace.name_matches(pattern) & trace.category_matches(ANNOTATIONS))
+    """Return the rows of annotations whose name contains the pattern, not of Python functions with such a name."""
+    return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 
 
 def enclosing_rows(trace: Trace, rows: Column) -> Integers:
-    """Return, for each of some events, the row of the innermost other one of them around it, or NONE."""
+    """Return, for each of the rows, the innermost other one of them that encloses it, or NONE."""
     # The parents of the trace will not do: annotations may begin inside one Python function and end in another.
     lane, start, end = (trace.columns[name][rows] for name in ("lane", "start", "end"))
     _, parent = nest(lane, start, end)
@@ -99,7 +102,7 @@ def enclosing_rows(trace: Trace, rows: Column) -> Integers:
 def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
     """Return, for each asked (lane, moment), the index of the nearest known one at or `after` it in its lane, or NONE.
 
-    With `after=False` it is the nearest one at or before it.
+    Both arguments are (lanes, moments in ns). With `after=False` it is the nearest one at or before it.
     """
     nearest = np.full(len(asked[0]), NONE)
     for lane in np.unique(asked[0]).tolist():
@@ -120,7 +123,7 @@ def compilations(trace: Trace) -> Integers:
 
 
 def compiled_code(trace: Trace) -> CompiledCode | None:
-    """Return the compiled code that ran, and compilations during the recording; None where there is neither."""
+    """Return the compiled code that ran and the compilations while recording; None where there is neither."""
     regions, compiling = Regions(trace), compilations(trace)
     if not len(regions.rows) and not len(compiling):
         return None
@@ -141,7 +144,7 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
 
 
 def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
-    """Return each frame with its calls, breaks and compilations, those that cost most time first."""
+    """Return each compiled frame with its calls, graph breaks and compilations, those that cost most time first."""
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
     spent, times = compile_times(regions, compiling, which, len(numbers))
@@ -168,7 +171,10 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
 
 
 def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
-    """Return (ns, number) of the compilations of each frame; `which` is the frame's number of each region."""
+    """Return the ns and the number of the compilations of each of `size` frames.
+
+    `which` has the frame's number for each region, `compiling` the rows of compilations.
+    """
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
     forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]
     # The events of compiling do not name their frame, but a frame that was compiled runs right after it.
@@ -180,6 +186,9 @@ def compile_times(regions: Regions, compiling: Integers, which: Integers, size: 
 
 
 def function_and_break(name: str) -> tuple[str, str]:
-    """Return (function, line of the break behind which it continues) of a Python function by its name in the trace."""
+    """Return the function, and the line of the graph break after which it continues, from a Python function's name.
+
+    The line is empty for a function that does not continue after a graph break.
+    """
     match = RESUMED.match(name)
     return (f"{match[1]}: {match[2]}", f"{match[1]}:{match[3]}") if match else (name, "")

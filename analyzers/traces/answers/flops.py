@@ -61,7 +61,10 @@ def elements_of(dims: Dims) -> int:
 
 
 def matrix_product(a: Dims, b: Dims) -> Counted:
-    """Count [..., m, k] x [..., k, n]: 2 m k n operations for each matrix of the batch."""
+    """Return the operations of [..., m, k] x [..., k, n], 2 m k n per matrix of the batch, and the result's size.
+
+    The size is the number of elements.
+    """
     return 2 * elements_of(a) * int(b[-1]), elements_of(a[:-1]) * int(b[-1])
 
 
@@ -74,9 +77,10 @@ def addmm(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def attention(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Count attention of q [b, h, s, d], k and v: the scores q k^T, and their product with v.
+    """Return the operations of attention over q [b, h, s, d], k and v, and the number of elements in its result.
 
-    A causal mask is not taken into account, as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
+    These are the scores q k^T, and their product with v. A causal mask is not taken into account, as in PaLM
+    (arXiv:2204.02311, appendix B) and torch's flop counter.
     """
     q, k, v = dims[:3]
     heads, length = elements_of(q[:-2]), int(k[-2])
@@ -84,18 +88,20 @@ def attention(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Count the backward of attention from grad, q, k, v: five products where forward has two.
+    """Return the operations of the backward of attention from grad, q, k, v, and the number of elements in its results.
 
-    Scores are computed again, then the gradients of v, of the scores, of q and of k (FlashAttention, arXiv:2205.14135).
+    It has five products where forward has two: scores are computed again, then the gradients of v, of the scores, of q
+    and of k (FlashAttention, arXiv:2205.14135).
     """
     operations, elements = attention(dims[1:4], _values)
     return operations * 5 // 2, 3 * elements
 
 
 def convolution(dims: list[Dims], values: list[Any]) -> Counted:
-    """Count input [b, c, ...] by weight [o, c / groups, ...]; stride, padding and dilation are among the values.
+    """Return the operations of a convolution of input [b, c, ...] by weight [o, c / groups, ...] and its result size.
 
-    Each element of the result is a product of as many pairs as the weight has elements per output channel.
+    Stride, padding and dilation are among the values. Each element of the result is a product of as many pairs as the
+    weight has elements per output channel.
     """
     given, weight = dims[0], dims[1]
     stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
@@ -108,7 +114,10 @@ def convolution(dims: list[Dims], values: list[Any]) -> Counted:
 
 
 def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Count the gradients of input and weight, each as much work as forward, from grad [b, o, ...], input, weight."""
+    """Return the operations of a convolution's backward from grad [b, o, ...], input, weight, and its results' size.
+
+    The gradients of input and of weight are each as much work as forward; the size is the number of elements.
+    """
     grad, weight = dims[0], dims[2]
     return 2 * 2 * elements_of(grad) * elements_of(weight[1:]), elements_of(dims[1]) + elements_of(weight)
 
@@ -149,7 +158,7 @@ FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
 
 
 class OperatorCount(TypedDict, total=False):
-    """What the operators of one name did, and what limits them."""
+    """The floating-point operations and bytes of the operators of one name, and which of the two limits them."""
 
     flops: int
     bytes: int
@@ -157,28 +166,37 @@ class OperatorCount(TypedDict, total=False):
 
 
 class Formulas:
-    """The operations and bytes of each event of a trace that a formula covers, and the device's peaks."""
+    """The operations and bytes of the operators in a trace for which there is a formula, and the device's peaks."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     @cached_property
     def peaks(self) -> tuple[float, float] | None:
-        """Peak FLOP/s and bytes/s of the device; None where it is not in `PEAKS` or the trace has no device work."""
+        """The peak FLOP/s and bytes/s of the device.
+
+        None where it is not in `PEAKS` or the trace has no device work.
+        """
         # Without device work the operators ran on the host, whose speed says nothing about the device.
-        if not len(self.trace.work):
-            return None
-        names = " ".join(self.trace.header.get("devices", []))
-        return next((peaks for name, peaks in PEAKS.items() if re.search(rf"\b{name}\b", names)), None)
+        return PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
+
+    @cached_property
+    def around(self) -> Column:
+        """The row of the innermost operator with a formula around each event (or the event itself), else NONE."""
+        has_formula = np.zeros(len(self.trace.columns["start"]), bool)
+        has_formula[self.trace.rows_named(self.trace.text_matches(set(FORMULAS)), OPS)] = True
+        return innermost_selected(has_formula, self.trace.columns["parent"])
 
     @cached_property
     def rows(self) -> tuple[Column, Column, Column]:
-        """(row, operations, bytes) of the events that count; none lies inside another, so that no work counts twice."""
+        """The row, operations and bytes of each operator that counts, as three columns.
+
+        None of them lies inside another one, so that no work counts twice.
+        """
         c, counts = self.trace.columns, dict[tuple[int, int], Counted]()
-        has_formula = self.trace.name_matches(set(FORMULAS)) & self.trace.category_matches(OPS)
-        around = innermost_selected(has_formula, c["parent"])
-        outermost = has_formula & ((c["parent"] < 0) | (around[c["parent"]] == NONE))
-        shaped = outermost[c["shape_row"]]
+        shape_rows = c["shape_row"].astype(np.int64)
+        parent = c["parent"][shape_rows]
+        shaped = (self.around[shape_rows] == shape_rows) & ((parent < 0) | (self.around[parent] == NONE))
         rows, texts = c["shape_row"][shaped].astype(np.int64), c["shape_text"][shaped].astype(np.int64)
         # Recomputation for checkpointing stops once it has all inputs that backward needs. The operator it stops in has
         # saved its inputs (detach) but launched nothing.
@@ -190,37 +208,58 @@ class Formulas:
         counted = np.array([counts[pair] for pair in pairs], np.int64).reshape(-1, 2)
         return rows, counted[:, 0], counted[:, 1]
 
+    @cached_property
+    def by_shape(self) -> dict[str, int]:
+        """The operations of all operators with the same text of input sizes and types, by that text."""
+        c, (rows, operations, _) = self.trace.columns, self.rows
+        text_of = np.full(len(c["start"]), NONE)
+        text_of[c["shape_row"]] = c["shape_text"]
+        named = rows_by_value(text_of[rows])
+        return {c.meta["shapes"][text]: int(operations[mine].sum()) for text, mine in named if text != NONE}
+
     def total(self, selected: Mask | None = None) -> tuple[int, int]:
-        """Return (operations, those of them that were recomputed) of the selected events, by default of all."""
+        """Return the operations of all counted operators, and how many of them were recomputed for checkpointing.
+
+        `selected` is a mask of the events of the trace that count (None: all).
+        """
         rows, operations, _ = self.rows
         mine = np.ones(len(rows), bool) if selected is None else selected[rows]
         return int(operations[mine].sum()), int(operations[mine & is_recomputed(self.trace, rows)].sum())
 
     @cached_property
     def by_name(self) -> dict[int, Counted]:
-        """(operations, bytes) of all operators of a name, by the number of the name."""
+        """The operations and bytes of all operators of a name, by the number of the name."""
         rows, operations, moved = self.rows
         named = rows_by_value(self.trace.columns["name"][rows])
         return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
 
     def of_name(self, name: int) -> OperatorCount:
-        """Return operations, bytes and bound of all operators of one name."""
+        """Return the operations and bytes of all operators whose name has this number, and what limits them."""
         operations, moved = self.by_name.get(name, (0, 0))
         return OperatorCount(flops=operations, bytes=moved, bound=self.bound(operations, moved))
 
     def bound(self, operations: int, moved: int) -> str:
         """Return what limits an operator by the roofline model: `compute` or `memory`; empty where it is unknown.
 
-        Example: an H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations while it moves one byte. An
-        operator with more operations than that for each of its bytes is bound by compute.
+        `moved` are its bytes. Example: an H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations
+        while it moves one byte. An operator with more operations than that for each of its bytes is bound by compute.
         """
         if not self.peaks or not operations or not moved:
             return ""
         return "compute" if operations / moved >= self.peaks[0] / self.peaks[1] else "memory"
 
 
+def device_of(trace: Trace) -> str:
+    """Return the name of the trace's device in `PEAKS`; empty if it is not there."""
+    names = " ".join(trace.header.get("devices", []))
+    return next((name for name in PEAKS if re.search(rf"\b{name}\b", names)), "")
+
+
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
-    """Return which rows ran a second time for activation checkpointing: forward operators inside a backward one."""
+    """Return a mask of the rows that ran a second time for activation checkpointing.
+
+    These are forward operators inside a backward one.
+    """
     c = trace.columns
     # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.
     forward = np.isin(rows, c["autograd_row"][c["autograd_thread"] <= 0])
@@ -230,7 +269,7 @@ def is_recomputed(trace: Trace, rows: Column) -> Mask:
 
 
 def operator_count(name: str, shapes: str) -> Counted:
-    """Return (operations, bytes read and written) of one operator; zeros where its shapes are malformed.
+    """Return the operations, and the bytes read and written, of one operator; zeros where its shapes are malformed.
 
     `shapes` has the input sizes, their types and concrete values as three JSON texts, separated by zero bytes.
     """
@@ -247,7 +286,7 @@ def operator_count(name: str, shapes: str) -> Counted:
 
 
 def decoded_list(text: str) -> list[Any]:
-    """Return a JSON list; empty where the text is none."""
+    """Return the list in a JSON text; empty where the text is no JSON list."""
     try:
         value = msgspec.json.decode(text) if text else []
     except msgspec.DecodeError:

@@ -20,7 +20,7 @@ LATENCY_NS = 30_000
 
 @dataclass(frozen=True)
 class Idle:
-    """The gaps of an account by cause, in ns; `model.RankTrace` says what each cause means."""
+    """The idle time of an account by cause, in ns; `model.RankTrace` says what each cause means."""
 
     host: int = 0
     dependency: int = 0
@@ -29,11 +29,11 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Return the idle time of an account, each gap divided by when the event behind it was launched.
+    """Return the idle time of an account by cause; each gap is divided at the launch of the event that ends it.
 
-    Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at
-    110 µs: 10 µs are the host's, 30 µs are launch latency, the last 10 µs are unexplained. Had the call returned before
-    100 µs, all 50 µs would be a dependency: the kernel was there, and waited for something else.
+    Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110
+    µs: 10 µs are the host's, 30 µs are launch latency, the last 10 µs are unexplained. Had the call returned before 100
+    µs, all 50 µs would be a dependency: the kernel was there, and waited for something else.
     """
     if not len(work.rows):
         return Idle()
@@ -54,7 +54,7 @@ def idle(work: Work) -> Idle:
 
 
 def event_at(work: Work, at: Column) -> Integers:
-    """Return, for each moment, the index in `work` of the event that begins then.
+    """Return, for each moment (ns), the index in `work` of the event that begins then.
 
     Where several begin, one whose launch is known is preferred.
     """
@@ -64,27 +64,30 @@ def event_at(work: Work, at: Column) -> Integers:
 
 
 def exposed(work: Work) -> Intervals:
-    """Return the intervals in which communication runs and nothing computes."""
+    """Return the intervals (starts, ends) in which communication runs and nothing computes."""
     return subtract(intervals_of_kind(work, COMMUNICATION), intervals_of_kind(work, COMPUTE))
 
 
 def intervals_of_kind(work: Work, kind: int) -> Intervals:
-    """Return the intervals in which work of one kind runs."""
+    """Return the intervals (starts, ends) in which work of one kind, such as COMPUTE, runs."""
     return merge(work.start[work.kind == kind], work.end[work.kind == kind])
 
 
 def subtract(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the parts of intervals that lie outside the others."""
+    """Return the parts of `intervals` that lie outside of `others`."""
     return combine(intervals, others, lambda inside, inside_other: inside & ~inside_other)
 
 
 def intersect(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the parts of intervals that lie inside the others, too."""
+    """Return the parts of `intervals` that lie inside `others`."""
     return combine(intervals, others, lambda inside, inside_other: inside & inside_other)
 
 
 def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
-    """Return the stretches of time that `keep` selects by whether they lie in each of two sets of intervals."""
+    """Return the intervals of time that `keep` selects.
+
+    It gets two masks: which pieces of time lie in `intervals`, and which lie in `others`.
+    """
     edges = np.sort(np.concatenate([*intervals, *others]))
     # Nothing changes between two edges, so the first instant of a stretch speaks for all of it.
     begin = edges[:-1]
@@ -93,7 +96,7 @@ def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask]
 
 
 def is_inside(at: Column, intervals: Intervals) -> Mask:
-    """Return which instants lie in one of the intervals; their ends are outside."""
+    """Return a mask of the moments that lie in one of the intervals; an interval's end is outside."""
     start, end = intervals
     if not len(start):
         return np.zeros(len(at), bool)
@@ -102,14 +105,14 @@ def is_inside(at: Column, intervals: Intervals) -> Mask:
 
 
 def union(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the time that either set covers."""
+    """Return the intervals of time that `intervals` or `others` cover."""
     return merge(np.concatenate([intervals[0], others[0]]), np.concatenate([intervals[1], others[1]]))
 
 
 def blocking(work: Work) -> Intervals:
-    """Return the exposed communication that something waited for.
+    """Return the intervals of exposed communication that something waited for.
 
-    Either a computing kernel that had been launched began at its end, or the host stood in a call that synchronises. A
+    Either a computing kernel that had been launched began at its end, or the host was in a call that synchronises. A
     host's own operators wait for nothing else, so there all of it counts but the host's own phases (data, gc ...).
     """
     bare = exposed(work)
@@ -119,22 +122,22 @@ def blocking(work: Work) -> Intervals:
     return union(kernel_waits(work, bare), intersect(bare, merge(c["start"][rows], c["end"][rows])))
 
 
-def standing_still(work: Work) -> Intervals:
-    """Return the intervals of `blocking`, and the exposed communication during which the host launched nothing.
+def standing_still(work: Work, blocked: Intervals) -> Intervals:
+    """Return the intervals of `blocking`, and of exposed communication during which the host launched nothing.
 
     Whether the host waited for its end is then not recorded, but likely; its own phases are left out.
     """
     start, end = exposed(work)
     if work.device is None:
-        return blocking(work)
+        return blocked
     launched = np.sort(work.launch_start[work.linked & (work.kind == COMPUTE)])
     quiet = np.searchsorted(launched, start) == np.searchsorted(launched, end)
     host_phases = merge(*phase_intervals(work.trace, HOST_PHASES))
-    return union(blocking(work), subtract((start[quiet], end[quiet]), host_phases))
+    return union(blocked, subtract((start[quiet], end[quiet]), host_phases))
 
 
 def kernel_waits(work: Work, bare: Intervals) -> Intervals:
-    """Return exposed communication from when the kernel behind it had been launched until its own end.
+    """Return the part of exposed communication (`bare`) during which the kernel after it was launched and waited.
 
     Example: communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited
     from 5 to 12 µs.

@@ -22,7 +22,7 @@ FULL = 1000
 
 
 def launch_times(work: Work) -> Launches | None:
-    """Return statistics over the events whose launch is known; None where there are none.
+    """Return statistics over the launch delays of events whose launch is known; None where there are none.
 
     The delay runs from the end of the launching call to the start of the kernel, which may come first.
     """
@@ -48,7 +48,7 @@ def launch_times(work: Work) -> Launches | None:
 
 
 def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
-    """Return the mean over time and the maximum of a `queue_length`."""
+    """Return the mean over time and the maximum of a queue's length, given as `queue_length` returns it."""
     if not len(at):
         return 0.0, 0
     passed, most = np.diff(at), int(length.max())
@@ -56,10 +56,10 @@ def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
 
 
 def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
-    """Return (moment, number of kernels launched but not started from then on) at each change.
+    """Return the moments (ns) at which a queue changes, and the number of kernels that wait in it from then on.
 
-    Example: kernels launched at 0 and 10 that start at 20 and 30 give the moments 0, 10, 20, 30 and the lengths 1, 2,
-    1, 0.
+    They are launched but have not started. Example: kernels launched at 0 and 10 that start at 20 and 30 give the
+    moments 0, 10, 20, 30 and the lengths 1, 2, 1, 0.
     """
     late = started > launched
     # Of what happens at once the start counts first, else a queue would look longer than it ever was.
@@ -70,7 +70,7 @@ def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
 
 
 def stream_queues(work: Work) -> list[StreamQueue]:
-    """Return the queue of each stream, the stream with most kernels first; nothing for a host."""
+    """Return the launch queue of each stream, the stream with most kernels first; empty for a host."""
     c, queues = work.trace.columns, []
     lanes = c["lane"][work.rows]
     for lane in np.unique(lanes[work.linked]).tolist() if work.device is not None else []:
@@ -84,13 +84,13 @@ def stream_queues(work: Work) -> list[StreamQueue]:
 
 
 def synchronisations(trace: Trace) -> list[CallTotal]:
-    """Return the calls of the runtime in which the host waits for the device or for memory, the longest first."""
+    """Return the runtime calls in which the host waits for the device or for memory, by name, most time first."""
     return call_totals(trace, waiting_calls(trace))
 
 
 def waiting_calls(trace: Trace) -> Column:
-    """Return the rows of the calls of `synchronisations`."""
-    return np.flatnonzero(trace.category_matches(LAUNCHES) & trace.name_matches(WAITING))
+    """Return the rows of the runtime calls in which the host waits for the device or for memory."""
+    return trace.rows_named(trace.text_matches(WAITING), LAUNCHES)
 
 
 def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
@@ -106,14 +106,14 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return memcpy and memset operations by name, most total time first; a size that was not recorded is 0."""
+    """Return memcpy and memset operations by name, most total time first; a size that was not recorded counts as 0."""
     rows, size = copy_rows(work)
     totals = [Copy(**copy_totals(work, same, size)) for same in grouped_by_name(work, rows)]
     return sorted(totals, key=lambda copy: -copy.total_ns)
 
 
 def copy_sizes(work: Work) -> list[CopySize]:
-    """Return copies by name and size: small ones do not reach the bandwidth of large ones."""
+    """Return copies by name and class of size, as small ones do not reach the bandwidth of large ones."""
     rows, size = copy_rows(work)
     rows = rows[size[rows] > 0]
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.
@@ -127,7 +127,7 @@ def copy_sizes(work: Work) -> list[CopySize]:
 
 
 def copy_rows(work: Work) -> tuple[Column, Integers]:
-    """Return (rows of the copies, bytes of every event of the trace: 0 where none were recorded)."""
+    """Return the trace rows of copies, and the bytes of every event of the trace (0: no copy, or not recorded)."""
     c, mine = work.trace.columns, work.kind == MEMORY
     size = np.zeros(len(c["start"]), np.int64)
     size[c["copy_row"]] = c["copy_bytes"]
@@ -154,7 +154,10 @@ class CopyTotals(TypedDict):
 
 
 def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
-    """Return count, time, bytes and bandwidth of copies of one name."""
+    """Return count, time, bytes and bandwidth of copies of one name.
+
+    `rows` are their trace rows, `size` are the copied bytes of every event of the trace.
+    """
     c = work.trace.columns
     total, moved = int((c["end"][rows] - c["start"][rows]).sum()), int(size[rows].sum())
     return CopyTotals(
@@ -167,7 +170,7 @@ def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
 
 
 def graphs(work: Work) -> CudaGraphs | None:
-    """Return what ran from CUDA graphs; None where nothing did.
+    """Return the launches of CUDA graphs and the kernels in them; None where there were none.
 
     A kernel belongs to a graph if it has a graph id, or if its launching call launched a whole graph.
     """

@@ -9,7 +9,7 @@ from analyzers.columns import Column, Integers, Mask
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """How a span of device time divides; all in nanoseconds, all lengths of unions.
+    """How a span of device time divides into kinds of work; all in nanoseconds, all lengths of unions of intervals.
 
     `kernels` is the union of computing and communication. From it follow, as two unions that overlap are shorter than
     their sum: compute + exposed communication + exposed memory + idle = span, and overlapped + exposed communication =
@@ -25,22 +25,22 @@ class TimeBreakdown:
 
     @property
     def idle(self) -> int:
-        """Time within the span in which nothing runs."""
+        """The time within the span in which nothing runs, in ns."""
         return self.span - self.busy
 
     @property
     def exposed_communication(self) -> int:
-        """Time in which communication runs and nothing computes."""
+        """The time in which communication runs and nothing computes, in ns."""
         return self.kernels - self.compute
 
     @property
     def overlapped(self) -> int:
-        """Time in which communication and computing run at once."""
+        """The time in which communication and computing run at once, in ns."""
         return self.compute + self.communication - self.kernels
 
     @property
     def exposed_memory(self) -> int:
-        """Time in which copies run and no kernel does."""
+        """The time in which copies run and no kernel does, in ns."""
         return self.busy - self.kernels
 
 
@@ -49,7 +49,7 @@ KIND_NAMES = ("compute", "communication", "memory")
 
 
 def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
-    """Return the disjoint intervals, in ascending order, that cover the same time; (starts, ends).
+    """Return the starts and ends of the disjoint intervals, in ascending order, that cover the same time.
 
     Intervals that touch are joined, empty ones vanish: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
     """
@@ -65,13 +65,13 @@ def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
 
 
 def union_length(start: Column, end: Column) -> int:
-    """Return the length of the union in ns."""
+    """Return the length in ns of the union of intervals."""
     low, high = merge(start, end)
     return int((high - low).sum())
 
 
 def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
-    """Return how the time from the first start to the last end divides among the kinds of the events."""
+    """Return how the time from the first start to the last end divides among the kinds of events, such as COMPUTE."""
 
     def union(mask: Mask) -> int:
         return union_length(start[mask], end[mask])
@@ -88,15 +88,20 @@ def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
 
 
 class CoveredTime:
-    """A union of intervals that returns how much of the time between two instants it covers."""
+    """A union of intervals that can tell how much of the time between two moments it covers."""
 
     def __init__(self, start: Column, end: Column) -> None:
-        """Take intervals in ns, which may overlap and be in any order."""
+        """Store the union of intervals in ns, which may overlap and be in any order."""
         self.start, self.end = merge(start, end)
         self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
 
+    @property
+    def total(self) -> int:
+        """The length of the union in ns."""
+        return int(self.before[-1])
+
     def until(self, at: Column) -> Integers:
-        """Return the covered time before each moment, in ns."""
+        """Return the covered time before each moment in `at`, in ns."""
         begun = np.searchsorted(self.start, at, side="right")
         last = np.maximum(begun - 1, 0)
         if not len(self.start):
@@ -106,5 +111,5 @@ class CoveredTime:
         return self.before[begun] - remaining
 
     def between(self, low: Column, high: Column) -> Integers:
-        """Return the covered time from each moment to the other, in ns."""
+        """Return the covered time from each moment in `low` to that in `high`, in ns."""
         return self.until(high) - self.until(low)

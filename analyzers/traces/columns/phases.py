@@ -54,26 +54,25 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
 
 
 def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
-    """Return (start, end) of the annotations that stand for one of these phases, in ns of the trace."""
-    in_phases = names_in_phases(trace, names)[trace.columns["name"]]
-    rows = np.flatnonzero(in_phases & trace.category_matches(ANNOTATIONS))
+    """Return the starts and ends (ns of the trace) of the annotations that stand for one of the named phases."""
+    rows = trace.rows_named(names_in_phases(trace, names), ANNOTATIONS)
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
 def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
-    """Return for each distinct text of the trace whether it names one of the given phases."""
+    """Return a mask of the trace's distinct texts that stand for one of the named phases."""
     wanted = {PHASE_NAMES.index(name) for name in names}
     return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
-    """Return the phase that a name belongs to, as an index into PHASE_NAMES."""
+    """Return the phase that the name of an annotation stands for, as an index into PHASE_NAMES."""
     return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), UNNAMED)
 
 
 def infer_forward(trace: Trace, phase: Column) -> Column:
-    """Return the phases, with forward for what has none and precedes its step's first backward operator."""
+    """Return the phases with forward for events that have none and precede their step's first backward operator."""
     if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase
     start = trace.columns["start"]

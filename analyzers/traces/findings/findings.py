@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.findings.opportunities import largest_wait, stack_warning, wait_advice, wait_parts
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
-from analyzers.words import duration_ns, quantity, rank_ranges, share
+from analyzers.words import duration_ns, quantity, rank_ranges, share, times
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
@@ -19,17 +20,21 @@ SHORT_OF_MEMORY = (
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented."
 )
 START_UP = (
-    "If one free takes nearly all of it, that is the start of CUDA: begin the recording after a few warm-up steps."
-    f" Otherwise the allocator gives cached memory back. {SHORT_OF_MEMORY}"
+    "One free takes nearly all of the time, which is the start of CUDA: begin the recording after a few warm-up steps,"
+    " and look again."
 )
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
+LAUNCH_LESS = (
+    "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls that"
+    " synchronise, and check the data loader."
+)
 HOST_ONLY = " (measured on the host: the trace has no device events)"
 # Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 
 
 def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Iterator[Finding]:
-    """Yield the findings about where an account's time goes and how far its recording can be trusted."""
+    """Yield the findings about an account: where its time goes, and how far its recording can be trusted."""
     if not account.device_events:
         yield empty_finding(account)
         return
@@ -79,13 +84,13 @@ def exposed_finding(account: RankTrace) -> Finding:
 
 
 def recorded_time(account: RankTrace) -> str:
-    """Return which time of which rank a share is of: `recorded time of rank 3`, or the same as measured on the host."""
+    """Return the words for the time that a share refers to, such as `recorded time of rank 3`."""
     whose = "" if account.rank is None else f" of rank {account.rank}"
     return f"recorded time{whose}{HOST_ONLY if account.source == 'cpu' else ''}"
 
 
 def longest_collectives(account: RankTrace) -> list[str]:
-    """Return the collectives that took longest in total: `all_gather of mesh_fsdp: 12 calls, 81.0 ms`."""
+    """Return the collectives with most time in total, as `all_gather of mesh_fsdp: 12 calls, 81.0 ms`."""
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
     return [
         f"{collective.name}{f' of {label}' if (label := collective.group_desc or collective.group) else ''}:"
@@ -95,26 +100,27 @@ def longest_collectives(account: RankTrace) -> list[str]:
 
 
 def host_bound_finding(account: RankTrace) -> Finding:
-    idle, span = account.idle_host_ns, account.span_ns
+    idle, span, wait = account.idle_host_ns, account.span_ns, largest_wait(account)
+    stacks = stack_warning(account, wait) if wait else ""
     return account_finding(
         account,
         "trace.host_bound",
         f"The device waits for the host during {share(idle, span)} of the {recorded_time(account)}",
         f"The device was idle for {duration_ns(idle)} of {duration_ns(span)}: it had finished all launched kernels, and"
-        " the host had not launched the next one yet.",
-        "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls"
-        " that synchronise, and check the data loader.",
+        f" the host had not launched the next one yet.{stacks}",
+        wait_advice(account, START_UP) or LAUNCH_LESS,
         severity=Severity.WARNING,
         confidence=0.8,
         facts=[
             f"idle {duration_ns(account.idle_ns)}, waiting for the host {duration_ns(idle)}",
+            *wait_parts(account),
             *busiest_on_host(account),
         ],
     )
 
 
 def busiest_on_host(account: RankTrace) -> list[str]:
-    """Return what the host spends most time on: a call that waits, and an operator without what it calls."""
+    """Return what the host spends most time on, as texts: a call that waits, and an operator without what it calls."""
     facts = [
         f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}"
         for call in account.synchronisations[:1]
@@ -172,10 +178,6 @@ def frame_name(frame: CompiledFrame) -> str:
     return frame.function or f"frame {frame.frame}"
 
 
-def times(count: int) -> str:
-    return quantity(count, "time")
-
-
 def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
     total, count = sum(call.total_ns for call in calls), sum(call.count for call in calls)
     names, longest = " and ".join(call.name for call in calls), max(calls, key=lambda call: call.total_ns)
@@ -186,26 +188,32 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         "trace.driver_allocations",
         f"{names} {'was' if len(calls) == 1 else 'were'} called {times(count)}{split} during the recording and took"
         f" {duration_ns(total)}{most}",
-        "These calls of the driver wait for the device. The caching allocator makes them only while it grows or when"
-        " memory is short; CUDA itself makes one when it starts.",
-        START_UP if is_start_up(longest, total) else SHORT_OF_MEMORY,
+        "cudaMalloc and cudaFree go to the driver, and a free waits for the device. The caching allocator calls them"
+        " only to grow, or to give cached memory back when memory is short. The start of CUDA in a process shows as one"
+        " long free, too.",
+        START_UP if is_start_up(calls, total) else SHORT_OF_MEMORY,
         severity=Severity.WARNING,
         confidence=0.7,
-        facts=[f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}" for call in calls],
+        facts=[
+            f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}, the longest"
+            f" {duration_ns(call.max_ns)}"
+            for call in calls
+        ],
     )
 
 
-def is_start_up(longest: CallTotal, total_ns: int) -> bool:
-    """Return whether one name of frees takes most of the driver's time: CUDA starts in the first cudaFree(0)."""
-    return "Free" in longest.name and longest.total_ns > START_UP_SHARE * total_ns
+def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
+    """Return whether a single free takes most of the time, as CUDA starts up in the first cudaFree(0)."""
+    longest = max(calls, key=lambda call: call.max_ns)
+    return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns
 
 
 def cpu_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.cpu_only",
-        "The trace contains no accelerator work that this tool recognises",
-        "No device kernels were recorded, so CPU operators count as compute, and the collectives of the host (gloo) as"
+        "No accelerator work that this tool recognises was recorded",
+        "There are no device kernels, so CPU operators count as compute, and the collectives of the host (gloo) as"
         " communication.",
         "If the job uses a GPU, add ProfilerActivity.CUDA to the profiler's activities. For a CPU job there is nothing"
         " to do.",

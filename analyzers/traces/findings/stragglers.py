@@ -50,7 +50,8 @@ ADVICE = {
     " CLOCK,TEMPERATURE,POWER), what else runs on its host, and whether its batches are larger.",
     Cause.COPIES: "Pin the host memory of rank {rank} (DataLoader(pin_memory=True)), and check that its process runs on"
     " the CPU socket of its device.",
-    Cause.DATA: "Raise num_workers or prefetch_factor of rank {rank}'s DataLoader, and check its storage.",
+    Cause.DATA: "Find out why loading is slow on rank {rank} only: its storage, the CPUs of its host, its part of"
+    " the data. More workers (num_workers) or a higher prefetch_factor can hide it.",
     Cause.GC: "Collect garbage on all ranks at the same steps: call gc.disable() once, and gc.collect() every N steps"
     " (torchtitan: training.gc_freq).",
     Cause.CHECKPOINT: "Write checkpoints asynchronously (torchtitan: checkpoint.async_mode), on all ranks at the same"
@@ -62,14 +63,14 @@ ADVICE = {
 
 
 def with_detail(late: LateRank) -> Straggler:
-    """Return the straggler with its cause as a sentence in `detail`."""
+    """Return the straggler with a sentence on its cause in `detail`."""
     cause = late.straggler.cause
     detail = computing(late.growth) if cause is Cause.COMPUTE else REASONS[cause]
     return msgspec.structs.replace(late.straggler, detail=detail)
 
 
 def computing(growth: ComputeGrowth) -> str:
-    """Return whether a rank runs more kernels than the others, or the same kernels for longer, with numbers."""
+    """Return a sentence on how a rank's computing differs: more kernels than the others, or the same for longer."""
     unit = "kernels" if growth.on_device else "operators"
     kernel = growth.kernel[:NAME_AT_MOST]
     most = f"{kernel} grew most (+{duration_ns(growth.growth_ns)})" if growth.growth_ns else "none of them grew much"
@@ -85,7 +86,7 @@ def straggler_findings(
 ) -> Iterator[Finding]:
     """Yield a finding for each straggler.
 
-    The evidence comes from `waits`, one for each rank, and `sources`, rank -> path of its trace.
+    The evidence comes from `waits`, one for each rank; `sources` has the path of each rank's trace.
     """
     for straggler in stragglers:
         yield Finding(
@@ -103,7 +104,10 @@ def straggler_findings(
 
 
 def mostly(straggler: Straggler) -> str:
-    """Return `, 498 ms of it in data loading`; empty where no single part of the work explains the excess."""
+    """Return a suffix on the main part of the excess, as `, 498 ms of it in data loading`.
+
+    Empty where no part explains it.
+    """
     part, excess = straggler.causes_ns.get(straggler.cause, 0), straggler.excess_ns
     if straggler.cause not in PART_NAMES or not part:
         return ""
@@ -111,18 +115,18 @@ def mostly(straggler: Straggler) -> str:
 
 
 def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[int, str]) -> list[Evidence]:
-    """Return what the straggler spent its excess on, then the waiting of each rank, the straggler first."""
+    """Return evidence on what the straggler spent its excess on, then on each rank's waiting, the straggler first."""
     parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
     named = [f"{PART_NAMES[Cause(name)]} +{duration_ns(ns)}" for name, ns in parts if Cause(name) in PART_NAMES]
     source = sources.get(straggler.rank, "")
-    facts = [Evidence(text=f"rank {straggler.rank}, more than the median rank: {', '.join(named)}", source=source)]
+    facts = [Evidence(text=f"rank {straggler.rank}, compared with the median rank: {', '.join(named)}", source=source)]
     rows = sorted(waits, key=lambda row: row.rank != straggler.rank)
     facts = facts if named else []
     return [*facts, *(Evidence(text=waiting(row), source=sources.get(row.rank, "")) for row in rows)][:EVIDENCE_AT_MOST]
 
 
 def reason(straggler: Straggler) -> str:
-    """Return what the rank did more than the others, since which collective, why, and what it costs."""
+    """Return sentences on what the rank did more than the others, since which collective, why, and what it costs."""
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
     first = (
@@ -139,7 +143,7 @@ def reason(straggler: Straggler) -> str:
 
 
 def waiting(row: RankWaits) -> str:
-    """Return one rank's line of evidence."""
+    """Return a text on how long one rank waited and how often it arrived last."""
     amount = f"{duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'}"
     work = f"spends {amount} than the median rank between them"
     return (
@@ -149,6 +153,6 @@ def waiting(row: RankWaits) -> str:
 
 
 def confidence(straggler: Straggler) -> float:
-    """Return 0.5 to 0.95: more where most of the waiting is for this rank, and where its excess is large."""
+    """Return a confidence of 0.5 to 0.95, higher if the others wait mostly for this rank and its excess is large."""
     size = min(1.0, straggler.excess_share / CERTAIN_EXCESS_SHARE)
     return round(min(0.95, 0.5 + 0.5 * straggler.caused_share * size), 2)

@@ -1,22 +1,40 @@
 """The verdict on a set of traces: which finding comes first, in one sentence, and which evidence was missing."""
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from analyzers.report import Finding, Verdict, status_of
+from analyzers.report import Finding, Severity, Status, Verdict, status_of
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.model import RankTrace
+from analyzers.traces.opportunity_model import Advice, OpportunityKind
 from analyzers.words import duration_ns, rank_names, share
 
 HEALTHY_CONFIDENCE = 0.8
+EXCERPT = 0.01
+"""Part of the steps that events have to span for a file to be more than an excerpt."""
+ACCELERATORS = re.compile(r"nccl|hccl|mtia|xccl")
 
 
 class VerdictClass(StrEnum):
-    """The classes of a trace verdict, that of most importance first; all but the last two are ids of findings."""
+    """The classes of a trace verdict; all but the last two are ids of findings."""
 
     STRAGGLER = "straggler"
     EXPOSED_COMMUNICATION = "exposed_communication"
     HOST_BOUND = "host_bound"
+    DATA_LOADER = "data_loader"
+    PYTHON = "python"
+    SYNCHRONISING_CALL = "synchronising_call"
+    LAUNCH = "launch"
+    UNFUSED_ATTENTION = "unfused_attention"
+    FLOAT32 = "float32"
+    MISALIGNED = "misaligned"
+    PAGEABLE_COPIES = "pageable_copies"
+    LAYOUT_COPIES = "layout_copies"
+    ELEMENTWISE = "elementwise"
+    SMALL_COLLECTIVES = "small_collectives"
+    BUS_BANDWIDTH = "bus_bandwidth"
+    RECOMPUTATION = "recomputation"
     MEMORY_NEAR_LIMIT = "memory_near_limit"
     MEMORY_GROWS = "memory_grows"
     HEALTHY = "healthy"
@@ -32,16 +50,23 @@ class Missing(StrEnum):
     OTHER_RANKS = "other_ranks"
 
 
-WITHOUT_FINDING = (VerdictClass.HEALTHY, VerdictClass.UNKNOWN)
+MOST_IMPORTANT = (VerdictClass.STRAGGLER, VerdictClass.EXPOSED_COMMUNICATION, VerdictClass.HOST_BOUND)
+ABOUT_MEMORY = (VerdictClass.MEMORY_NEAR_LIMIT, VerdictClass.MEMORY_GROWS)
+OPPORTUNITIES = {kind.value for kind in OpportunityKind} & {kind.value for kind in VerdictClass}
 
 
-def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: Sequence[Clock]) -> Verdict:
+def verdict(
+    accounts: Sequence[RankTrace],
+    findings: Sequence[Finding],
+    clocks: Sequence[Clock],
+    opportunities: Sequence[Advice] = (),
+) -> Verdict:
     """Return the verdict: a straggler first, else the largest loss of time, else trouble with memory, else healthy."""
-    by_id = {finding.id: finding for finding in findings}
+    by_id = {finding.id: finding for finding in findings if is_lead(finding)}
     lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]
-    for kind in VerdictClass:
+    for kind in by_importance(opportunities):
         finding = by_id.get(f"trace.{kind}")
-        if finding is not None and kind not in WITHOUT_FINDING:
+        if finding is not None:
             return Verdict(
                 status=status_of(findings),
                 kind=kind,
@@ -50,18 +75,54 @@ def verdict(accounts: Sequence[RankTrace], findings: Sequence[Finding], clocks: 
                 confidence=finding.confidence,
                 missing=lacks,
             )
-    worked = any(account.device_events for account in accounts)
+    worked = any(account.device_events for account in accounts) and not (lacks_device(accounts) or is_excerpt(accounts))
+    status = status_of(findings)
     return Verdict(
-        status=status_of(findings),
+        status=Status.UNKNOWN if status is Status.OK and not worked else status,
         kind=VerdictClass.HEALTHY if worked else VerdictClass.UNKNOWN,
-        sentence=division(accounts) if worked else "the trace records no work",
+        sentence=division(accounts) if worked else unknown_reason(accounts),
         confidence=HEALTHY_CONFIDENCE if worked else 0.0,
         missing=lacks,
     )
 
 
+def lacks_device(accounts: Sequence[RankTrace]) -> bool:
+    """Return whether only hosts were recorded although there are devices, so that nothing is known of the devices."""
+    return all(account.source == "cpu" for account in accounts) and any(
+        account.device_name or ACCELERATORS.search(account.backend or "") for account in accounts
+    )
+
+
+def is_excerpt(accounts: Sequence[RankTrace]) -> bool:
+    """Return whether the events cover next to nothing of the steps, as in a file from which most was cut out."""
+    return all(account.span_ns < EXCERPT * sum(step.dur_ns for step in account.step_times) for account in accounts)
+
+
+def unknown_reason(accounts: Sequence[RankTrace]) -> str:
+    """Return a sentence on why nothing can be said about the time."""
+    if not any(account.device_events for account in accounts):
+        return "the trace records no work"
+    if lacks_device(accounts):
+        return f"the work of the devices was not recorded, only that of the host; {division(accounts)}"
+    return f"the events cover next to nothing of the recorded steps; {division(accounts)}"
+
+
+def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
+    """Return the verdict classes in the order in which they are considered.
+
+    Among opportunities the largest is first.
+    """
+    largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
+    return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
+
+
+def is_lead(finding: Finding) -> bool:
+    """Return whether a verdict may rest on a finding; small opportunities are no verdict."""
+    return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
+
+
 def division(accounts: Sequence[RankTrace]) -> str:
-    """Return how the time of the longest account divides, as half a sentence."""
+    """Return a clause on how the time of the account with the longest span divides."""
     longest = max(accounts, key=lambda account: account.span_ns)
     span = longest.span_ns
     name = "the trace" if longest.rank is None else f"rank {longest.rank}"
@@ -72,7 +133,7 @@ def division(accounts: Sequence[RankTrace]) -> str:
 
 
 def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Missing]:
-    """Return the evidence that would have made the verdict firmer."""
+    """Return the kinds of evidence that the traces lack to make the verdict firmer."""
     world = max((account.world_size or 1 for account in accounts), default=1)
     lacks = {
         Missing.CLOCKS: any(not clock.agrees for clock in clocks),
@@ -84,7 +145,7 @@ def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Miss
 
 
 def missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
-    """Return what is missing and, where the user can supply it, how."""
+    """Return a text on missing evidence and, where the user can supply it, how."""
     if lack is Missing.CLOCKS:
         ranks = [clock.rank for clock in clocks if not clock.agrees]
         return f"collectives that fix the clock of {rank_names(ranks)}: there are none, or they contradict each other"

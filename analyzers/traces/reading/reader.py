@@ -25,7 +25,7 @@ KEPT_BYTES = 31 << 20
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of one trace and its `meta`; see `model.Trace` for what they mean.
+    """Return the columns of one trace and its metadata, which `trace.Trace` gives access to.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -49,7 +49,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
-    """Return each performance counter of each range of code, summed: `range`, `name`, `count`, `total`."""
+    """Return the sum of each performance counter over each range of code.
+
+    Each entry has `range`, `name`, `count` (of values) and `total`.
+    """
     values_of: dict[tuple[str, str], list[float]] = {}
     for event in events:
         for name, value in event.args.items():
@@ -62,15 +65,17 @@ def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
 
 
 def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
-    """Return what the file says about its job; a key is missing where it does not say.
+    """Return what the file says about its job, by name; a key is missing where it does not say.
 
     `rank`, `world_size`, `backend`, `base_ns` (added to times it gives Unix time), `host`, `devices` (names),
-    `device_bytes` (the memory of each), `groups` (process groups), `shapes` and `stacks` (whether they were recorded).
+    `capability` (the major number of the first), `device_bytes` (the memory of each), `groups` (process groups),
+    `shapes` and `stacks` (whether they were recorded).
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     properties = metadata.get("deviceProperties")
     devices = [device for device in properties if isinstance(device, dict)] if isinstance(properties, list) else []
+    capability = [whole_number(device.get("computeMajor")) for device in devices]
     sizes = {str(device.get("id")): whole_number(device.get("totalGlobalMem")) for device in devices}
     header = {
         "rank": whole_number(info.get("rank")),
@@ -79,6 +84,7 @@ def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
         "base_ns": whole_number(metadata.get("baseTimeNanoseconds")) or 0,
         "host": text_or_none(metadata.get("host_name")),
         "devices": [name for device in devices if isinstance(name := device.get("name"), str)],
+        "capability": capability[0] if capability else None,
         "device_bytes": {device: size for device, size in sizes.items() if size},
         "groups": process_groups(info.get("pg_config")),
         "shapes": bool(metadata.get("record_shapes")),
@@ -97,7 +103,7 @@ def process_groups(config: object) -> list[dict[str, object]]:
 
 
 def members(group: Mapping[str, object]) -> list[int]:
-    """Return the ranks of a process group; empty where the file has none that can be read."""
+    """Return the ranks of a process group; empty where the file has no readable list of them."""
     ranks = group.get("ranks")
     # torch writes a list, Kineto on its own a text such as "[0, 1]".
     if isinstance(ranks, str):
@@ -106,10 +112,10 @@ def members(group: Mapping[str, object]) -> list[int]:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a value of the file as a number that int64 holds, None where it is none."""
+    """Return a value of the file if it is an integer that fits into int64, else None."""
     return value if isinstance(value, int) and abs(value) < 1 << 62 else None
 
 
 def text_or_none(value: object) -> str | None:
-    """Return a value of the file if it is a text."""
+    """Return a value of the file if it is a text, else None."""
     return value if isinstance(value, str) else None

@@ -20,15 +20,21 @@ LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
 ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}
 OPS = {"cpu_op", "Operator"}
 HOST = re.compile(r"^(cpu_op|operator|user_annotation|python_function|overhead|)$|runtime|driver", re.IGNORECASE)
-# Not every communication kernel is NCCL's: DeepEP, NVSHMEM and symmetric memory bring their own.
-COMMUNICATION = re.compile(r"nccl|rccl|hccl|nvshmem|deep_?ep|symm_mem|cross_device_reduce", re.IGNORECASE)
+# Not every communication kernel is NCCL's: DeepEP, NVSHMEM, MSCCL, symmetric memory, and the all-reduces of vLLM,
+# TensorRT-LLM and AMD bring their own. DeepEP's are called `dispatch` and `combine` in namespaces of its own.
+COMMUNICATION = re.compile(
+    r"nccl|rccl|hccl|nvshmem|rocshmem|mscclpp|mscclKernel|deep_?ep|symm_mem|cross_device_reduce"
+    r"|(inter|intra)node(_ll)?::(dispatch|combine|notify_dispatch|cached_notify)|cached_notify_(dispatch|combine)"
+    r"|multimem_\w*(reduce|gather)|(one|two)_?shot_?\w*reduce|quickreduce::|allreduce_(prototype|fusion_kernel)",
+    re.IGNORECASE,
+)
 PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")
 HOST_LANE, DEVICE_LANE, OTHER_LANE = range(3)
 NO_STEP = -1
 
 
 class Lane(TypedDict):
-    """A thread of the host or a stream of a device: events in it enclose each other or lie apart.
+    """A thread of the host or a stream of a device; two events of a lane are nested or do not overlap.
 
     `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). Of a stream `pid` is the
     device and `tid` the stream.
@@ -42,7 +48,7 @@ class Lane(TypedDict):
 
 @dataclass(frozen=True)
 class Trace:
-    """The columns of one file: a row an event, `start` and `end` in nanoseconds of the file's own base."""
+    """The columns of one trace file: a row per event, `start` and `end` in nanoseconds from the file's own base."""
 
     columns: Columns | UnsavedColumns
 
@@ -53,16 +59,19 @@ class Trace:
 
     @property
     def lanes(self) -> list[Lane]:
-        """The lanes, in the order of the numbers in the column `lane`."""
+        """The lanes; the column `lane` holds indices into this list."""
         return cast("list[Lane]", self.columns.meta["lanes"])
 
     @cached_property
     def names(self) -> list[str]:
-        """All texts, in the order of the numbers in the columns `name` and `cat`."""
+        """All distinct texts; the columns `name` and `cat` hold indices into this list."""
         return list(self.columns.meta["names"])
 
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
-        """Return for each text whether it is in the set, or contains the pattern; those not `among` count as no."""
+        """Return a mask of the trace's distinct texts that are in the set or contain the pattern.
+
+        If `among` is given, only the texts with these numbers can match.
+        """
         matches = np.zeros(len(self.names), bool)
         for number in range(len(self.names)) if among is None else among:
             name = self.names[number]
@@ -70,31 +79,39 @@ class Trace:
         return matches
 
     def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return for each event whether its name matches."""
+        """Return a mask of the events whose name is in the set or contains the pattern."""
         return self.text_matches(wanted).take(self.columns["name"])
 
     def category_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return for each event whether its category matches."""
+        """Return a mask of the events whose category is in the set or contains the pattern."""
         return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
 
+    def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
+        """Return the rows of events of a category whose name is one of the texts in the mask `texts`.
+
+        Fast if these are few.
+        """
+        rows = np.flatnonzero(texts.take(self.columns["name"]))
+        return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
+
     def lane_is(self, *kinds: int) -> Mask:
-        """Return for each lane whether it is of one of these kinds."""
+        """Return a mask of the lanes that are of one of these kinds."""
         # The one lane of a file without events keeps what is indexed by the empty column `lane` of the right type.
         return np.array([lane["kind"] in kinds for lane in self.lanes] or [False])
 
     @cached_property
     def category_ids(self) -> list[int]:
-        """The numbers of the categories among the texts: a few of thousands, so matching them alone is fast."""
+        """The numbers of the texts that are categories; these are few, so that matching them alone is fast."""
         return [int(number) for number in distinct_values(self.columns["cat"])]
 
     @cached_property
     def work(self) -> Integers:
-        """The rows of device work, chosen by category alone: other events may carry a device or a stream, too."""
+        """The rows of device work, selected by category alone: other events may have a device or a stream, too."""
         return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
 
     @cached_property
     def devices(self) -> Integers:
-        """The device of each row of `work`: what the event notes, else its pid."""
+        """The device of each row of `work`: the recorded one, else the event's pid."""
         recorded, pid = self.columns["device"][self.work], self.columns["pid"][self.work]
         return np.maximum(np.where(recorded >= 0, recorded, pid), 0)
 
@@ -105,7 +122,7 @@ class Trace:
         if not numbers:
             return []
         # The device has annotations of the same name, the hull of the step's kernels: no wall time.
-        rows = np.flatnonzero(np.isin(self.columns["name"], list(numbers)) & self.category_matches(ANNOTATIONS))
+        rows = self.rows_named(self.text_matches({self.names[number] for number in numbers}), ANNOTATIONS)
         marks: dict[int, tuple[int, int, int]] = {}
         for row in rows.tolist():
             number = numbers[int(self.columns["name"][row])]
@@ -113,7 +130,7 @@ class Trace:
         return sorted(marks.values(), key=lambda mark: mark[1])
 
     def step_index_at(self, at: Integers) -> Integers:
-        """Return the index in `steps` of the step around each moment (ns of the trace), NO_STEP where there is none."""
+        """Return, for each moment (ns of the trace), the index in `steps` of the step around it, or NO_STEP."""
         if not self.steps:
             return np.full(len(at), NO_STEP)
         bounds = np.array([mark[1:] for mark in self.steps], np.int64)
@@ -122,13 +139,13 @@ class Trace:
 
     @cached_property
     def origin(self) -> int:
-        """The start of the first event in ns, 0 where there is none."""
+        """The start of the first event in ns, 0 if there is none."""
         start = self.columns["start"]
         return int(start.min()) if len(start) else 0
 
 
 def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
-    """Return the lane of each event, as a number, and the lanes that these numbers stand for."""
+    """Return the lane of each event as an index, and the list of lanes."""
     c = trace.columns
     stream = c["stream"][trace.work]
     kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
@@ -149,12 +166,15 @@ def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
 
 
 def lane_name(number: str, kind: int, thread_name: str) -> str:
-    """Return `stream 7` or `thread 4000 (python)`; some recorders put the number of a thread into its name already."""
+    """Return the name of a lane, such as `stream 7` or `thread 4000 (python)`.
+
+    Some recorders already put the number of a thread into its name.
+    """
     if kind != HOST_LANE:
         return f"stream {number}"
     return thread_name if number in thread_name else f"thread {number} {thread_name}".strip()
 
 
 def id_text(trace: Trace, number: int) -> str:
-    """Return a pid, tid or stream as the file has it: a number, or the text whose index `number` is."""
+    """Return a pid, tid or stream as text: the number, or the text that a number up to FIRST_TEXT_ID stands for."""
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]

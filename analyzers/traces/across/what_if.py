@@ -1,0 +1,81 @@
+"""What the job would save if one thing were as fast as it could be: matched collectives played again.
+
+Example: two ranks wait 20 ms each for their data before each of 4 all_reduces. One that loads faster saves nothing, as
+it then waits for the other; both together save 80 ms.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from analyzers.traces.across.lateness import Lateness, Replay
+from analyzers.traces.columns.phases import HOST_PHASES
+
+WORTH, COLLECTIVES_AT_MOST = 0.01, 3
+"""Part of the time from which on an answer is listed; how many kinds of collectives are asked about."""
+
+
+class Change(StrEnum):
+    """The assumed change: a rank works as long as the others, a phase takes no time, or a transfer half its time."""
+
+    RANK_AS_OTHERS = "rank_as_others"
+    WITHOUT_PHASE = "without_phase"
+    COLLECTIVE_TWICE_AS_FAST = "collective_twice_as_fast"
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one what-if: `window_ns`, from the first work to the last collective, would be `saved_ns` shorter.
+
+    `name` is the phase (`data`) or the collective; `rank` is None unless one rank is changed. `steps` were recorded.
+    """
+
+    change: Change
+    name: str
+    rank: int | None
+    steps: int
+    window_ns: int
+    saved_ns: int
+
+
+def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) -> list[WhatIf]:
+    """Return the changes that would save enough, the largest saving first.
+
+    `window_ns` is the time of all collectives, `saved_by_rank` the ns that `lateness.savings` returned for each rank.
+    """
+    steps = max(1, len(set(lateness.matched.column("step").tolist())))
+
+    def answer(change: Change, name: str, rank: int | None, saved_ns: int) -> WhatIf:
+        return WhatIf(change=change, name=name, rank=rank, steps=steps, window_ns=window_ns, saved_ns=saved_ns)
+
+    rows = [answer(Change.RANK_AS_OTHERS, "", rank, saved) for rank, saved in saved_by_rank.items()]
+    rows += [answer(Change.WITHOUT_PHASE, phase, None, saved) for phase, saved in without_phases(lateness, window_ns)]
+    rows += [
+        answer(Change.COLLECTIVE_TWICE_AS_FAST, name, None, saved)
+        for name, saved in faster_collectives(lateness, window_ns)
+    ]
+    return sorted((row for row in rows if row.saved_ns > WORTH * window_ns), key=lambda row: -row.saved_ns)
+
+
+def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
+    """Yield (phase, ns saved) for each phase of the host that may matter, if it took no time on any rank."""
+    replay, work = Replay(lateness), lateness.matched.column("work_ns")
+    overlap = lateness.matched.column("overlap_ns")
+    for phase in HOST_PHASES:
+        spent = np.minimum(lateness.matched.column(f"{phase}_ns"), work)
+        # What no rank spends on a phase cannot be saved, so only few have to be played.
+        if lateness.sum_by_rank(spent).max() > WORTH * window_ns:
+            yield phase, max(0, window_ns - replay.duration(work - spent, overlap))
+
+
+def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
+    """Yield (name, ns saved) for each name of collectives that may matter, if their transfers took half their time."""
+    matched, replay = lateness.matched, Replay(lateness)
+    work, overlap = matched.column("work_ns"), matched.column("overlap_ns")
+    names = np.array([matched.text(row, "name") for row in matched.first_row.tolist()])
+    total = {name: int(lateness.transfer[names == name].sum()) for name in dict.fromkeys(names.tolist())}
+    for name in sorted(total, key=lambda name: -total[name])[:COLLECTIVES_AT_MOST]:
+        if total[name] > WORTH * window_ns:
+            transfer = np.where(names == name, lateness.transfer // 2, lateness.transfer)
+            yield name, max(0, window_ns - replay.duration(work, overlap, transfer))

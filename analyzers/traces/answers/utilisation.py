@@ -1,0 +1,106 @@
+"""Whether the counted operations speak for a device, and the peak of the numbers that it really multiplied."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzers.columns import Mask
+from analyzers.traces.answers.flops import Formulas, decoded_list, device_of
+from analyzers.traces.columns.nesting import NONE
+from analyzers.traces.columns.work import Work
+from analyzers.traces.opportunities.kernel_kinds import multiplies, runs_in_float32
+
+
+class Arithmetic(StrEnum):
+    """The number format, such as bfloat16 or TF32, in which most operations are done."""
+
+    SIXTEEN_BIT = "16 bit"
+    TF32 = "TF32"
+    FLOAT32 = "float32"
+    FLOAT8 = "float8"
+    UNKNOWN = ""
+
+
+TO_16_BIT = {Arithmetic.SIXTEEN_BIT: 1.0, Arithmetic.TF32: 0.5, Arithmetic.FLOAT8: 2.0, Arithmetic.UNKNOWN: 1.0}
+"""Rate of tensor cores in multiples of that with 16 bits, which is the same for all devices that have them."""
+FLOAT32_PEAKS = {
+    "B200": 75e12, "GB200": 80e12, "H200": 67e12, "H100 PCIe": 51e12, "H100 NVL": 60e12, "H100": 67e12, "H20": 44e12,
+    "A100": 19.5e12, "A10": 31.2e12, "V100": 15.7e12, "T4": 8.1e12, "L40S": 91.6e12, "L4": 30.3e12, "MI325X": 163e12,
+    "MI300X": 163e12, "MI250X": 24e12,
+}  # fmt: skip
+"""FLOP/s in float32 without tensor cores, from the same data sheets as `flops.PEAKS`."""
+TYPES = {"float": Arithmetic.TF32, "c10::Half": Arithmetic.SIXTEEN_BIT, "c10::BFloat16": Arithmetic.SIXTEEN_BIT}
+
+
+BEFORE_TF32 = ("V100", "T4")
+
+
+class Coverage(NamedTuple):
+    """How far the counted operations of an account can be compared with the device's peak.
+
+    `share` is the part of the time of products that counted operators launched (None: there are no products).
+    """
+
+    share: float | None
+    arithmetic: Arithmetic
+    peak_flops_per_s: float | None
+
+
+def coverage(work: Work, formulas: Formulas) -> Coverage:
+    """Return how far the counted operations of an account can be compared with a peak, and with which peak."""
+    if work.device is None:
+        return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
+    products = named(work, multiplies)
+    total = int(work.own[products].sum())
+    share = int(work.own[products & is_counted(work, formulas)].sum()) / total if total else None
+    arithmetic = most_common(work, formulas)
+    return Coverage(share, arithmetic, peak(formulas, arithmetic))
+
+
+def named(work: Work, matches: Callable[[str], bool]) -> Mask:
+    """Return a mask of the account's events whose name the function `matches` accepts."""
+    texts = np.array([matches(name) for name in work.trace.names] or [False])
+    return np.asarray(texts[work.trace.columns["name"][work.rows]])
+
+
+def is_counted(work: Work, formulas: Formulas) -> Mask:
+    """Return a mask of the account's events that were launched inside an operator whose operations are counted."""
+    if not len(formulas.rows[0]):
+        return np.zeros(len(work.rows), bool)
+    return np.asarray(work.linked & (formulas.around[work.launch] != NONE))
+
+
+def most_common(work: Work, formulas: Formulas) -> Arithmetic:
+    """Return the number format in which most of the counted operations are done.
+
+    For float32 inputs the kernels show whether they are done in TF32.
+    """
+    operations = defaultdict[Arithmetic, int](int)
+    for text, count in formulas.by_shape.items():
+        types = decoded_list(f"{text}\0".split("\0")[1])
+        operations[arithmetic_of([str(kind) for kind in types])] += count
+    most = max(operations, key=lambda kind: operations[kind], default=Arithmetic.UNKNOWN)
+    if most is not Arithmetic.TF32:
+        return most
+    products, plain = named(work, multiplies), named(work, runs_in_float32)
+    on_cores = int(work.own[products & ~plain].sum()) >= int(work.own[plain].sum())
+    return Arithmetic.TF32 if on_cores else Arithmetic.FLOAT32
+
+
+def arithmetic_of(types: list[str]) -> Arithmetic:
+    """Return the number format in which an operator multiplies, by the types of its inputs."""
+    if any("Float8" in kind for kind in types):
+        return Arithmetic.FLOAT8
+    return next((TYPES[kind] for kind in types if kind in TYPES), Arithmetic.UNKNOWN)
+
+
+def peak(formulas: Formulas, arithmetic: Arithmetic) -> float | None:
+    """Return the device's peak FLOP/s in this number format; None where the device is not known."""
+    if not formulas.peaks:
+        return None
+    device = device_of(formulas.trace)
+    without_cores = arithmetic is Arithmetic.FLOAT32 or (arithmetic is Arithmetic.TF32 and device in BEFORE_TF32)
+    return FLOAT32_PEAKS[device] if without_cores else formulas.peaks[0] * TO_16_BIT[arithmetic]

@@ -1,0 +1,266 @@
+"""Opportunities in words: what takes the time, what to change, and how to check that it helped."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.model import RankTrace
+from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
+from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size
+
+TELLING = 0.05
+"""Part of a step from which on an opportunity is a finding."""
+WARNING = 0.1
+"""Part of a step from which on it is a warning."""
+CONFIDENCE = 0.7
+NAME_AT_MOST = 120
+TOLD_ELSEWHERE = {
+    OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
+    OpportunityKind.IMBALANCE,
+}  # fmt: skip
+"""Kinds that have findings of their own, such as trace.driver_allocations and trace.straggler."""
+WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LAUNCH) + 1]
+"""Kinds for which the device waits for the host: `trace.host_bound` speaks of them where they are large together."""
+
+
+class Words(NamedTuple):
+    """The texts about one kind of opportunity: a title, what it means, what to change, and how to check that."""
+
+    title: str
+    why: str
+    next: str
+    check: str
+
+
+WORDS = {
+    OpportunityKind.DATA_LOADER: Words(
+        "The step waits for the data loader",
+        "Nothing ran while the host was in the data loader.",
+        "Raise num_workers and prefetch_factor, set persistent_workers=True, and move work on the samples into the"
+        " workers.",
+        "Use one batch again and again: the step gets shorter by what the loader costs.",
+    ),
+    OpportunityKind.ALLOCATION: Words(
+        "The device waits for allocations by the driver",
+        "Nothing ran while the host was in calls of the driver that allocate and free memory.",
+        "Leave more free memory, keep shapes steady, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        "torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step.",
+    ),
+    OpportunityKind.COMPILATION: Words(
+        "The device waits while code is compiled or loaded",
+        "Nothing ran while the host compiled, or stood in the first launch of a kernel, which loads it.",
+        "Begin the recording after some warm-up steps. If it goes on, set TORCH_LOGS=recompiles to see why, and mark"
+        " sizes that vary with torch._dynamo.mark_dynamic.",
+        "Record some steps later: without new compilations it is the warm-up, which costs nothing afterwards.",
+    ),
+    OpportunityKind.PYTHON: Words(
+        "The device waits while the host does other work",
+        "Nothing ran while the host was in Python code, garbage collection, logging or checkpoints, or in one operator"
+        " for long.",
+        "Move that work out of the loop, do it every n steps, or in a thread; gc.disable() and a gc.collect() every n"
+        " steps keep collections out of the step.",
+        "Leave the work out for a few steps and compare their times.",
+    ),
+    OpportunityKind.SYNCHRONISING_CALL: Words(
+        "Calls that synchronise let the device run dry",
+        "After each of them the host has to launch before the device can go on.",
+        "Remove .item(), .cpu(), print(tensor) and boolean masks from the step, or do them every n steps; copy with"
+        " non_blocking=True.",
+        "torch.cuda.set_sync_debug_mode('warn') prints no more lines in the step.",
+    ),
+    OpportunityKind.LAUNCH: Words(
+        "The device waits for the host to launch kernels",
+        "The host runs operators, but needs longer for each than the device.",
+        "Use torch.compile or CUDA graphs, foreach or fused optimizers, or a larger batch.",
+        "Double the batch: a step that takes as long as before was bound by launching.",
+    ),
+    OpportunityKind.UNFUSED_ATTENTION: Words(
+        "Attention runs as separate products and softmax",
+        "Scores of the size of the sequence squared are written to memory and read again by each kernel.",
+        "Call torch.nn.functional.scaled_dot_product_attention with 16-bit inputs, is_causal instead of a dense mask,"
+        " a head dimension of 256 at most, and no need_weights.",
+        "The next trace has kernels with flash, fmha or sdpa in their name, and no softmax of that size.",
+    ),
+    OpportunityKind.RECOMPUTATION: Words(
+        "Activation checkpointing computes again",
+        "Forward operators run a second time inside the backward.",
+        "If memory allows it, checkpoint fewer layers, or selectively: keep the results of products and attention.",
+        "workbench inspect --what-if ac=selective of a memory snapshot says what that needs.",
+    ),
+    OpportunityKind.FLOAT32: Words(
+        "Products run in float32 without tensor cores",
+        "The names of these kernels say float32 on the ordinary cores, which are some 8 times slower.",
+        "Use torch.autocast or bfloat16 parameters",
+        "The next trace has kernels with tf32, bf16 or f16 in their name; the loss must stay the same.",
+    ),
+    OpportunityKind.MISALIGNED: Words(
+        "Products have sizes that tensor cores read badly",
+        "A size is no multiple of 8 elements, and the product is less than half as fast as the others.",
+        "Pad the vocabulary, hidden sizes and heads to multiples of 64, at least of 8.",
+        "Multiply padded matrices of these sizes in a loop and compare the rates.",
+    ),
+    OpportunityKind.LAYOUT_COPIES: Words(
+        "Kernels only change the layout of tensors",
+        "They convert between channels first and channels last around convolutions.",
+        "Convert the model and its inputs once: .to(memory_format=torch.channels_last).",
+        "The next trace has no nchwToNhwc and nhwcToNchw.",
+    ),
+    OpportunityKind.PAGEABLE_COPIES: Words(
+        "Copies from pageable memory hold up the device",
+        "Nothing is computed beside them, and the host stands still meanwhile.",
+        "Set pin_memory=True in the DataLoader and copy with .to(device, non_blocking=True).",
+        "The next trace says Pinned instead of Pageable, and the copies run beside kernels.",
+    ),
+    OpportunityKind.ELEMENTWISE: Words(
+        "Elementwise kernels follow each other, which could be one",
+        "Each reads and writes all of its tensor.",
+        "Use torch.compile for these modules, a fused norm (torch.nn.functional.rms_norm), and fused=True in the"
+        " optimizer.",
+        "Compile one layer and compare its time on the device.",
+    ),
+    OpportunityKind.SMALL_COLLECTIVES: Words(
+        "Many small collectives run one after the other",
+        "Each takes the latency of the network, whatever its size.",
+        "Put them together: larger buckets (bucket_cap_mb), one call for a list of tensors, fewer logged metrics.",
+        "The number of collectives a step falls, their bytes stay.",
+    ),
+    OpportunityKind.BUS_BANDWIDTH: Words(
+        "Collectives are far below the speed of the links",
+        "Even the shortest one of its size is. On one rank alone this cannot be told from waiting for a late rank.",
+        "Look at NCCL_DEBUG=INFO for the transport, and compare the traces of all ranks.",
+        "Run nccl-tests with this size between the same devices.",
+    ),
+    OpportunityKind.EXPOSED_COMMUNICATION: Words(
+        "The step waits for communication",
+        "Nothing is computed beside it, and what comes next was launched already.",
+        "Prefetch the next layer (FSDP2: set_modules_to_forward_prefetch), reduce gradients in buckets during the"
+        " backward (DDP: bucket_cap_mb).",
+        "Let one rank run alone without communication: its step is the shortest that overlap can give.",
+    ),
+    OpportunityKind.IMBALANCE: Words(
+        "The other ranks wait for one",
+        "Its own work between collectives is longer than theirs.",
+        "Find what it does more; the finding trace.straggler says which part.",
+        "Give its work or its host to another rank, and see whether the delay moves with it.",
+    ),
+}  # fmt: skip
+TF32 = ", or torch.backends.cuda.matmul.allow_tf32 = True"
+AMPERE = 8
+
+
+def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
+    """Return one advice for each kind of opportunity, the largest first.
+
+    Its numbers are of the rank with most of it.
+    """
+    by_kind: dict[OpportunityKind, list[tuple[RankTrace, Opportunity]]] = {}
+    own = [(account, one) for account in accounts for one in account.opportunities]
+    for account, one in [*own, *others]:
+        by_kind.setdefault(one.kind, []).append((account, one))
+    rows = [advice(same) for same in by_kind.values()]
+    return sorted(rows, key=lambda row: (-row.saved_ns, row.kind))
+
+
+def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
+    """Return a kind of opportunity as advice, with the numbers of the account that has most of it.
+
+    `same` lists all accounts that have it, each with its opportunity.
+    """
+    account, most = max(same, key=lambda pair: pair[1].saved_ns)
+    words = WORDS[most.kind]
+    return Advice(
+        **msgspec.structs.asdict(most),
+        rank=account.rank,
+        device=account.device,
+        ranks=sorted({other.rank for other, _ in same if other.rank is not None}),
+        title=words.title,
+        why=words.why + stack_warning(account, most),
+        next=words.next + (TF32 if most.kind is OpportunityKind.FLOAT32 and has_tf32(account) else ""),
+        check=words.check,
+        evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
+    )
+
+
+def has_tf32(account: RankTrace) -> bool:
+    """Return whether a device supports TF32, judged by its name: NVIDIA's do since the A100."""
+    return not any(name in account.device_name for name in ("V100", "T4", "Radeon", "MI2"))
+
+
+def stack_warning(account: RankTrace, one: Opportunity) -> str:
+    """Return the sentence that recording Python stacks slows the host, or an empty text where that does not matter."""
+    if one.kind not in WAITS or not account.python_stacks:
+        return ""
+    return (
+        " Python stacks were recorded, which slows the host down, often to half of its speed: record without with_stack"
+        " for the true size."
+    )
+
+
+def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
+    """Yield texts with the numbers of an opportunity, then with the events it consists of."""
+    steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
+    yield (
+        f"takes {duration_ns(one.taken_ns)} a step; without it a step would be up to {duration_ns(one.saved_ns)}"
+        f" ({percent(one.saved_share)}) shorter ({quantity(one.count, 'event')}{steps})"
+    )
+    if "bus_bytes_per_s" in one.measures:
+        expected = one.measures["expected_bytes_per_s"]
+        yield f"bus bandwidth {bandwidth(one.measures['bus_bytes_per_s'])} of about {bandwidth(expected)}"
+    if "bytes" in one.measures:
+        yield f"half of them are smaller than {size(one.measures['bytes'])}"
+    yield from (name_with_time(name) for name in one.names)
+
+
+def name_with_time(name: NamedTime) -> str:
+    text = name.name if len(name.name) <= NAME_AT_MOST else f"{name.name[: NAME_AT_MOST - 1]}…"
+    return f"{text}: {quantity(name.count, 'time')}, {duration_ns(name.total_ns)}"
+
+
+def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
+    """Yield a finding for each opportunity that is large enough and is not reported by a finding of its own."""
+    for row in rows:
+        told = row.kind in TOLD_ELSEWHERE or (host_bound and row.kind in WAITS)
+        if row.saved_share >= TELLING and not told:
+            yield opportunity_finding(row)
+
+
+def opportunity_finding(row: Advice) -> Finding:
+    """Return an opportunity as a finding; its title says what is saved at most."""
+    return Finding(
+        id=f"trace.{row.kind}",
+        severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
+        title=f"{row.title}: up to {duration_ns(row.saved_ns)} ({percent(row.saved_share)}) of each step",
+        why=row.why,
+        next=f"{row.next.rstrip('.')}. To check: {row.check[0].lower()}{row.check[1:]}",
+        ranks=row.ranks,
+        evidence=row.evidence,
+        confidence=CONFIDENCE,
+    )
+
+
+def wait_advice(account: RankTrace, start_up: str) -> str | None:
+    """Return what to do about what the device waits for most; None if nothing is known.
+
+    It is `start_up` if the wait is for memory in a recording without steps, in which CUDA starts up.
+    """
+    wait = largest_wait(account)
+    if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
+        return start_up
+    return WORDS[wait.kind].next if wait else None
+
+
+def largest_wait(account: RankTrace) -> Opportunity | None:
+    """Return the opportunity for which the device waits most while the host is late; None where nothing is known."""
+    return next((one for one in account.opportunities if one.kind in WAITS), None)
+
+
+def wait_parts(account: RankTrace) -> list[str]:
+    """Return texts on what the host did while the device waited for it, the longest first."""
+    waits = [one for one in account.opportunities if one.kind in WAITS]
+    total = sum(one.taken_ns for one in waits)
+    return [
+        f"{WORDS[one.kind].title}: {duration_ns(one.taken_ns)} a step ({share(one.taken_ns, total)} of its waiting)"
+        for one in waits
+    ]

@@ -1,0 +1,232 @@
+"""The opportunities of one account, the largest first, none of its time under two of them.
+
+Waiting of the device, exposed communication and work of the device exclude each other. A kernel that could be shorter
+for two reasons counts for the first in the order of `OpportunityKind`: what unfused attention multiplies in float32 is
+attention.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Column, Integers, Mask
+from analyzers.traces.answers.collectives import RankCollectives
+from analyzers.traces.answers.costs import Attribution
+from analyzers.traces.answers.flops import Formulas, is_recomputed
+from analyzers.traces.answers.idle import intervals_of_kind, subtract
+from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
+from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
+from analyzers.traces.columns.work import Work
+from analyzers.traces.opportunities.attention import Attentions
+from analyzers.traces.opportunities.communication import ExposedCollectives, communicates
+from analyzers.traces.opportunities.gain import Playback
+from analyzers.traces.opportunities.kernel_kinds import is_layout_copy, is_pointwise
+from analyzers.traces.opportunities.products import MisalignedProducts, float32_shortening
+from analyzers.traces.opportunities.waits import Cause, Host, causes, covered_rows
+from analyzers.traces.opportunity_model import NamedTime, Opportunity, OpportunityKind
+from analyzers.traces.reading.distinct import factorize, sums_by_code
+from analyzers.traces.reading.trace import OPS, PROFILER_STEP
+
+SHARE_AT_LEAST = 0.02
+"""Part of a step from which on something is listed."""
+NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
+COPY_AT_LEAST_NS = 20_000
+EVENTS_AT_LEAST = 10
+FUSED_AT_MOST = 15
+"""Operators that one kernel of a compiler holds, at most."""
+
+
+@dataclass(frozen=True)
+class AccountOpportunities:
+    """The search for what the steps of one account could do without."""
+
+    collectives: RankCollectives
+    attribution: Attribution
+    formulas: Formulas
+
+    @property
+    def work(self) -> Work:
+        return self.collectives.work
+
+    @property
+    def steps(self) -> int:
+        return max(1, len(self.work.trace.steps))
+
+    @cached_property
+    def time_ns(self) -> int:
+        """The time of the steps in ns, or of the work where it is longer, as a host may be far ahead of its device."""
+        marked = sum(end - start for _, start, end in self.work.trace.steps)
+        return max(marked, int(self.work.end.max() - self.work.start.min()) if len(self.work.rows) else 0)
+
+    def all(self) -> list[Opportunity]:
+        """Return the opportunities that are large enough, the largest first."""
+        # A file with a handful of events is a part of a recording: what is missing is no waiting.
+        if len(self.work.rows) < EVENTS_AT_LEAST or not self.time_ns:
+            return []
+        found = [*self.waits(), *self.communication(), *self.work_of_device()]
+        listed = [one for one in found if one.saved_share >= SHARE_AT_LEAST]
+        return sorted(listed, key=lambda one: (-one.saved_ns, one.kind))
+
+    def opportunity(
+        self, kind: OpportunityKind, count: int, taken_ns: int, saved_ns: int, names: list[NamedTime], **measures: float
+    ) -> Opportunity:
+        """Return an opportunity with numbers per step, from numbers of the whole recording."""
+        return Opportunity(
+            kind=kind,
+            count=count,
+            taken_ns=taken_ns // self.steps,
+            saved_ns=saved_ns // self.steps,
+            saved_share=round(min(1.0, saved_ns / self.time_ns), 4),
+            names=names,
+            measures={name: round(value, 4) for name, value in measures.items()},
+        )
+
+    def waits(self) -> Iterator[Opportunity]:
+        """Yield an opportunity for each cause of the device's waiting for the host."""
+        host = Host(self.work.trace)
+        for cause in causes(self.work, host):
+            names = self.host_names(cause, host)
+            yield self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names)
+
+    def host_names(self, cause: Cause, host: Host) -> list[NamedTime]:
+        """Return the events in which the host was while a cause of waiting lasted, those with most time first."""
+        trace = self.work.trace
+        if cause.kind is OpportunityKind.SYNCHRONISING_CALL:
+            rows = host.synchronising
+        elif cause.kind is OpportunityKind.LAUNCH:
+            rows = np.flatnonzero(trace.category_matches(OPS))
+        elif cause.kind is OpportunityKind.PYTHON:
+            return self.innermost_names(cause, host)
+        else:
+            rows = host.rows_by_kind[cause.kind]
+        if cause.kind is OpportunityKind.COMPILATION:
+            rows = np.union1d(rows, host.lasting(cause.intervals)[0])
+        rows, inside = covered_rows(trace, rows, cause.intervals)
+        return self.totals(trace.columns["name"][rows], inside)
+
+    def innermost_names(self, cause: Cause, host: Host) -> list[NamedTime]:
+        """Return the innermost events in the middle of each of a cause's longest intervals.
+
+        The function in the user's own files around each of them is returned, too.
+        """
+        c, start, end = self.work.trace.columns, *cause.intervals
+        longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]
+        start, end = start[longest], end[longest]
+        events = NestedEvents(c["lane"], c["start"], c["end"], c["parent"])
+        inside = innermost_at(events, np.full(len(start), host.main), (start + end) // 2)
+        marks = self.work.trace.text_matches(PROFILER_STEP)[c["name"]]
+        line = np.where(inside >= 0, self.attribution.around("line")[inside], NONE)
+        rows, spent = np.concatenate([inside, line]), np.tile(end - start, 2)
+        known = (rows >= 0) & ~marks[rows]
+        known[len(inside) :] &= line != inside
+        return self.totals(c["name"][rows[known]], spent[known])
+
+    def totals(self, name: Column, spent: Column) -> list[NamedTime]:
+        """Return the names with most time in total; `name` has the number of each event's name, `spent` its ns."""
+        numbers, code = factorize(name)
+        count, total = np.bincount(code, minlength=len(numbers)), sums_by_code(code, spent, len(numbers))
+        most = np.argsort(-total, kind="stable")[:NAMES_AT_MOST]
+        texts = self.work.trace.names
+        return [NamedTime(name=texts[numbers[i]], count=int(count[i]), total_ns=int(total[i])) for i in most.tolist()]
+
+    def communication(self) -> Iterator[Opportunity]:
+        """Yield opportunities to shorten or hide communication."""
+        if not communicates(self.collectives):
+            return
+        found = ExposedCollectives(self.collectives)
+        for kind, shorter, measures in found.parts(self.steps):
+            mine = shorter > 0
+            names = self.totals(self.work.trace.columns["name"][found.rows[mine]], found.exposed[mine])
+            taken, saved = int(found.length[mine].sum()), int(shorter.sum())
+            yield self.opportunity(kind, int(mine.sum()), taken, saved, names, **measures)
+
+    def work_of_device(self) -> Iterator[Opportunity]:
+        """Yield opportunities to shorten kernels and copies; each of these counts for one of them only."""
+        playback, left = Playback(self.work), np.ones(len(self.work.rows), bool)
+        for kind, alone in self.shortenings():
+            shorter = np.where(left, alone, 0)
+            # What is too little to be listed must not take its kernels from the kinds that follow.
+            if shorter.sum() < SHARE_AT_LEAST * self.time_ns:
+                continue
+            mine = shorter > 0
+            left &= ~mine
+            names = self.totals(self.work.trace.columns["name"][self.work.rows[mine]], self.work.own[mine])
+            taken = int(self.work.own[mine].sum())
+            yield self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
+
+    def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:
+        """Yield (kind, ns that each event could be shorter by), the most certain kinds first."""
+        work = self.work
+        yield OpportunityKind.UNFUSED_ATTENTION, self.attention_shortening()
+        yield OpportunityKind.RECOMPUTATION, self.recomputation_shortening()
+        if work.device is None:
+            return
+        yield OpportunityKind.FLOAT32, float32_shortening(work, self.formulas)
+        yield OpportunityKind.MISALIGNED, MisalignedProducts(self.attribution, self.formulas).shortening()
+        yield OpportunityKind.LAYOUT_COPIES, np.where(self.named(is_layout_copy), work.own, 0)
+        yield OpportunityKind.PAGEABLE_COPIES, self.pageable_shortening()
+        yield OpportunityKind.ELEMENTWISE, self.fusable_shortening()
+
+    def named(self, matches: Callable[[str], bool]) -> Mask:
+        """Return a mask of the account's events whose name the function `matches` accepts."""
+        texts = np.array([matches(name) for name in self.work.trace.names] or [False])
+        return texts[self.work.trace.columns["name"][self.work.rows]]
+
+    def attention_shortening(self) -> Integers:
+        """Return the ns by which each event would be shorter if attention were one fused kernel."""
+        shorter = np.zeros(len(self.work.rows), np.int64)
+        for events, least in Attentions(self.attribution, self.formulas).chains():
+            spent = self.work.own[events]
+            part = max(0.0, 1 - least / max(1, int(spent.sum())))
+            shorter[events] = (spent * part).astype(np.int64)
+        return shorter
+
+    def recomputation_shortening(self) -> Integers:
+        """Return the ns of each event that activation checkpointing ran a second time; 0 for others."""
+        c = self.work.trace.columns
+        forward = c["autograd_row"][c["autograd_thread"] <= 0].astype(np.int64)
+        again = np.zeros(len(c["start"]), bool)
+        again[forward[is_recomputed(self.work.trace, forward)]] = True
+        if not again.any():
+            return np.zeros(len(self.work.rows), np.int64)
+        inside = innermost_selected(again, c["parent"])
+        return np.where(self.work.linked & (inside[self.work.launch] != NONE), self.work.own, 0)
+
+    def pageable_shortening(self) -> Integers:
+        """Return the ns of each copy from or to pageable memory in which nothing computes; 0 for other events."""
+        mine = self.named(lambda name: "Pageable" in name) & (self.work.kind == MEMORY)
+        mine &= self.work.own >= COPY_AT_LEAST_NS  # a scalar takes its latency, wherever it comes from
+        computing = intervals_of_kind(self.work, COMPUTE)
+        alone = CoveredTime(*subtract(merge(self.work.start[mine], self.work.end[mine]), computing))
+        return np.where(mine, alone.between(self.work.start, self.work.end), 0)
+
+    def fusable_shortening(self) -> Integers:
+        """Return the ns by which each event would be shorter if pointwise kernels in a row were one kernel.
+
+        That kernel would take as long as the longest of them.
+        """
+        work = self.work
+        # Only kernels of one stream with no other one between them can become one.
+        order = np.lexsort((work.start, work.trace.columns["lane"][work.rows]))
+        fusable = (self.named(is_pointwise) & (work.kind == COMPUTE))[order]
+        lane = work.trace.columns["lane"][work.rows][order]
+        begins = np.append(True, (np.diff(lane) != 0) | ~fusable[1:] | ~fusable[:-1])[: len(order)]
+        first = np.flatnonzero(begins)
+        run = np.cumsum(begins) - 1
+        position = np.arange(len(order)) - first[run]
+        # No compiler makes one kernel of any number of operators.
+        parts = np.flatnonzero(begins | (position % FUSED_AT_MOST == 0))
+        spent = work.own[order].astype(np.int64)
+        longest = np.maximum.reduceat(spent, parts)
+        total = np.add.reduceat(spent, parts)
+        which = np.repeat(np.arange(len(parts)), np.diff(np.append(parts, len(order))))
+        shorter = np.zeros(len(order), np.int64)
+        shorter[order] = np.where(fusable, spent * (1 - longest[which] / np.maximum(total[which], 1)), 0)
+        return shorter
+
+
+def opportunities(collectives: RankCollectives, attribution: Attribution, formulas: Formulas) -> list[Opportunity]:
+    """Return what the steps of an account could do without, the largest first."""
+    return AccountOpportunities(collectives, attribution, formulas).all()

@@ -1,0 +1,146 @@
+"""Attention written out as products and a softmax, which one fused kernel would do.
+
+Found by its operators: a softmax between two batched products of one thread, with nothing but elementwise work in
+between. The softmax of a router or of a vocabulary has other neighbours, or a last dimension that is no sequence.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Integers
+from analyzers.traces.answers.costs import Attribution
+from analyzers.traces.answers.flops import Formulas, decoded_list
+from analyzers.traces.reading.trace import OPS
+
+SOFTMAX = {"aten::_softmax", "aten::_softmax_backward_data"}
+BACKWARD = "aten::_softmax_backward_data"
+BATCHED = {"aten::bmm", "aten::baddbmm"}
+OTHER_PRODUCTS = {
+    "aten::mm", "aten::addmm", "aten::convolution", "aten::_scaled_mm", "aten::_log_softmax", "aten::embedding",
+    "aten::native_layer_norm",
+}  # fmt: skip
+LENGTH_AT_LEAST, HEAD_AT_MOST = 128, 512
+"""Shorter sequences gain nothing; no head has more dimensions."""
+KERNELS_AT_MOST = 24
+"""Work of one attention, forward or backward."""
+
+
+@dataclass(frozen=True)
+class Attentions:
+    """The attentions of an account that are written as products and a softmax: a chain of operators each."""
+
+    attribution: Attribution
+    formulas: Formulas
+
+    @cached_property
+    def shape_of(self) -> dict[int, str]:
+        """The number of the text of each operator's recorded shapes, by its row."""
+        c = self.attribution.trace.columns
+        return dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
+
+    @cached_property
+    def operators(self) -> Integers:
+        """The rows of the softmaxes and products that may form or interrupt a chain, in order of thread and start."""
+        trace = self.attribution.trace
+        c = trace.columns
+        rows = trace.rows_named(trace.text_matches(SOFTMAX | BATCHED | OTHER_PRODUCTS), OPS)
+        return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
+
+    def chains(self) -> list[tuple[Integers, int]]:
+        """Return, for each chain, the indices of its events in `work`, and the ns that remain when it is fused."""
+        trace = self.attribution.trace
+        if not trace.text_matches(SOFTMAX).any():
+            return []
+        operators = self.operators
+        names = [trace.names[i] for i in trace.columns["name"][operators].tolist()]
+        softmaxes = [i for i, name in enumerate(names) if name in SOFTMAX]
+        found = (self.chain(names, i) for i in softmaxes)
+        return [chain for chain in found if chain is not None]
+
+    def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
+        """Return the chain around one softmax, as `chains` does; None where it is no attention.
+
+        `names` are the names of `operators`, `index` is that of the softmax among them.
+        """
+        # Backward multiplies twice on either side: for v and for the scores, then for q and for k.
+        times = 2 if names[index] == BACKWARD else 1
+        before, after = list(range(index - times, index)), list(range(index + 1, index + 1 + times))
+        products = [i for i in before + after if 0 <= i < len(names) and names[i] in BATCHED]
+        lane = self.attribution.trace.columns["lane"][self.operators]
+        if len(products) < 2 * times or any(lane[i] != lane[index] for i in products):
+            return None
+        if not self.is_sequence(int(self.operators[index])):
+            return None
+        rows = self.operators[products[0]], self.operators[products[-1]]
+        events = self.launched_between(*(int(row) for row in rows))
+        # At least the softmax beside the products; many more are something else.
+        if not 2 * times < len(events) <= KERNELS_AT_MOST:
+            return None
+        return events, self.least_ns([int(self.operators[i]) for i in products])
+
+    def is_sequence(self, row: int) -> bool:
+        """Return whether the softmax in this row runs over sequences long enough, or its shapes were not recorded."""
+        if row not in self.shape_of:
+            return True
+        sizes = self.sizes(row)
+        last = sizes[0][-2:] if sizes and len(sizes[0]) >= 3 else []
+        return len(last) == 2 and all(isinstance(size, int) and size >= LENGTH_AT_LEAST for size in last)
+
+    def sizes(self, row: int) -> list[list[int]]:
+        """Return the sizes of an operator's inputs, empty where they were not recorded."""
+        text = self.attribution.trace.columns.meta["shapes"][self.shape_of[row]] if row in self.shape_of else ""
+        return [size for size in decoded_list(text.split("\0")[0]) if isinstance(size, list)]
+
+    @cached_property
+    def launched(self) -> tuple[Integers, Integers]:
+        """The indices in `work` of events with a known launch, and the lanes of their launching threads.
+
+        Both are in order of thread and launch.
+        """
+        work = self.attribution.work
+        linked = np.flatnonzero(work.linked)
+        lane = work.trace.columns["lane"][work.launch[linked]]
+        order = np.lexsort((work.launch_start[linked], lane))
+        return linked[order], np.asarray(lane[order], np.int64)
+
+    def launched_between(self, first: int, last: int) -> Integers:
+        """Return the indices in `work` of what a thread launched from the start of one operator to the end of another.
+
+        `first` and `last` are their rows.
+        """
+        c, work = self.attribution.trace.columns, self.attribution.work
+        if work.device is None:
+            return self.computed_between(first, last)
+        events, lanes = self.launched
+        low, high = np.searchsorted(lanes, c["lane"][first]), np.searchsorted(lanes, c["lane"][first], side="right")
+        mine = events[low:high]
+        at = work.launch_start[mine]
+        return mine[np.searchsorted(at, c["start"][first]) : np.searchsorted(at, c["end"][last])]
+
+    def computed_between(self, first: int, last: int) -> Integers:
+        """Return the indices in `work` of operators that a host ran between two operators, these included.
+
+        `first` and `last` are their rows.
+        """
+        c, work = self.attribution.trace.columns, self.attribution.work
+        inside = (work.start >= c["start"][first]) & (work.end <= c["end"][last])
+        inside &= (c["lane"][work.rows] == c["lane"][first]) & (work.own > 0)
+        indices = np.flatnonzero(inside)
+        # Views take next to no time on a host, and there are many.
+        return indices[np.argsort(-work.own[indices], kind="stable")[:KERNELS_AT_MOST]]
+
+    def least_ns(self, products: list[int]) -> int:
+        """Return the ns that products (rows) need at the device's peak, or took if the peak is unknown."""
+        operations = sum(self.operations.get(row, 0) for row in products)
+        if operations and self.formulas.peaks:
+            return round(operations / self.formulas.peaks[0] * 1e9)
+        spans = [self.launched_between(row, row) for row in products]
+        return int(self.attribution.work.own[np.concatenate(spans)].sum())
+
+    @cached_property
+    def operations(self) -> dict[int, int]:
+        """The floating-point operations of each operator that has a formula, by its row."""
+        rows, operations, _ = self.formulas.rows
+        return dict(zip(rows.tolist(), operations.tolist(), strict=True))

@@ -1,0 +1,127 @@
+"""Communication that nothing is computed beside: too many small collectives, slow links, or no overlap."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Column, Integers
+from analyzers.traces.answers.collectives import RankCollectives, bus_factor, element_bytes
+from analyzers.traces.columns.intervals import COMMUNICATION, CoveredTime
+from analyzers.traces.opportunity_model import OpportunityKind
+from analyzers.traces.reading.distinct import combined_codes, rows_by_value
+
+SMALL_BYTES, SMALL_NS, SMALL_A_STEP = 1 << 20, 60_000, 50
+"""Collectives below this size and time are bound by latency; this many a step could be one."""
+LARGE_BYTES = 16 << 20
+"""From here on the bandwidth counts, not the latency."""
+SLOW = 0.5
+"""Part of the expected bus bandwidth below which the links are slow."""
+ONE_HOST = 8
+LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100": 230e9, "V100": 130e9, "MI300X": 300e9}
+"""Bus bandwidth in bytes/s that large messages reach between the devices of one host (stas00/ml-engineering, network;
+github.com/NVIDIA/nccl-tests, issues 212 and 272)."""
+BETWEEN_HOSTS = 40e9
+"""The same between hosts with one 400 Gb/s port for each device."""
+
+
+@dataclass(frozen=True)
+class ExposedCollectives:
+    """The exposed collectives of an account; arrays have an entry for each collective, times in ns."""
+
+    collectives: RankCollectives
+
+    @cached_property
+    def rows(self) -> Integers:
+        return self.collectives.rows
+
+    @cached_property
+    def exposed(self) -> Integers:
+        """The ns in which each collective ran, nothing computed, and something waited for it."""
+        c = self.collectives.work.trace.columns
+        covered = CoveredTime(*self.collectives.blocking)
+        alone = covered.between(c["start"][self.rows], c["end"][self.rows])
+        # Where several run at once the time is shared out, so that the sum is the time that passes.
+        both = max(1, int(alone.sum()))
+        return np.asarray(alone * min(1.0, covered.total / both), np.int64)
+
+    @cached_property
+    def length(self) -> Integers:
+        c = self.collectives.work.trace.columns
+        return np.asarray(c["end"][self.rows] - c["start"][self.rows], np.int64)
+
+    @cached_property
+    def size(self) -> Integers:
+        """The bytes of each collective's larger buffer, 0 where they were not recorded."""
+        dtype = self.collectives.dtype
+        width = np.array([element_bytes(text) for text in dtype.texts], np.int64)[dtype.code]
+        return np.maximum(self.collectives.sizes, 0) * width
+
+    @cached_property
+    def kind(self) -> Column:
+        """A number for each collective that is equal for equal name, data type, group size and bytes."""
+        labels = self.collectives.name, self.collectives.dtype
+        return combined_codes(*(label.code for label in labels), self.collectives.members, self.size)
+
+    def parts(self, steps: int) -> Iterator[tuple[OpportunityKind, Integers, dict[str, float]]]:
+        """Yield (kind, ns that each collective could be shorter by, measures) for each kind of opportunity.
+
+        No time counts for two kinds.
+        """
+        left = self.exposed
+        small = self.small(steps)
+        if small.any():
+            yield (
+                OpportunityKind.SMALL_COLLECTIVES,
+                np.where(small, left, 0),
+                {"bytes": float(np.median(self.size[small]))},
+            )
+            left = np.where(small, 0, left)
+        slow, measures = self.slow()
+        slow = np.minimum(slow, left)
+        if slow.any():
+            yield OpportunityKind.BUS_BANDWIDTH, slow, measures
+            left = left - slow
+        if left.any():
+            yield OpportunityKind.EXPOSED_COMMUNICATION, left, {}
+
+    def small(self, steps: int) -> Column:
+        """Return a mask of the small collectives; all False unless there are many of them in each of the `steps`."""
+        small = (self.size > 0) & (self.size < SMALL_BYTES) & (self.length < SMALL_NS)
+        return small & (int(small.sum()) >= SMALL_A_STEP * steps)
+
+    def slow(self) -> tuple[Integers, dict[str, float]]:
+        """Return the ns that each large collective takes beyond what its links need, and the bandwidths as measures.
+
+        The shortest collective of each kind shows its bandwidth.
+        """
+        shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
+        for _, mine in rows_by_value(self.kind):
+            first = int(mine[0])
+            expected, size = self.expected(first), int(self.size[first])
+            if not expected or size < LARGE_BYTES or not self.length[mine].min():
+                continue
+            factor = bus_factor(self.collectives.name.texts[self.collectives.name.code[first]], self.members(first))
+            # The shortest of them waited least for other ranks.
+            rate = size * factor / int(self.length[mine].min()) * 1e9
+            if rate < SLOW * expected:
+                shorter[mine] = np.maximum(self.length[mine] - round(size * factor / expected * 1e9), 0)
+                if rate < measures.get("bus_bytes_per_s", np.inf):
+                    measures = {"bus_bytes_per_s": rate, "expected_bytes_per_s": expected}
+        return shorter, measures
+
+    def members(self, index: int) -> int:
+        return int(self.collectives.members[index])
+
+    def expected(self, index: int) -> float:
+        """Return the bus bandwidth (bytes/s) that collective number `index` should reach; 0 for an unknown device."""
+        if self.members(index) > ONE_HOST:
+            return BETWEEN_HOSTS
+        names = " ".join(self.collectives.work.trace.header.get("devices", [])[:1])
+        return next((speed for name, speed in LINKS.items() if name in names), 0.0)
+
+
+def communicates(collectives: RankCollectives) -> bool:
+    """Return whether an account has any collective."""
+    return bool((collectives.work.kind == COMMUNICATION).any())

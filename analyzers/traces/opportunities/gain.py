@@ -1,0 +1,121 @@
+"""By how much a step is shorter if kernels are: streams played again, with the launches as the host made them.
+
+Shorter kernels help only where the device is what everything waits for. Where the next kernel had not been launched
+yet, the device becomes idle instead.
+
+Example: kernels of 10 and 10 µs are launched at 0 and 15 µs, so the second ends at 25 µs. With a first kernel of 5 µs
+it still does: nothing is saved. Had both been launched at 0, 5 µs would be.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Column, Integers
+from analyzers.traces.answers.launches import BLOCKED_FACTOR, waiting_calls
+from analyzers.traces.columns.work import Work
+from analyzers.traces.reading.distinct import distinct_values, rows_by_value
+
+UNBLOCKED = 10
+"""The percentile of the durations of launching calls that surely did not wait."""
+WAITED_NS = 10_000
+"""A call that synchronises for less than this did not wait."""
+
+
+@dataclass(frozen=True)
+class Playback:
+    """A simulation of an account's events that shows how much time shorter events would save."""
+
+    work: Work
+
+    @cached_property
+    def waits(self) -> tuple[Column, Column]:
+        """The starts and ends (ns) of the host's calls that waited for the device, in order of their end."""
+        c, rows = self.work.trace.columns, waiting_calls(self.work.trace)
+        start, end = c["start"][rows], c["end"][rows]
+        order = np.argsort(end, kind="stable")
+        order = order[(end - start)[order] > WAITED_NS]
+        return start[order], end[order]
+
+    @cached_property
+    def launched(self) -> Integers:
+        """The moment (ns) when each event would have been launched if the queue had room.
+
+        It is the event's start where the launch is unknown.
+        """
+        work = self.work
+        return np.where(work.linked, np.minimum(work.launch_start, work.start) - self.blocked, work.start)
+
+    @cached_property
+    def blocked(self) -> Integers:
+        """The ns that launching calls up to that of each event waited for room in the queue.
+
+        At about 1024 kernels such a call waits until one ends, which it would do less with shorter kernels.
+        """
+        work = self.work
+        calls = distinct_values(work.launch[work.linked]).astype(np.int64)
+        c = work.trace.columns
+        start, length = c["start"][calls], (c["end"][calls] - c["start"][calls]).astype(np.int64)
+        # With a full queue most calls wait, but those before it was full did not.
+        usual = int(np.percentile(length, UNBLOCKED)) if len(length) else 0
+        blocked = np.where(length > BLOCKED_FACTOR * max(1, usual), length - usual, 0)
+        order = np.argsort(start, kind="stable")
+        return np.concatenate([[0], np.cumsum(blocked[order])])[np.searchsorted(start[order], work.launch_start)]
+
+    @cached_property
+    def segment(self) -> Integers:
+        """The number of `waits` that had ended when each event was launched.
+
+        Events after a wait begin with an empty device.
+        """
+        at = np.where(self.work.linked, self.work.launch_start, self.work.start)
+        return np.searchsorted(self.waits[1], at, side="right")
+
+    @cached_property
+    def streams(self) -> list[Integers]:
+        """The indices of the events of each stream in order of their start."""
+        lanes = self.work.trace.columns["lane"][self.work.rows]
+        return [rows[np.lexsort((self.work.start[rows], self.segment[rows]))] for _, rows in rows_by_value(lanes)]
+
+    def saved_ns(self, shorter: Integers) -> int:
+        """Return the ns by which the recording would be shorter if each event were `shorter` by so many ns."""
+        if self.work.device is None:
+            return int(shorter.sum())
+        saved = sum(self.saved_in_stream(order, shorter[order]) for order in self.streams if shorter[order].any())
+        # Streams beside each other may save the same time; all of it is the most.
+        return min(saved, int(shorter.sum()))
+
+    def saved_in_stream(self, order: Integers, shorter: Integers) -> int:
+        """Return the ns saved in one stream, summed over the segments between two waits of the host.
+
+        `order` has the indices of the stream's events, `shorter` the ns by which each of them is shorter.
+        """
+        segment = self.segment[order]
+        recorded, played = self.ends(order, np.zeros_like(shorter)), self.ends(order, shorter)
+        last = np.flatnonzero(np.append(np.diff(segment) != 0, True))
+        saved = (recorded - played)[last]
+        # A host that waited for 1 ms cannot go on more than 1 ms earlier; at the end of the recording nothing waits.
+        waited = np.append(self.waits[1] - self.waits[0], np.iinfo(np.int64).max >> 1)[segment[last]]
+        blocked = self.blocked[order][last]
+        blocked -= np.append(0, blocked[:-1])
+        return int(np.minimum(saved, waited + blocked).clip(min=0).sum())
+
+    def ends(self, order: Integers, shorter: Integers) -> Integers:
+        """Return when each event of a stream ends (ns of the trace) if it begins as soon as it can.
+
+        The delay that neither the launch nor the stream explains stays as it was.
+        """
+        work, segment = self.work, self.segment[order]
+        start, end = work.start[order].astype(np.int64), work.end[order].astype(np.int64)
+        before = np.append(start[:1], np.maximum.accumulate(end)[:-1])
+        launched = self.launched[order]
+        ready = np.maximum(launched, np.minimum(before, start))
+        length = (start - ready) + (end - start - shorter)
+        total = np.cumsum(length)
+        base = int(launched.min(initial=0))
+        stretch = int(end.max(initial=0)) - base + int(total[-1] if len(total) else 0) + 1
+        # One running maximum serves for all segments, as each gets a stretch of time of its own.
+        begin = launched - base - (total - length) + segment * np.int64(2 * stretch)
+        ends: Integers = np.maximum.accumulate(begin) - segment * np.int64(2 * stretch) + total + base
+        return ends

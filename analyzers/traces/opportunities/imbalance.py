@@ -1,0 +1,57 @@
+"""The opportunity that lies between ranks: what the job would save if one of them worked no longer than the others."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from analyzers.traces.across.rank_waits import RankWaits
+from analyzers.traces.across.stragglers import Straggler
+from analyzers.traces.model import RankTrace
+from analyzers.traces.opportunities.account import SHARE_AT_LEAST
+from analyzers.traces.opportunity_model import NamedTime, Opportunity, OpportunityKind
+
+
+def imbalances(
+    accounts: Sequence[RankTrace], stragglers: Sequence[Straggler]
+) -> Iterator[tuple[RankTrace, Opportunity]]:
+    """Yield (account, what the job would save) of each straggler, with the parts of its excess."""
+    # Of several devices of a rank the first one stands for it.
+    account_of = {account.rank: account for account in reversed(accounts)}
+    for late in stragglers:
+        if late.saved_share >= SHARE_AT_LEAST and late.rank in account_of:
+            steps = max(1, late.steps)
+            yield (
+                account_of[late.rank],
+                Opportunity(
+                    kind=OpportunityKind.IMBALANCE,
+                    count=late.late_steps,
+                    taken_ns=late.excess_ns // steps,
+                    saved_ns=late.saved_ns // steps,
+                    saved_share=late.saved_share,
+                    names=[
+                        NamedTime(name=cause, count=late.late_steps, total_ns=ns)
+                        for cause, ns in sorted(late.causes_ns.items(), key=lambda part: part[0] != late.cause)
+                    ][:3],
+                ),
+            )
+
+
+def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace:
+    """Return the account with the waiting for late ranks taken out of its exposed communication.
+
+    No overlap of communication could save that waiting.
+    """
+    waited = sum(row.wait_ns for row in waits if row.rank == account.rank)
+    if not waited:
+        return account
+    left = [shortened(one, waited // max(1, account.steps)) for one in account.opportunities]
+    listed = [one for one in left if one.saved_share >= SHARE_AT_LEAST]
+    return msgspec.structs.replace(account, opportunities=listed)
+
+
+def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
+    """Return an opportunity less `waited_ns` per step, the waiting for other ranks, if it is exposed communication."""
+    if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
+        return one
+    saved = max(0, one.saved_ns - waited_ns)
+    return msgspec.structs.replace(one, saved_ns=saved, saved_share=round(one.saved_share * saved / one.saved_ns, 4))

@@ -1,0 +1,49 @@
+"""What the names of kernels say about the arithmetic in them."""
+
+import re
+
+FLOAT32 = re.compile(
+    r"(?<![a-z0-9])sgemm|_scudnn|simt_sgemm|implicit_convolve_sgemm<float|gemmSN_\w*<float|[dw]grad\w*_engine<float"
+    r"|(?<![a-z])ffma(?![a-z])|explicit_convolve_sgemm|cutlass_\d+_simt_s|Cijk_A\w+_B\w+?_SB?_",
+)
+"""Products and convolutions in float32 on the ordinary cores: the S is that of `single` (cuBLAS, cuDNN, Tensile)."""
+TENSOR_CORES = re.compile(r"tf32|s1688|s161\d\d|s884|h884|h1688|h16816|bf16|f16|half|hmma|wmma|tensorop|e4m3|e5m2")
+"""What a name with tensor cores or 16-bit numbers has."""
+SOFTMAX = re.compile(r"softmax_warp|cunn_SoftMax|softmax", re.IGNORECASE)
+LAYOUT_COPY = re.compile(
+    r"nchwToNhwc|nhwcToNchw|batched_transpose_|transpose_read_write|nchw2nhwc|nhwc2nchw|SubTensorOp"
+)
+"""Kernels of cuDNN and MIOpen that only change the order of the dimensions."""
+POINTWISE = re.compile(
+    r"elementwise_kernel|elementwise_kernel_with_index|(?<!multi_tensor_)\breduce_kernel<|index_elementwise"
+)
+"""Operators of eager PyTorch that a compiler can put into one kernel; those of Triton are so already."""
+ALREADY_FUSED = re.compile(r"^triton_|multi_tensor_apply|layer_norm|rms_norm|batch_norm|bn_[fb]w")
+
+
+PRODUCT = re.compile(
+    r"gemm|nvjet_|cutlass|xmma|Cijk_|fprop|[dw]grad|convolve|winograd|cudnn.*conv|flash_(fwd|bwd)|fmha|AttentionKernel"
+    r"|^attn_(fwd|bwd)|sdpa|scudnn",
+    re.IGNORECASE,
+)
+NO_PRODUCT = re.compile(r"permute|splitKreduce|nchwTo|nhwcTo|fbgemm_gpu|multi_tensor|elementwise|typeConvert")
+
+
+def multiplies(name: str) -> bool:
+    """Return whether a kernel of this name multiplies matrices, convolves or does attention."""
+    return PRODUCT.search(name) is not None and NO_PRODUCT.search(name) is None
+
+
+def runs_in_float32(name: str) -> bool:
+    """Return whether a kernel of this name multiplies float32 numbers without tensor cores."""
+    return FLOAT32.search(name) is not None and TENSOR_CORES.search(name) is None
+
+
+def is_pointwise(name: str) -> bool:
+    """Return whether a kernel of this name is one pointwise operator of eager PyTorch, which could be fused."""
+    return POINTWISE.search(name) is not None and ALREADY_FUSED.search(name) is None
+
+
+def is_layout_copy(name: str) -> bool:
+    """Return whether a kernel of this name only changes a tensor's layout."""
+    return LAYOUT_COPY.search(name) is not None

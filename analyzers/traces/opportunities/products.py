@@ -1,0 +1,128 @@
+"""Products that do not use the tensor cores, or do so badly because of their sizes."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from analyzers.columns import Column, Integers
+from analyzers.traces.answers.costs import Attribution
+from analyzers.traces.answers.flops import Formulas, decoded_list
+from analyzers.traces.answers.input_shapes import of_rows
+from analyzers.traces.columns.nesting import NONE, innermost_selected
+from analyzers.traces.columns.work import Work
+from analyzers.traces.opportunities.kernel_kinds import runs_in_float32
+from analyzers.traces.reading.distinct import distinct_values, rows_by_value
+
+TENSOR_CORE_FACTOR = 7.5
+"""How many times as fast tensor cores are with float32 numbers: TF32 on an A100 (156 TFLOP/s against 19.5) and on an
+H100 (494 against 67), 16 bits on a V100 (125 against 15.7)."""
+FIRST_WITH_TENSOR_CORES = 7
+MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
+"""Elements in 16 bytes: what a size has to be a multiple of."""
+SLOW = 0.5
+"""Part of the rate of the fastest products below which one with odd sizes is slow."""
+LARGE = 0.1
+"""Part of the operations of the largest product that one has to have to be compared with it."""
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
+
+
+def float32_shortening(work: Work, formulas: Formulas) -> Integers:
+    """Return the ns by which each event would be shorter on tensor cores; 0 for what does not multiply in float32."""
+    names = np.array([runs_in_float32(name) for name in work.trace.names] or [False])
+    slow = names[work.trace.columns["name"][work.rows]]
+    if not has_tensor_cores(work) or not slow.any():
+        return np.zeros(len(work.rows), np.int64)
+    least = work.own / TENSOR_CORE_FACTOR
+    if formulas.peaks:
+        # What moves the bytes cannot be faster than the memory.
+        _, _, moved = per_operator(Attribution(work), formulas)
+        least = np.maximum(least, moved / formulas.peaks[1] * 1e9)
+    return np.where(slow, np.maximum(work.own - least, 0), 0).astype(np.int64)
+
+
+def has_tensor_cores(work: Work) -> bool:
+    """Return whether the device has tensor cores; False if the trace does not say which device it is."""
+    capability = work.trace.header.get("capability")
+    return capability is not None and capability >= FIRST_WITH_TENSOR_CORES
+
+
+def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
+    """Return, for each event of `work`, the row of the counted operator that launched it, its FLOP and its bytes.
+
+    An operator that launches several kernels shares its numbers out by their time. NONE and zeros where there is none.
+    """
+    work, c = attribution.work, attribution.trace.columns
+    rows, operations, moved = formulas.rows
+    counted = np.zeros(len(c["start"]), bool)
+    counted[rows] = True
+    around = innermost_selected(counted, c["parent"])
+    mine = np.where(work.linked, around[work.launch], NONE)
+    spent = np.zeros(len(c["start"]), np.int64)
+    np.add.at(spent, mine[mine >= 0], work.own[mine >= 0])
+    part = np.where(mine >= 0, work.own / np.maximum(spent[mine], 1), 0.0)
+    flop, size = (of_rows(len(c["start"]), rows, values)[mine] * part for values in (operations, moved))
+    return mine, flop, size
+
+
+@dataclass(frozen=True)
+class MisalignedProducts:
+    """Matrix products in 16 bits with a size that is no multiple of 16 bytes, which are far slower than others."""
+
+    attribution: Attribution
+    formulas: Formulas
+
+    @cached_property
+    def shapes(self) -> tuple[Column, Column]:
+        """The row and the number of the shapes' text of each matrix product."""
+        c = self.attribution.trace.columns
+        wanted = self.attribution.trace.text_matches(PRODUCTS)[c["name"][c["shape_row"]]]
+        return c["shape_row"][wanted].astype(np.int64), c["shape_text"][wanted].astype(np.int64)
+
+    def shortening(self) -> Integers:
+        """Return the ns by which each event would be shorter at the rate of the fastest products with aligned sizes."""
+        work = self.attribution.work
+        nothing, (rows, texts) = np.zeros(len(work.rows), np.int64), self.shapes
+        known = self.attribution.trace.columns.meta["shapes"]
+        odd = {number: is_odd(known[number]) for number in distinct_values(texts).tolist()}
+        if not any(odd.values()):
+            return nothing
+        row, flop, _ = per_operator(self.attribution, self.formulas)
+        text_of = np.full(len(work.trace.columns["start"]) + 1, NONE)
+        text_of[rows] = texts
+        text = text_of[row]  # that of NONE, the last one, is NONE
+        groups = [(number, mine) for number, mine in rows_by_value(text) if number != NONE and odd[number] is not None]
+        rates = {number: float(flop[mine].sum() / max(1, work.own[mine].sum())) for number, mine in groups}
+        largest = max((float(flop[mine].sum() / len(mine)) for _, mine in groups), default=0.0)
+        # Small products are slow for other reasons than their alignment.
+        good = [
+            rates[number]
+            for number, mine in groups
+            if not odd[number] and flop[mine].sum() / len(mine) >= LARGE * largest
+        ]
+        best = max(good, default=self.formulas.peaks[0] * SLOW / 1e9 if self.formulas.peaks else 0.0)
+        shorter = nothing.copy()
+        for number, mine in groups:
+            if odd[number] and 0 < rates[number] < SLOW * best:
+                shorter[mine] = (work.own[mine] * (1 - rates[number] / best)).astype(np.int64)
+        return shorter
+
+
+def is_odd(shapes: str) -> bool | None:
+    """Return whether a product in 16 bits has a size that tensor cores cannot read 16 bytes of at a time.
+
+    None for what is no product of matrices in 16 bits: other types, and a matrix times a vector.
+    """
+    dims, types, _ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
+    matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if is_matrix(size)][-2:]
+    if len(matrices) < 2 or any(kind not in MULTIPLES for _, kind in matrices):
+        return None
+    sizes = [int(number) for size, _ in matrices for number in size[-2:]]
+    return None if 1 in sizes else any(number % MULTIPLES[matrices[0][1]] for number in sizes)
+
+
+def is_matrix(size: Any) -> bool:
+    return isinstance(size, list) and len(size) >= 2 and all(isinstance(number, int) for number in size)

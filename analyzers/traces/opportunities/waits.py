@@ -1,0 +1,276 @@
+"""What the host did while the device waited for it: each ns of that time has one cause.
+
+Example: the device has nothing to do from 0 to 20 ms. The host is in the data loader until 15 ms, launches the next
+kernel at 20 ms and runs operators in between: 15 ms are the loader's, 5 ms are those of launching.
+
+A call that waits for the device costs more than the moment at its end: the device stays idle until the host has caught
+up. So the time after it counts as its own up to `RAMP_NS`, if the call waited for that long.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Column, Integers, Mask
+from analyzers.traces.answers.compiled import COMPILATION
+from analyzers.traces.answers.idle import Intervals, intersect, subtract, union
+from analyzers.traces.answers.launches import waiting_calls
+from analyzers.traces.columns.intervals import CoveredTime, merge
+from analyzers.traces.columns.nesting import NONE
+from analyzers.traces.columns.phases import names_in_phases
+from analyzers.traces.columns.work import Work
+from analyzers.traces.opportunity_model import OpportunityKind
+from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
+
+LOADER = re.compile(r"^enumerate\(DataLoader\)#|DataLoaderIter\.__next__$")
+DRIVER_MEMORY = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostMalloc)|^cuMem(Map|Unmap|Create|Release)"
+)
+SYNCHRONISING = re.compile(
+    r"Synchronize$|^aten::(item|_local_scalar_dense|nonzero|is_nonzero|_unique2?|masked_select)$"
+)
+OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
+"""Phases in which the host is in Python or in calls that launch nothing."""
+RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
+"""How long a host needs at most to catch up. Python that takes longer than the second is a cause of its own, and so is
+an operator that takes longer than the third. A launching call that takes so long loads or compiles code."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Intervals (ns of the trace) in which a device has nothing to do because the next kernel is not launched yet.
+
+    `launched_by` is the lane of the thread that launches that kernel, NONE where it is unknown or the last step ends.
+    """
+
+    start: Integers
+    end: Integers
+    launched_by: Integers
+
+    def select(self, rows: Mask) -> "Gaps":
+        return Gaps(self.start[rows], self.end[rows], self.launched_by[rows])
+
+
+def gaps_of(work: Work) -> Gaps:
+    """Return the gaps of an account, including those before the first and after the last event of its steps."""
+    begin, end, next_event = pauses(work)
+    # On a host the events are the work itself: nothing launches them.
+    if work.device is None:
+        return Gaps(begin, end, np.full(len(begin), NONE))
+    known = next_event != NONE
+    linked = known & work.linked[next_event]
+    until = np.where(linked, np.clip(work.launch_end[next_event], begin, end), np.where(known, begin, end))
+    lane = np.where(linked, work.trace.columns["lane"][work.launch[next_event]], NONE)
+    return Gaps(begin, until, lane).select(until > begin)
+
+
+def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
+    """Return the starts and ends of the time in which nothing of an account runs, and the index of the next event.
+
+    The index is NONE at the end of the last step.
+    """
+    busy_start, busy_end = merge(work.start, work.end)
+    # Of events that begin at once, one whose launch is known comes first.
+    order = np.lexsort((~work.linked, work.start))
+    following = order[np.searchsorted(work.start[order], busy_start)]
+    begin, end, event = busy_end[:-1], busy_start[1:], following[1:]
+    steps = work.trace.steps
+    # Without a launch in the file nothing says whether the device waited before its first event.
+    if not steps or not len(busy_start) or not work.linked.any():
+        return begin, end, event
+    first, last = steps[0][1], max(stop for _, _, stop in steps)
+    leading = usual_wait(work, int(busy_start[0] - first), CoveredTime(begin, end))
+    if leading > 0:
+        begin = np.append(busy_start[0] - leading, begin)
+        end, event = np.append(busy_start[0], end), np.append(following[0], event)
+    if last > busy_end[-1]:
+        begin, end, event = np.append(begin, busy_end[-1]), np.append(end, last), np.append(event, NONE)
+    return begin, end, event
+
+
+def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
+    """Return how many of the `length_ns` before the first event the device waited, judged by the begin of other steps.
+
+    It may have been busy then with work of a step that was not recorded. Of a single step nothing is known, so all of
+    it counts. `waiting` is the time between events in which the device ran nothing.
+    """
+    begins = np.array([start for _, start, _ in work.trace.steps[1:]], np.int64)
+    launched = np.sort(work.launch_start[work.linked])
+    following = np.append(launched, begins[-1:])[np.searchsorted(launched, begins)] if len(begins) else begins
+    usual = waiting.between(begins, np.maximum(begins, following)) if len(begins) else np.array([length_ns])
+    return min(length_ns, int(np.median(usual)))
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the threads of a host do while a device waits for it."""
+
+    trace: Trace
+
+    @cached_property
+    def main(self) -> int:
+        """The lane of the training loop's thread: that of the step marks, else that with most launching calls.
+
+        NONE if there is neither.
+        """
+        c = self.trace.columns
+        marks = self.trace.rows_named(self.trace.text_matches(PROFILER_STEP), ANNOTATIONS)
+        # The timeline of the device has marks of steps, too.
+        marks = marks[self.trace.lane_is(HOST_LANE)[c["lane"][marks]]]
+        rows = marks if len(marks) else np.flatnonzero(self.trace.category_matches(LAUNCHES))
+        return int(np.bincount(c["lane"][rows]).argmax()) if len(rows) else NONE
+
+    @cached_property
+    def rows_by_kind(self) -> dict[OpportunityKind, Integers]:
+        """The rows of the events that show each cause of waiting, such as calls of the data loader."""
+        trace = self.trace
+        return {
+            OpportunityKind.DATA_LOADER: trace.rows_named(
+                trace.text_matches(LOADER) | names_in_phases(trace, ["data"]), ANNOTATIONS
+            ),
+            OpportunityKind.ALLOCATION: trace.rows_named(trace.text_matches(DRIVER_MEMORY), LAUNCHES),
+            OpportunityKind.COMPILATION: trace.rows_named(trace.text_matches(COMPILATION), ANNOTATIONS),
+            OpportunityKind.PYTHON: trace.rows_named(names_in_phases(trace, OWN_WORK), ANNOTATIONS),
+        }
+
+    @cached_property
+    def synchronising(self) -> Integers:
+        """The rows of runtime calls and operators that wait for the device."""
+        operators = self.trace.rows_named(self.trace.text_matches(SYNCHRONISING), OPS)
+        return np.union1d(waiting_calls(self.trace), operators)
+
+    def intervals(self, rows: Integers, lanes: Sequence[int]) -> Intervals:
+        """Return the intervals that those of the given rows cover whose thread is in `lanes`."""
+        c = self.trace.columns
+        rows = rows[np.isin(c["lane"][rows], lanes)]
+        return merge(c["start"][rows], c["end"][rows])
+
+    def lasting(self, waiting: Intervals) -> tuple[Integers, Integers]:
+        """Return the rows of runtime calls, and of operators, that take too long to be explained by launching.
+
+        Only those that run in the intervals of `waiting` count.
+        """
+        c, rows = self.trace.columns, self.innermost
+        long = rows[c["end"][rows] - c["start"][rows] > LAUNCH_AT_MOST_NS]
+        long = covered_rows(self.trace, long[~np.isin(long, self.synchronising)], waiting)[0]
+        calls = self.trace.category_matches(LAUNCHES)[long]
+        return long[calls], long[~calls]
+
+    @cached_property
+    def innermost(self) -> Integers:
+        """The rows of `working` that enclose no other one."""
+        c = self.trace.columns
+        holds = np.zeros(len(c["start"]), bool)
+        parents = c["parent"][self.working]
+        holds[parents[parents >= 0]] = True
+        return self.working[~holds[self.working]]
+
+    @cached_property
+    def working(self) -> Integers:
+        """The rows of operators and of runtime calls."""
+        operates = self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
+        return np.flatnonzero(operates | self.trace.category_matches(LAUNCHES))
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The part of a device's waiting for the host that has one cause, and the intervals in which it waited."""
+
+    kind: OpportunityKind
+    waiting_ns: int
+    count: int
+    intervals: Intervals
+
+
+def causes(work: Work, host: Host) -> list[Cause]:
+    """Return the causes for which the device of an account waited; for a host only those that its annotations show."""
+    gaps = gaps_of(work)
+    found: dict[OpportunityKind, list[Cause]] = {}
+    for lane in np.unique(gaps.launched_by).tolist():
+        lanes = [number for number in {lane, host.main} if number != NONE]
+        for cause in causes_on(gaps.select(gaps.launched_by == lane), host, lanes, work.device is not None):
+            found.setdefault(cause.kind, []).append(cause)
+    return [joined(parts) for parts in found.values()]
+
+
+def joined(parts: Sequence[Cause]) -> Cause:
+    start, end = (np.concatenate([part.intervals[side] for part in parts]) for side in (0, 1))
+    waiting, count = sum(part.waiting_ns for part in parts), sum(part.count for part in parts)
+    return Cause(parts[0].kind, waiting, count, merge(start, end))
+
+
+def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
+    """Yield the causes of gaps that end with a launch by one thread; no time counts for two causes.
+
+    `lanes` are those of the launching thread and of the training loop.
+    """
+    left: Intervals = merge(gaps.start, gaps.end)
+    # In this order: what an event names goes before what its length alone suggests.
+    for kind, rows in host.rows_by_kind.items():
+        busy = host.intervals(rows, lanes)
+        mine = intersect(left, busy)
+        left = subtract(left, busy)
+        if on_device:
+            more = further(kind, left, host, lanes)
+            mine, left = union(mine, more), subtract(left, more)
+        if len(mine[0]):
+            yield cause_of(kind, mine)
+    if on_device and len(left[0]):
+        yield from caught_up(left, gaps, host.intervals(host.synchronising, lanes))
+
+
+def further(kind: OpportunityKind, left: Intervals, host: Host, lanes: Sequence[int]) -> Intervals:
+    """Return the intervals of `left` that have this cause because they are long, though no annotation shows it."""
+    nothing = left[0][:0], left[1][:0]
+    long = longer_than(left, LAUNCH_AT_MOST_NS)
+    calls, operators = host.lasting(long) if len(long[0]) else nothing
+    if kind is OpportunityKind.COMPILATION:
+        return intersect(left, host.intervals(calls, lanes)) if len(calls) else nothing
+    if kind is OpportunityKind.PYTHON:
+        silent = longer_than(left, STRETCH_NS)
+        if len(silent[0]):
+            silent = longer_than(subtract(silent, host.intervals(host.working, lanes)), STRETCH_NS)
+        return union(silent, intersect(left, host.intervals(operators, lanes))) if len(operators) else silent
+    return nothing
+
+
+def cause_of(kind: OpportunityKind, intervals: Intervals) -> Cause:
+    return Cause(kind, int((intervals[1] - intervals[0]).sum()), len(intervals[0]), intervals)
+
+
+def longer_than(intervals: Intervals, least_ns: int) -> Intervals:
+    """Return the intervals that are longer than `least_ns`."""
+    start, end = intervals
+    lasting = end - start > least_ns
+    return start[lasting], end[lasting]
+
+
+def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator[Cause]:
+    """Yield the causes of the rest (`left`) of the gaps: the ramp after a call that waited, and launching too slowly.
+
+    `synchronising` are the intervals of calls that wait for the device.
+    """
+    waited, remaining = CoveredTime(*synchronising), CoveredTime(*left)
+    # A call that waited ends in the gap; it began while the device still worked.
+    index = np.searchsorted(synchronising[1], gaps.start)
+    known = index < len(synchronising[0])
+    began = np.append(synchronising[0], 0)[np.where(known, index, -1)]
+    within = known & (began < gaps.end) & (np.append(synchronising[1], 0)[np.where(known, index, -1)] <= gaps.end)
+    lost = remaining.between(gaps.start, gaps.end)
+    length = waited.between(np.minimum(began, gaps.start), gaps.end)
+    ramp = np.where(within, np.minimum(np.minimum(lost, RAMP_NS), length), 0)
+    for kind, share in ((OpportunityKind.SYNCHRONISING_CALL, ramp), (OpportunityKind.LAUNCH, lost - ramp)):
+        mine = share > 0
+        if mine.any():
+            spans = gaps.start[mine], gaps.end[mine]
+            yield Cause(kind, int(share.sum()), int(mine.sum()), spans)
+
+
+def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[Integers, Column]:
+    """Return those of the rows that overlap the intervals, and for how many ns each does."""
+    c = trace.columns
+    inside = CoveredTime(*intervals).between(c["start"][rows], c["end"][rows])
+    return rows[inside > 0], inside[inside > 0]

@@ -1,0 +1,74 @@
+"""The structs of opportunities: what a step could do without, and for how many nanoseconds of it that is so."""
+
+from enum import StrEnum
+
+import msgspec
+
+from analyzers.report import Evidence
+
+
+class OpportunityKind(StrEnum):
+    """The reason for which a step loses time.
+
+    Down to `LAUNCH` the device waits, and the kind says what the host did meanwhile; the others are work of the device
+    that could be shorter, and `IMBALANCE` is waiting for one rank.
+    """
+
+    DATA_LOADER = "data_loader"
+    ALLOCATION = "allocation"
+    COMPILATION = "compilation"
+    PYTHON = "python"
+    SYNCHRONISING_CALL = "synchronising_call"
+    LAUNCH = "launch"
+    UNFUSED_ATTENTION = "unfused_attention"
+    RECOMPUTATION = "recomputation"
+    FLOAT32 = "float32"
+    MISALIGNED = "misaligned"
+    LAYOUT_COPIES = "layout_copies"
+    PAGEABLE_COPIES = "pageable_copies"
+    ELEMENTWISE = "elementwise"
+    SMALL_COLLECTIVES = "small_collectives"
+    BUS_BANDWIDTH = "bus_bandwidth"
+    EXPOSED_COMMUNICATION = "exposed_communication"
+    IMBALANCE = "imbalance"
+
+
+class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The number and total time of events of one name in an opportunity, over the whole recording."""
+
+    name: str
+    count: int
+    total_ns: int
+
+
+class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step would save at most if one thing cost it nothing, or only what the hardware needs for it.
+
+    `taken_ns` is what it takes a step, `saved_ns` what the step would be shorter by in the best case, `saved_share` the
+    part of the step that this is. `count` and `names` are over the whole recording. `measures` holds numbers that only
+    this kind has, such as `bus_bytes_per_s`.
+    """
+
+    kind: OpportunityKind
+    count: int
+    taken_ns: int
+    saved_ns: int
+    saved_share: float
+    names: list[NamedTime] = []
+    measures: dict[str, float] = {}
+
+
+class Advice(Opportunity, frozen=True, kw_only=True):
+    """An opportunity with advice in words, for the rank that has most of it; `ranks` are all that have it.
+
+    `title` says what was seen, `next` what to change, and `check` how to see whether that was right.
+    """
+
+    rank: int | None
+    device: int | None
+    ranks: list[int] = []
+    title: str
+    why: str
+    next: str
+    check: str
+    evidence: list[Evidence] = []

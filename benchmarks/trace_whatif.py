@@ -1,0 +1,103 @@
+"""Measure how far a what-if of traces is from the job without the fault: python -m benchmarks.trace_whatif.
+
+Simulated jobs, so that the ideal time is known: each runs with a fault and without it. The what-if of the first must
+predict the time of the second. Exits with 1 where one is further off than `ERROR_AT_MOST`.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from analyzers import run, traces
+from analyzers.traces.across.what_if import Change
+from benchmarks.traced_job import US, Collective, Fault, Host, Op, Part, job, llama
+
+ERROR_AT_MOST = 0.05
+STEPS = 6
+PIPELINE: list[Part] = [
+    Host("dataloader", 500 * US),
+    *[Op("aten::mm", "sm90_xmma_gemm_bf16bf16_bf16f32", 400 * US, (4096, 4096, 4096))] * 10,
+    Collective("allreduce", 1 << 22, 300 * US),
+    *[Op("aten::mm", "sm90_xmma_gemm_bf16bf16_bf16f32", 400 * US, (4096, 4096, 4096))] * 10,
+    Collective("allreduce", 1 << 22, 300 * US),
+]
+LOADER = [Fault(rank, host="dataloader", ns=20_000 * US) for rank in range(4)]
+TWO_LATE = [Fault(1, host="dataloader", ns=20_000 * US), Fault(2, host="dataloader", ns=15_000 * US)]
+
+
+def changed(parts: Sequence[Part], loader_ns: int | None = None, transfer: float = 1.0) -> list[Part]:
+    """Return a step whose data loader takes so long, and whose all_reduces take so many times as long."""
+    return [
+        replace(part, ns=loader_ns)
+        if isinstance(part, Host) and loader_ns is not None
+        else replace(part, ns=round(part.ns * transfer))
+        if isinstance(part, Collective) and part.name == "allreduce"
+        else part
+        for part in parts
+    ]
+
+
+class Case(NamedTuple):
+    """A job with faults, what is asked of it, and the job that this predicts."""
+
+    name: str
+    world: int
+    parts: Sequence[Part]
+    faults: Sequence[Fault]
+    asked: tuple[Change, str, int | None]
+    ideal_parts: Sequence[Part]
+    ideal_faults: Sequence[Fault] = ()
+
+
+def one_rank(name: str, world: int, parts: Sequence[Part], fault: Fault) -> Case:
+    return Case(name, world, parts, [fault], (Change.RANK_AS_OTHERS, "", fault.rank), parts)
+
+
+CASES = [
+    one_rank("kernels of rank 2 take 1.3 times as long", 4, llama(), Fault(2, 1.3)),
+    one_rank("kernels of rank 0 take 2.0 times as long", 8, llama(), Fault(0, 2.0)),
+    one_rank("rank 1 loads data for 20 ms more", 4, llama(), Fault(1, host="dataloader", ns=20_000 * US)),
+    one_rank("rank 3 loads data for 5 ms more", 4, PIPELINE, Fault(3, host="dataloader", ns=5_000 * US)),
+    one_rank("rank 1 computes 1.5 times as long", 2, PIPELINE, Fault(1, 1.5)),
+    one_rank("rank 5 computes 1.1 times as long", 8, PIPELINE, Fault(5, 1.1)),
+    Case("all ranks load data for 20 ms more", 4, llama(), LOADER, (Change.WITHOUT_PHASE, "data", None),
+         changed(llama(), 0)),
+    Case("the same with few, long kernels", 4, PIPELINE, LOADER, (Change.WITHOUT_PHASE, "data", None),
+         changed(PIPELINE, 0)),
+    Case("one of two late ranks as the others", 4, llama(), TWO_LATE, (Change.RANK_AS_OTHERS, "", 1), llama(),
+         TWO_LATE[1:]),
+    Case("all_reduces twice as fast", 4, changed(PIPELINE, transfer=10), (),
+         (Change.COLLECTIVE_TWICE_AS_FAST, "allreduce", None), changed(PIPELINE, transfer=5)),
+]  # fmt: skip
+
+
+def window(folder: Path) -> traces.TraceData:
+    return traces.analyze(run.discover(folder).of(run.Kind.TRACE)).data
+
+
+def main() -> int:
+    worst = 0.0
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            job(Path(folder, "faulty"), case.world, STEPS, case.parts, faults=case.faults)
+            job(Path(folder, "ideal"), case.world, STEPS, case.ideal_parts, faults=case.ideal_faults)
+            faulty, best = window(Path(folder, "faulty")), window(Path(folder, "ideal"))
+        before, ideal = steps_ns(faulty), steps_ns(best)
+        saved = next((r.saved_ns for r in faulty.what_ifs if (r.change, r.name, r.rank) == case.asked), 0)
+        error = (before - saved) / ideal - 1
+        worst = max(worst, abs(error))
+        times = " ".join(f"{ns / 1e6 / STEPS:9.2f}" for ns in (before, saved, before - saved, ideal))
+        print(f"{case.name:42} ms a step: was, saved, predicted, ideal {times} error {error:+.1%}", flush=True)
+    return int(worst > ERROR_AT_MOST)
+
+
+def steps_ns(data: traces.TraceData) -> int:
+    """Return the time of the steps of the slowest rank, in ns."""
+    return max(sum(step.dur_ns for step in account.step_times) for account in data.ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
