@@ -5,25 +5,42 @@ import sys
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from trainer.config import JobConfig
 from trainer.config.load import load_for_training, startup_notes
 from trainer.config.show import help_text
 from trainer.distributed import leave
 from trainer.dry_run import dry_run
-from trainer.errors import TrainerError
+from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import logger, start_logging
 from trainer.train import Trainer
 
 
+def in_one_process(config: JobConfig) -> None:
+    """Run one training step in this single process, which simulates all ranks of the job.
+
+    Raises:
+        ConfigError: The configuration cannot be trained so, or this PyTorch has no local tensors.
+    """
+    if config.comm.mode == "fake_backend":
+        return dry_run(config)
+    try:
+        from trainer.local_tensor import local_run
+    except ImportError as error:
+        hint = "install torch 2.10 or newer, or set comm.mode to fake_backend"
+        raise ConfigError("comm.mode local_tensor: this PyTorch has no local tensors", hint) from error
+    return local_run(config)
+
+
 @record
 def main() -> None:
-    """Run one rank from its command line to its end. An error leaves through `record`, which writes error.json."""
+    """Train as one rank, as its command line says; an exception leaves through `record`, which writes error.json."""
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])
         for note in startup_notes(sys.argv[1:]):
             logger.warning(note)
-        if config.comm.mode == "fake_backend":
-            dry_run(config)
+        if config.comm.mode != "default":
+            in_one_process(config)
             return
         trainer = Trainer(config)
     except TrainerError as error:

@@ -28,6 +28,7 @@ from trainer.config import JobConfig
 from trainer.data.loader import Loader
 from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
+from trainer.hugging_face import load_weights, save_weights
 
 logger = logging.getLogger("root")
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -41,7 +42,7 @@ SEED = "step-0"
 
 @dataclass
 class TrainState:
-    """What a checkpoint holds: everything that decides the next step."""
+    """Everything that a checkpoint saves: model, optimizer, position in the data and step number."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -50,7 +51,7 @@ class TrainState:
     """The last finished step."""
 
     def gather(self) -> StateDict:
-        """Return the state by part, named as in checkpoint.exclude_from_loading."""
+        """Return {part: its state dict}; the parts are named as in checkpoint.exclude_from_loading."""
         return {
             "model": get_model_state_dict(self.model),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=OPTIONS),
@@ -74,10 +75,10 @@ class TrainState:
 
 
 class Checkpointer:
-    """Saves and loads `state` as the configuration says."""
+    """Saves and loads checkpoints of `state` when and where the [checkpoint] section of the configuration says so."""
 
     def __init__(self, config: JobConfig, state: TrainState, made: resume.Made) -> None:
-        self.config, self.state, self.made = config.checkpoint, state, made
+        self.job, self.config, self.state, self.made = config, config.checkpoint, state, made
         self.takes_seed = config.debug.seed is None
         self.audit: resume.Audit | None = None
         """What does not match the run that a checkpoint was resumed from."""
@@ -92,7 +93,7 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
-        """Resume from the newest checkpoint, or start from initial_load_path; returns what was loaded, or None.
+        """Load the checkpoint to resume from, else initial_load_path; returns the loaded path, or None without either.
 
         Raises:
             CheckpointError: The step or path that was asked for does not exist.
@@ -101,19 +102,25 @@ class Checkpointer:
             return None
         if path := self._path_to_resume():
             return self._load(path, ("model",)) if path.name == SEED else self._resume(path)
+        if self.config.initial_load_in_hf:
+            path = Path(str(self.config.initial_load_path))
+            load_weights(self.state.model, self.job, path)
+            return path
         if self.config.initial_load_path:
             parts = ("model",) if self.config.initial_load_model_only else ("model", "optimizer", "dataloader")
             return self._load(Path(self.config.initial_load_path), parts)
         return None
 
     def save(self, step: int) -> bool:
-        """Save after `step` if a checkpoint is due; returns whether it was."""
+        """Save a checkpoint if one is due after `step`; returns whether one was saved."""
         self.state.step = step
         if not self._is_due(step):
             return False
         self.wait()
         path = self._new_folder(step)
-        if step == self.last_step and self.config.last_save_model_only:
+        if step == self.last_step and self.config.last_save_in_hf:
+            save_weights(self.state.model, self.job, path)
+        elif step == self.last_step and self.config.last_save_model_only:
             save(self._weights_to_export(), checkpoint_id=path)
         elif self._group:
             state, group = self.state.gather(), self._group
@@ -124,13 +131,13 @@ class Checkpointer:
         return True
 
     def save_seed(self) -> Path:
-        """Save the weights as they are as a seed checkpoint, and return its folder."""
+        """Save the present weights as a seed checkpoint, from which other runs can start, and return its folder."""
         path = self._new_folder(0)
         save({"model": get_model_state_dict(self.state.model)}, checkpoint_id=path)
         return path
 
     def wait(self) -> None:
-        """Wait for a save that is under way."""
+        """Block until an asynchronous save that is still running has ended."""
         if self._saving:
             self._saving.result()
             self._saving = None
@@ -142,7 +149,7 @@ class Checkpointer:
         return path
 
     def _resume(self, path: Path) -> Path:
-        """Load everything, and compare what the checkpoint was made with to this run."""
+        """Load all state from the checkpoint at `path`, and compare the settings it was made with to this run's."""
         self._load(path, ("model", "optimizer", "dataloader", "train_state"))
         before = resume.read(path)
         if before and self.takes_seed:
@@ -184,7 +191,7 @@ class Checkpointer:
         return path
 
     def _path_to_resume(self) -> Path | None:
-        """Return the checkpoint to resume from; one that holds weights only cannot be resumed."""
+        """Return the path of the checkpoint of load_step, else of the newest with more than weights, or None."""
         if self.config.load_step >= 0:
             return self.folder / f"step-{self.config.load_step}"
         # The newest may be a last save, which has weights only.
@@ -192,7 +199,7 @@ class Checkpointer:
         return next((path for path in paths if path.name == SEED or is_resumable(path)), None)
 
     def _complete_steps(self) -> list[int]:
-        """Return the steps whose checkpoints were written to the end, oldest first."""
+        """Return the step numbers of the checkpoints that were written completely, oldest first."""
         matches = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
         return sorted(int(match[1]) for match, path in matches if match and (path / ".metadata").exists())
 
@@ -205,9 +212,9 @@ class Checkpointer:
 
 
 def build_stager(*, pinned: bool) -> DefaultStager:
-    """Return what copies the state before training goes on, into memory that is kept for the next checkpoint if pinned.
+    """Return the object that copies the state to CPU memory before an asynchronous save, so that training can go on.
 
-    Only a device copies faster into pinned memory; a CPU has none, and copies into ordinary memory.
+    With `pinned` and CUDA the copy is in pinned memory, which is faster to fill and is kept for the next checkpoint.
     """
     if pinned and not torch.cuda.is_available():
         logger.info("async_with_pinned_mem: without a device checkpoints are copied to ordinary memory")
@@ -218,5 +225,5 @@ def build_stager(*, pinned: bool) -> DefaultStager:
 
 
 def is_resumable(path: Path) -> bool:
-    """Return whether a checkpoint holds more than weights."""
+    """Return whether the checkpoint at `path` holds more than weights, so that a run can resume from it."""
     return "train_state.step" in FileSystemReader(path).read_metadata().state_dict_metadata

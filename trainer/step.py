@@ -27,7 +27,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class OptimizerStep:
-    """The parts of a step that compute; `phase(name)` is entered around each of them."""
+    """One optimizer step: forward, backward, clipping, update; the context `phase(name)` is entered around each."""
 
     config: JobConfig
     world: World
@@ -45,7 +45,7 @@ class OptimizerStep:
         return True
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of one batch, and return its part of the step's loss."""
+        """Add the gradients of one batch, and return its part of the mean loss of the step."""
         inputs, labels = batch
         with split_loss(self.world.tensor):
             with self.phase("fwd"), self.autocast():
@@ -56,24 +56,30 @@ class OptimizerStep:
                 loss.backward()  # type: ignore[no-untyped-call]
         return whole(loss.detach())
 
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Return the loss of a batch of validation, without a backward pass."""
+        inputs, labels = batch
+        with split_loss(self.world.tensor), self.autocast():
+            return whole(self.loss_fn(self.model(inputs), labels))
+
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context of mixed precision if FSDP, which has its own, is not used."""
+        """Return the context manager of mixed precision; a null one under FSDP, which casts by itself."""
         if self.world.degrees.uses_fsdp or self.config.training.mixed_precision_param == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
 
     def update(self) -> Tensor:
-        """Clip the gradients and apply them; returns their norm before clipping."""
+        """Clip the gradients and run the optimizer; returns the gradient norm before clipping."""
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
-            balance_experts(self.model, self.world.data)
+            balance_experts(self.model, self.world.data, self.world.tensor)
             self.optimizer.step()
             self.optimizer.zero_grad()
         return norm
 
     def clip_gradients(self) -> Tensor:
-        """Scale the gradients down to max_norm; returns their norm before clipping."""
+        """Scale the gradients down to norm max_norm at most; returns their norm before clipping."""
         # A norm of the norms: the meshes' gradients cannot go through one operation.
         norms = [gradient_norm(parameters) for parameters in parameters_by_mesh(self.model)]
         norm: Tensor = vector_norm(torch.stack(norms))
@@ -85,25 +91,25 @@ class OptimizerStep:
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return the norm of the gradients of `parameters`, over all ranks that have parts of them."""
+    """Return the total norm of the gradients of `parameters`, over all ranks that have shards of them."""
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     return whole(norm)
 
 
 def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the norm of what all ranks of a group have, each of which knows the norm of its part."""
+    """Return the total norm over all ranks of a group; `norm` is the norm of this rank's part."""
     squares = norm.square()
     dist.all_reduce(squares, group=group)
     return squares.sqrt()
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the value of a tensor that ranks may have parts of."""
+    """Return a DTensor's full value, gathered from all ranks; any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return cross entropy, compiled if `config` says so."""
+    """Return the cross-entropy loss function, compiled with torch.compile if `config` says so."""
     if config.enable and "loss" in config.components:
         return torch.compile(mean_loss, backend=config.backend)
     return mean_loss

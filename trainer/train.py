@@ -37,7 +37,7 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """Everything that one rank needs to train, created in the order of the lines below."""
+    """Everything that one rank needs to train, created in the order of the lines of the constructor."""
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
@@ -64,17 +64,11 @@ class Trainer:
         self.loaded = None if is_seed else self.checkpointer.load()
         self.seed = self.checkpointer.made["seed"]
         self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
-        self.validator = (
-            Validator(config, self.world, self.parts[0], self.compute) if config.validation.enable else None
-        )
+        self.validator = Validator(config, self.world, self.parts, self.compute) if config.validation.enable else None
         self.run_file = RunFile(config, self.world, self.facts())
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.values = self.value_recorder() if config.debug.record_values else None
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
-
-    def build_validator(self) -> Validator:
-        """Return what computes the loss on other text; there is one part of the model, as there is no pipeline."""
-        return Validator(self.config, self.world, self.parts[0], self.compute)
 
     def value_recorder(self) -> ValueRecorder:
         """Return the recorder of tensors' values, which knows this rank's position in the mesh."""
@@ -82,11 +76,13 @@ class Trainer:
         # Schedules that divide the backward pass run its hooks twice.
         is_split = self.world.pipeline and schedule_name(self.config.parallelism) in SPLIT_BACKWARD
         share = None if is_split else 1 / (degrees.data_parallel * degrees.cp)
-        place = Place(self.world.size // degrees.pp, share, is_last)
+        # Experts that are split see all tokens on each rank, and give terms of a sum.
+        opaque = ("moe",) if degrees.tp > 1 and degrees.ep == 1 else ()
+        place = Place(self.world.size // degrees.pp, share, is_last, opaque)
         return ValueRecorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json says of this run beside its configuration."""
+        """Return what run.json has beside the configuration: parameters, FLOPs constants, seed, loaded checkpoint."""
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
         return {
@@ -97,7 +93,7 @@ class Trainer:
         }
 
     def build_loader(self) -> Loader:
-        """Return this rank's share of the data.
+        """Return the loader of this rank's share of the training data.
 
         The text is the same in each run even without a seed, so that runs can resume.
         """
@@ -107,11 +103,11 @@ class Trainer:
         return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Record what runs now. The recorders are created last, after everything that may refuse the configuration."""
+        """Return a context manager in which a phase of the step, such as `fwd`, is recorded."""
         return self.recorders.phase(name)
 
     def announce(self) -> None:
-        """Log what is about to run."""
+        """Log model, device, mesh, data, seed and the checkpoint resumed from, before the first step."""
         config, degrees = self.config, self.world.degrees
         logger.info("Starting job: %s", config.job.description)
         if config.job.print_config:
@@ -130,7 +126,7 @@ class Trainer:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 
     def train(self) -> None:
-        """Run all steps that remain, or save the seed checkpoint that is asked for instead."""
+        """Run all remaining steps, or only save the seed checkpoint if one is asked for."""
         self.announce()
         if self.config.checkpoint.create_seed_checkpoint:
             logger.info("Saved the seed checkpoint %s", self.checkpointer.save_seed())
@@ -153,7 +149,7 @@ class Trainer:
             logger.info(self.recorders.memory.breakdown())
 
     def validate(self, step: int, line: StepLine) -> None:
-        """Report the loss on the validation data, if it is due."""
+        """Compute and log the validation loss if it is due after this step."""
         if self.validator and self.validator.is_due(step):
             line.tag("eval")
             with self.phase("eval"):
@@ -161,7 +157,7 @@ class Trainer:
             self.meter.report_validation(step, loss)
 
     def print_timing_table(self, step: int, last: int) -> None:
-        """Log where the time went, if the configuration asks for it and it is due."""
+        """Log the table of time by phase if the configuration asks for it and it is due; `last` is the last step."""
         freq = self.config.debug.timing_breakdown_freq
         if self.recorders.steps.timing and (step == last or (freq and step % freq == 0)):
             logger.info(self.recorders.steps.breakdown(last=step == last))
@@ -189,20 +185,20 @@ class Trainer:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens of this rank in one step: its share, if several ranks work on one batch."""
+        """Tokens that count for this rank in one step; ranks that share a batch share its tokens."""
         training = self.config.training
         tokens = self.compute.accumulation_steps * training.local_batch_size * training.seq_len
         return tokens / self.world.degrees.per_batch
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
-        """Collect garbage in the same steps on all ranks, so that they do not wait for each other in turn."""
+        """Run Python's garbage collection in the same steps on all ranks, so that no rank waits for another's."""
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")
             with self.phase("gc"):
                 gc.collect(1)
 
     def next_batch(self, step: int) -> Batch:
-        """Return inputs and labels on the device, (B, T) int64 each."""
+        """Return (inputs, labels) of the next batch on the device, (B, T) int64 each."""
         started = time.perf_counter()
         with self.phase("data_wait"):
             inputs, labels = self.faults.on_batch(step, next(self.batches))
@@ -214,7 +210,7 @@ class Trainer:
             return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def log(self, line: StepLine, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Agree on the loss with the other ranks, and report it."""
+        """Reduce the loss over all ranks, then write it to the step log and the metrics."""
         with self.phase("loss_sync"):
             mean, highest = loss.clone(), loss.clone()
             dist.all_reduce(mean, dist.ReduceOp.AVG)
@@ -245,7 +241,7 @@ class Trainer:
 
 
 def recorder_options(config: JobConfig) -> RecorderOptions:
-    """Return what the recorders need to know of the configuration."""
+    """Return the options of the recorders that the configuration asks for."""
     profiling, comm, breakdown = config.profiling, config.comm, config.debug.memory_breakdown
     if breakdown:
         profiling = replace(profiling, enable_memory_snapshot=True)

@@ -1,14 +1,13 @@
 """The loss on text that the model is not trained on, every so many steps."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from trainer.config import JobConfig
 from trainer.config.sections import Validation
@@ -18,55 +17,57 @@ from trainer.errors import DataError
 from trainer.models.decoder import Decoder
 from trainer.models.moe import moe_layers
 from trainer.parallel.mesh import World
-from trainer.parallel.tensor_parallel import split_loss
-from trainer.step import OptimizerStep, whole
+from trainer.step import OptimizerStep
 
 logger = logging.getLogger("root")
 
 
 @dataclass
 class Validator:
-    """Computes the loss on its own data; all ranks call it in the same steps."""
+    """Computes the loss on validation data; a collective, so all ranks call it in the same steps."""
 
     config: JobConfig
     world: World
-    model: Decoder
+    models: Sequence[Decoder]
+    """The parts of the model on this rank: several only in a pipeline."""
     compute: OptimizerStep
 
     def __post_init__(self) -> None:
-        self.loader = validation_loader(self.config, self.world, self.model)
+        self.loader = validation_loader(self.config, self.world, self.models[0])
         self.batches = batch_count(self.config.validation, self.loader)
 
     def is_due(self, step: int) -> bool:
-        """Return whether this step ends with a validation: the first one does, as in torchtitan."""
+        """Return whether to validate after this step; the first step is one of them, as in torchtitan."""
         return step == 1 or step % self.config.validation.freq == 0
 
     def loss(self) -> float:
-        """Return the mean loss over the same batches each time, over all ranks."""
+        """Return the mean validation loss over all ranks, on the same batches each time."""
         # From the start: the losses of two steps compare only if they are of the same text.
         self.loader.consumed = 0
-        with torch.no_grad(), untouched(self.model):
-            losses = [self.batch_loss(*batch) for batch in islice(self.loader, self.batches)]
+        device = self.world.device
+        with torch.no_grad(), untouched(self.models):
+            losses = [
+                self.compute.evaluate((inputs.to(device), labels.to(device)))
+                for inputs, labels in islice(self.loader, self.batches)
+            ]
         mean = torch.stack(losses).mean()
         dist.all_reduce(mean, dist.ReduceOp.AVG)
-        return float(mean)
-
-    def batch_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of one batch on this rank."""
-        device = self.world.device
-        with split_loss(self.world.tensor), self.compute.autocast():
-            return whole(self.compute.loss_fn(self.model(inputs.to(device)), labels.to(device)))
+        # Of each pipeline one rank knows the loss; the others have 0.
+        return float(mean) * self.world.degrees.pp
 
 
 @contextmanager
-def untouched(model: Decoder) -> Iterator[None]:
-    """Leave the model as it was: in training mode, and with the tokens of training alone counted by its experts."""
-    counts = [(moe.tokens_per_expert, moe.tokens_per_expert.clone()) for moe in moe_layers(model)]
-    model.eval()
+def untouched(models: Sequence[Decoder]) -> Iterator[None]:
+    """Put the models into evaluation mode inside; at the end restore training mode and the experts' token counts."""
+    experts = [moe for model in models for moe in moe_layers(model)]
+    counts = [(moe.tokens_per_expert, moe.tokens_per_expert.clone()) for moe in experts]
+    for model in models:
+        model.eval()
     try:
         yield
     finally:
-        model.train()
+        for model in models:
+            model.train()
         for now, before in counts:
             now.copy_(before)
 
@@ -84,7 +85,7 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
 
 
 def batch_count(validation: Validation, loader: Loader) -> int:
-    """Return how many batches each rank takes: as asked, or all whole ones of the text.
+    """Return how many validation batches each rank takes: the configured number, or all complete ones of the text.
 
     Raises:
         DataError: The text is too short for one.

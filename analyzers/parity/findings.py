@@ -33,13 +33,13 @@ NO_VALUES = "tensors of both runs (debug.record_values), to name the first one t
 
 
 def findings_of(data: ParityData) -> list[Finding]:
-    """Return a finding for each run that is not the training of the first."""
+    """Return a finding for each run that is not the same training as the first one."""
     first, *others = data.runs
     return [finding for run in others if (finding := difference_finding(first, run, data.tolerance))]
 
 
 def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
-    """Return how a run differs from the first one; None if it does not."""
+    """Return the finding on how a run differs from the first one; None if it does not."""
     curve = min(
         (curve for curve in run.curves if curve.step is not None), key=lambda curve: curve.step or 0, default=None
     )
@@ -61,7 +61,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
 
 
 def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
-    """Return where a curve leaves that of the first run."""
+    """Return the title: from which step on a curve differs from that of the first run, with both values."""
     before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
@@ -71,7 +71,7 @@ def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str
 
 
 def value_title(first: RunParity, run: RunParity) -> str:
-    """Return that a tensor differs though the curves agree."""
+    """Return the title for a run in which a tensor differs although the curves agree."""
     assert run.first
     return (
         f"{run.name} logs the same losses and gradient norms as {first.name}, but {value_name(run.first)} differs"
@@ -85,19 +85,26 @@ def value_name(value: ValueDifference) -> str:
 
 
 def why(value: ValueDifference, tolerance: float) -> str:
-    """Return the first tensor that differs, and how far all before it agree."""
+    """Return a sentence on the first tensor that differs, and how closely all tensors before it agree."""
     before = f"All {quantity(value.agreed, 'tensor')} before it agree to {relative(value.agreed_to)}."
     agreed = before if value.agreed else "It is the first tensor of the step."
     same_norm = math.isclose(value.a, value.b, rel_tol=tolerance)
-    norms = "the norms agree" if same_norm else f"its norm is {figures(value.b)} instead of {figures(value.a)}"
+    norms = "the norms agree" if same_norm else f"its norm is {norm_text(value.b, value.a)}"
     return (
         f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms},"
         f" the sums of its elements differ by {relative(value.difference)}. {agreed}"
     )
 
 
+def norm_text(norm: float, first: float) -> str:
+    """Return a norm and that of the first run, with as many digits as are needed for them to differ."""
+    if figures(norm) != figures(first):
+        return f"{figures(norm)} instead of {figures(first)}"
+    return f"{norm:.7g} instead of {first:.7g}"
+
+
 def next_step(value: ValueDifference | None) -> str:
-    """Return the next step for the first tensor that differs (None: no tensors were recorded)."""
+    """Return what to do next, for the first tensor that differs (None: no tensor was found to differ)."""
     if value is None:
         return "Run both again with --debug.record_values, which finds the first tensor that differs."
     if value.kind is ValueKind.PARAMETER:
@@ -106,13 +113,13 @@ def next_step(value: ValueDifference | None) -> str:
 
 
 def curve_text(curve: CurveDifference) -> str:
-    """Return the largest difference of a curve."""
+    """Return the largest relative difference of a curve, as a phrase."""
     steps = quantity(curve.steps, "step")
     return f"{CURVE_NAMES[curve.curve]}: differs by {relative(curve.largest)} at most, over {steps}"
 
 
 def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
-    """Return whether all runs are the same training; unknown where a run logged no step."""
+    """Return the verdict: all runs are the same training, some differ, or unknown where a run logged no step."""
     first, *others = data.runs
     missing = [NO_VALUES] if any(not run.compared_values for run in others) else []
     empty = [run.name for run in data.runs if not run.losses] + [run.name for run in others if not run.curves]
@@ -144,7 +151,7 @@ def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
 
 
 def equal_sentence(data: ParityData) -> str:
-    """Return how far all runs agree."""
+    """Return how closely all runs agree, as a sentence."""
     largest = {
         name: max((c.largest for run in data.runs for c in run.curves if c.curve is curve), default=0.0)
         for curve, name in ((Curve.LOSS, "losses"), (Curve.GRAD_NORM, "gradient norms"))

@@ -8,20 +8,24 @@ import msgspec
 
 
 class NamedRun(NamedTuple):
-    """A run and what it is called: what it was asked to do otherwise than the others."""
+    """A run and its name, which says what it does differently from the other runs, such as `tp=2`."""
 
     name: str
     folder: str | PathLike[str]
 
 
 class ValueKind(StrEnum):
-    """What a recorded tensor is, in the order in which a step makes them."""
+    """The kind of a recorded tensor, in the order in which a step makes them."""
 
     DATA = "data"
     PARAMETER = "parameter"
     ACTIVATION = "activation"
     ACTIVATION_GRADIENT = "activation_gradient"
     GRADIENT = "gradient"
+
+
+OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.GRADIENT)
+"""Their names end in that of a module's parameter; those of the others name a module."""
 
 
 class Curve(StrEnum):
@@ -32,9 +36,9 @@ class Curve(StrEnum):
 
 
 class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's curve differs from that of the first run: relative, at its largest over the common steps.
+    """How a run's curve differs from that of the first run; `largest` is the largest relative difference.
 
-    `step` is the first step beyond the tolerance, `a` and `b` the values there; None: never.
+    `step` is the first step beyond the tolerance, `a` and `b` the values there; None if there is no such step.
     """
 
     curve: Curve
@@ -46,9 +50,10 @@ class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor beyond the tolerance: its norms in both runs, and their largest relative difference in sums.
+    """The first tensor beyond the tolerance: its norms `a` and `b` in both runs, and the largest relative difference.
 
-    `agreed` tensors come before it, and differ by `agreed_to` at most.
+    `difference` compares the norm, the absolute sum and the sum. `agreed` tensors come before it, and differ by
+    `agreed_to` at most.
     """
 
     step: int
@@ -60,9 +65,23 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
     agreed: int
     agreed_to: float
 
+    @property
+    def module(self) -> str:
+        """The name of the module that outputs the tensor or has it as a parameter; empty for the batch."""
+        if self.kind is ValueKind.DATA:
+            return ""
+        return self.name.rpartition(".")[0] if self.kind in OF_PARAMETERS else self.name
+
+    @property
+    def tensor(self) -> str:
+        """The name of the tensor in its module; `output` for activations and their gradients."""
+        if self.kind in (*OF_PARAMETERS, ValueKind.DATA):
+            return self.name.rpartition(".")[2]
+        return "output"
+
 
 class RunParity(msgspec.Struct, frozen=True, kw_only=True):
-    """One run against the first: its curves by step, and how these and its tensors differ."""
+    """One run compared with the first: its curves by step, and how these and its tensors differ."""
 
     name: str
     folder: str
@@ -83,7 +102,7 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityData(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs, the first of which the others are compared with, and the relative difference that is allowed."""
+    """All runs, of which the others are compared with the first, and the relative difference that is allowed."""
 
     tolerance: float
     runs: list[RunParity]

@@ -37,9 +37,11 @@ class Trained:
         return json.loads((self.folder / "run.json").read_text())
 
 
-def train(folder: Path, ranks: int, *flags: str) -> Trained:
+def train(folder: Path, ranks: int, *flags: str, **environment: str) -> Trained:
     """Train a small model."""
-    ended = run_job("trainer", [*SMALL, *flags, "--job.dump_folder", str(folder)], folder / "output", ranks)
+    ended = run_job(
+        "trainer", [*SMALL, *flags, "--job.dump_folder", str(folder)], folder / "output", ranks, **environment
+    )
     return Trained(folder, ended.returncode, ended.output)
 
 

@@ -1,6 +1,7 @@
 """One step without values in place of any number of ranks, before their devices are there."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,8 @@ from trainer.dry_run import world_size
 from wild import DATA
 
 TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))
-FAKE = ["--comm.mode", "fake_backend"]
-NOT_HERE = (
-    *("there is no model", "float8", "expert_tensor_parallel_degree = 8", "experts cannot be trained with tensor"),
-    *("cannot take 1 microbatches", "fault_tolerance.enable"),
-)
+FAKE, LOCAL = (["--comm.mode", mode] for mode in ("fake_backend", "local_tensor"))
+NOT_HERE = (*("there is no model", "float8", "cannot take 1 microbatches", "fault_tolerance.enable"),)
 """Why files of torchtitan are refused: models, types of numbers, and divisions that the trainer does not have."""
 
 
@@ -57,6 +55,35 @@ def test_a_large_model_runs_a_few_of_its_equal_layers(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.output
     assert "Model: 70,553,706,496 parameters" in ended.output
     assert "a step of its 80 layers (4 of them; the others are alike)" in ended.output
+
+
+@pytest.mark.slow
+def test_a_step_on_local_tensors_is_that_of_one_rank(run_once: Any, train: Any, tmp_path: Path) -> None:
+    batch = ["--training.local_batch_size", "8"]
+    local = train(tmp_path, 1, *batch, *LOCAL, "--parallelism.tensor_parallel_degree", "2", NGPU="2")
+    assert local.returncode == 0, local.output
+    step = run_once("single", 1, *batch).lines()[0]
+    loss, norm = re.findall(r"loss: +([\d.]+)  grad_norm: +([\d.]+)", local.output)[0]
+    assert (float(loss), float(norm)) == pytest.approx((step["loss"], step["grad_norm"]), rel=1e-4)
+    assert "disagree" not in local.output
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("data_parallel_shard_degree", 2, "FSDP2 frees memory"),
+        ("data_parallel_replicate_degree", 2, "DDP reads gradients"),
+        ("context_parallel_degree", 2, "other positions of a sequence"),
+        ("pipeline_parallel_degree", 2, "different programs"),
+    ],
+)
+def test_what_does_not_run_on_local_tensors_is_refused_with_the_reason(key: str, value: int, says: str) -> None:
+    config = load_for_training([*LOCAL, f"--parallelism.{key}", str(value)])
+    with pytest.raises(ConfigError) as caught:
+        validate(config, 2)
+    assert f"parallelism.{key} {value}" in caught.value.message
+    assert says in caught.value.message
+    assert "tensor_parallel_degree (1)" in caught.value.hint
 
 
 def test_a_dry_run_reads_no_data_and_so_needs_none() -> None:

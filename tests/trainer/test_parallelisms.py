@@ -12,6 +12,7 @@ from ranks import start
 from trainer.config import ConfigError, JobConfig, validate
 from trainer.config.degrees import Degrees
 from trainer.config.sections import Parallelism
+from trainer.config.stages import BY_NAME
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
 
@@ -23,6 +24,9 @@ PIPELINE = ["--parallelism.pipeline_parallel_degree", "2"]
 LOOPED = ["--parallelism.pipeline_parallel_schedule", "Interleaved1F1B"]
 CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
 LENGTH, BATCH = 64, 8
+BRIEF = ["--training.steps", "3", "--lr_scheduler.total_steps", "6"]
+"""The first steps of the same schedule: a wrong gradient shows in the second loss."""
+COPIES = ["--parallelism.data_parallel_replicate_degree", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +48,11 @@ def sharded_tensor(run_once: Train) -> Run:
 
 
 def assert_same_curve(run: Run, alone: Run) -> None:
-    """Every rank knows the losses and gradient norms that one rank has."""
+    """Every rank knows the losses and gradient norms that one rank has in the same steps."""
+    expected = {step: loss for step, loss in alone.losses().items() if step in run.losses()}
     for rank in range(run.manifest()["world_size"]):
-        assert run.losses(rank) == pytest.approx(alone.losses(), rel=1e-5)
-    norms = [[line["grad_norm"] for line in lines] for lines in (run.lines(), alone.lines())]
+        assert run.losses(rank) == pytest.approx(expected, rel=1e-5)
+    norms = [[line["grad_norm"] for line in lines] for lines in (run.lines(), alone.lines()[: len(expected)])]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
     assert max(norms[0]) > 1, "gradients were clipped"
 
@@ -76,8 +81,7 @@ def test_losses_are_equal_where_ranks_share_a_product(request: pytest.FixtureReq
 
 @pytest.mark.slow
 def test_a_copy_of_tensor_parallel_ranks_averages_gradients(run_once: Train, alone: Run) -> None:
-    copies = ["--parallelism.data_parallel_replicate_degree", "2"]
-    run = run_once("ddp2_tp2", 4, *TENSOR, *copies, "--training.local_batch_size", "4")
+    run = run_once("ddp2_tp2", 4, *TENSOR, *COPIES, "--training.local_batch_size", "4", *BRIEF)
     assert_same_curve(run, alone)
     assert groups(run, rank=3) >= {"mesh_dp_replicate", "mesh_tp"}
 
@@ -129,7 +133,7 @@ def test_losses_are_equal_where_ranks_share_a_sequence(context: Run, alone: Run)
     ],
 )  # fmt: skip
 def test_a_shared_sequence_goes_with(run_once: Train, alone: Run, name: str, flags: list[str], named: set[str]) -> None:
-    run = run_once(name, 4, *CONTEXT, *flags)
+    run = run_once(name, 4, *CONTEXT, *flags, *BRIEF)
     assert_same_curve(run, alone)
     assert groups(run, rank=2) == {"default_pg", *named}
 
@@ -201,10 +205,11 @@ def test_losses_are_equal_where_ranks_share_the_layers(pipeline: Run, alone: Run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["GPipe", "Interleaved1F1B", "ZBVZeroBubble"])
+@pytest.mark.parametrize("schedule", [name for name in BY_NAME.values() if name != "1F1B"])
 def test_every_schedule_trains_the_same(run_once: Train, alone: Run, schedule: str) -> None:
+    """The default one is that of the other tests."""
     flags = ["--parallelism.pipeline_parallel_schedule", schedule, "--training.local_batch_size", "8"]
-    assert_same_curve(run_once(schedule, 2, *PIPELINE, *flags), alone)
+    assert_same_curve(run_once(schedule, 2, *PIPELINE, *flags, *BRIEF), alone)
 
 
 @pytest.mark.slow
@@ -224,9 +229,53 @@ def test_a_pipeline_adds_up_the_gradients_of_several_batches(run_once: Train, al
     ],
 )
 def test_a_pipeline_goes_with(run_once: Train, alone: Run, name: str, flags: list[str]) -> None:
-    run = run_once(name, 4, *PIPELINE, *flags)
+    run = run_once(name, 4, *PIPELINE, *flags, *BRIEF)
     assert_same_curve(run, alone)
     assert "mesh_pp" in groups(run, rank=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("hsdp_tp2", [*COPIES, *TENSOR, "--training.local_batch_size", "2"]),
+        ("cp2_tp2_pp2", [*CONTEXT, *TENSOR, *PIPELINE, "--training.local_batch_size", "8"]),
+    ],
+)
+def test_eight_ranks_in_three_dimensions_train_the_same(
+    run_once: Train, alone: Run, name: str, flags: list[str]
+) -> None:
+    assert_same_curve(run_once(name, 8, *flags, *BRIEF), alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ranks", "flags"),
+    [
+        ("experts_tp2", 2, ["--training.local_batch_size", "8", "--parallelism.expert_tensor_parallel_degree", "2"]),
+        ("experts_fsdp2_tp2", 4, ["--training.local_batch_size", "4"]),
+    ],
+)
+def test_experts_that_are_split_train_the_same(run_once: Train, name: str, ranks: int, flags: list[str]) -> None:
+    experts = ["--model.name", "llama4", "--training.local_batch_size", "8"]
+    alone = run_once("experts", 1, *experts)
+    assert_same_curve(run_once(name, ranks, *experts, *TENSOR, *flags, *BRIEF), alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("ep2_pp2", [*PIPELINE, "--training.local_batch_size", "4"]),
+        ("hsdp_ep2", [*COPIES, "--training.local_batch_size", "2"]),
+        ("tp2_ep2", [*TENSOR, "--training.local_batch_size", "4"]),
+    ],
+)
+def test_shared_experts_go_with(run_once: Train, name: str, flags: list[str]) -> None:
+    experts = ["--model.name", "llama4", "--training.local_batch_size", "8"]
+    alone = run_once("experts", 1, *experts)
+    shared = run_once(name, 4, *experts, *flags, "--parallelism.expert_parallel_degree", "2", *BRIEF)
+    assert_same_curve(shared, alone)
 
 
 @pytest.mark.slow
@@ -264,13 +313,26 @@ def test_a_mesh_fills_the_world() -> None:
             "data_parallel_shard_degree 3 x tensor_parallel_degree 2 is not 4 ranks",
             "set parallelism.data_parallel_shard_degree to 2",
         ),
+        (job(tensor_parallel_degree=3), 8, "tensor_parallel_degree 3 does not divide 8", "tensor_parallel_degree to 2"),
+        (
+            job(tensor_parallel_degree=4, context_parallel_degree=3),
+            16,
+            "context_parallel_degree 3 x tensor_parallel_degree 4 does not divide 16 ranks",
+            "set parallelism.context_parallel_degree to 2",
+        ),
         (job(tensor_parallel_degree=0), 2, "parallelism.tensor_parallel_degree = 0", "give 1 or more"),
         (job(tensor_parallel_degree=4), 4, "tensor_parallel_degree 4 does not divide 2 key-value heads", "divisor"),
         (job(context_parallel_degree=3), 3, "seq_len 2048 cannot be cut into 6 equal chunks", "multiple of 6"),
         (job(pipeline_parallel_degree=3, pipeline_parallel_microbatch_size=3), 3, "microbatch_size 3", "divisor of 8"),
         (job(pipeline_parallel_degree=4, pipeline_parallel_microbatch_size=4), 4, "but at least 4", "microbatch_size"),
         (job(pipeline_parallel_degree=16), 16, "4 layers cannot make 16 stages", "layers_per_stage"),
-        (job("llama4", tensor_parallel_degree=2), 2, "experts cannot be trained", "expert_parallel_degree"),
+        (job("llama4", tensor_parallel_degree=2, expert_tensor_parallel_degree=4), 2, "is neither 1 nor", "to 2"),
+        (
+            job("llama4", tensor_parallel_degree=2, expert_tensor_parallel_degree=2, expert_parallel_degree=2),
+            2,
+            "split, or divided among ranks, but not both",
+            "set one of both",
+        ),
         (job("flux"), 1, "there is no model 'flux'", "llama3"),
         (job("models.llama3"), 1, "there is no model 'models.llama3'", "llama3"),
     ],
@@ -298,6 +360,13 @@ def test_an_unknown_schedule_is_refused() -> None:
         validate(config, 2)
     assert "pipeline_parallel_schedule = '2F'" in caught.value.message
     assert "Interleaved1F1B" in caught.value.hint
+
+
+def test_a_schedule_that_is_not_loaded_cannot_be_left_out() -> None:
+    config = job()
+    config.checkpoint.exclude_from_loading = ["optimizer", "lr_scheduler"]
+    with pytest.raises(ConfigError, match="the learning rate follows from the step"):
+        validate(config, 1)
 
 
 def test_compiled_tensor_parallelism_is_refused() -> None:

@@ -46,6 +46,35 @@ def test_validation_is_the_same_on_every_mesh_and_changes_no_step(run_once: Trai
     assert validation_losses(tensor) == pytest.approx(losses, abs=2e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ranks", "flags"),
+    [
+        ("1F1B", 2, []),
+        ("Interleaved1F1B", 4, ["--parallelism.tensor_parallel_degree", "2"]),
+        ("ZBVZeroBubble", 4, ["--parallelism.context_parallel_degree", "2"]),
+    ],
+)
+def test_a_pipeline_validates_as_one_rank_does(
+    run_once: Train, train: Train, tmp_path: Path, name: str, ranks: int, flags: list[str]
+) -> None:
+    both = [
+        *VALIDATION,
+        "--training.local_batch_size",
+        "8",
+        "--validation.local_batch_size",
+        "6",
+        "--training.steps",
+        "3",
+    ]
+    alone = run_once("validated_alone", 1, *both)
+    schedule = ["--parallelism.pipeline_parallel_degree", "2", "--parallelism.pipeline_parallel_schedule", name]
+    piped = train(tmp_path, ranks, *both, *schedule, *flags)
+    assert piped.returncode == 0, piped.output
+    assert validation_losses(piped) == pytest.approx(validation_losses(alone), abs=2e-4)
+    assert piped.losses() == pytest.approx(alone.losses(), rel=1e-5)
+
+
 def test_held_out_documents_are_no_training_documents() -> None:
     trained = set(documents(Training(), 3))
     held_out = list(held_out_documents(3))
@@ -58,7 +87,6 @@ def test_held_out_documents_are_no_training_documents() -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "says"),
     [
-        ("parallelism", "pipeline_parallel_degree", 2, "a pipeline only trains"),
         ("validation", "seq_len", 4096, "validation.seq_len 4096 does not fit training.seq_len 2048"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ranks import ROOT
-from trainer.config import ConfigError, JobConfig, explain, load_for_training, options
+from trainer.config import ConfigError, JobConfig, explain, load_for_training, options, startup_notes
 from trainer.config.compat import RENAMED
 from trainer.config.degrees import KEYS as DEGREES
 from trainer.config.refusals import REFUSED, WITHOUT_EFFECT, refusal_of
@@ -227,6 +227,49 @@ def test_an_older_name_does_what_the_newer_one_does(tmp_path: Path, old: str, ne
         (report,) = explain(path)
         reports.append((report.key, report.value, report.refused))
     assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "keys", "turn_on"),
+    [
+        (
+            ["--checkpoint.interval", "5", "--checkpoint.folder", "c"],
+            "interval, checkpoint.folder",
+            "checkpoint.enable",
+        ),
+        (["--validation.freq", "3"], "validation.freq", "validation.enable"),
+        (["--profiling.profile_freq", "5"], "profile_freq", "enable_profiling or --profiling.enable_memory_snapshot"),
+        (["--profiling.profiler_active", "2", "--profiling.enable_memory_snapshot"], "profiler_active", "_profiling"),
+        (["--compile.components", "loss"], "compile.components", "compile.enable"),
+        (["--parallelism.pipeline_parallel_schedule", "GPipe"], "schedule", "pipeline_parallel_degree N"),
+        (["--activation_checkpoint.memory_budget", "0.3"], "memory_budget", "mode memory_budget"),
+        (["--metrics.save_for_all_ranks"], "save_for_all_ranks", "enable_tensorboard or --metrics.enable_wandb"),
+    ],
+)
+def test_a_key_whose_switch_is_off_is_named(flags: list[str], keys: str, turn_on: str) -> None:
+    (note,) = startup_notes(flags)
+    assert note.startswith("without effect: ")
+    assert f"{keys} (add --" in note
+    assert turn_on in note
+    section, _, name = turn_on.partition(" ")[0].rpartition(".")
+    if section and name.startswith("enable"):
+        assert startup_notes([*flags, f"--{section}.{name}"]) == []
+
+
+def test_a_file_that_turns_its_switch_off_is_not_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("[checkpoint]\nenable = false\ninterval = 5\n")
+    assert startup_notes(["--config", str(path)]) == []
+    assert len(startup_notes(["--config", str(path), "--checkpoint.interval", "7"])) == 1
+    path.write_text("[checkpoint]\ninterval = 5\n")
+    assert len(startup_notes(["--config", str(path)])) == 1
+
+
+@pytest.mark.parametrize("flags", [["--checkpoint.initial_load_path", "x"], ["--checkpoint.load_only"]])
+def test_weights_that_would_not_be_loaded_are_refused(flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"has no effect, because checkpoint\.enable is off"):
+        load_for_training(flags)
+    assert load_for_training([*flags, "--checkpoint.enable"])
 
 
 def attributes_read() -> set[str]:

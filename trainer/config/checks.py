@@ -3,7 +3,7 @@
 import importlib
 from typing import Protocol
 
-from trainer.config.degrees import KEYS, TENSOR, Degrees, degrees
+from trainer.config.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
 from trainer.config.registry import exists
 from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
 from trainer.config.stages import check_pipeline
@@ -14,7 +14,7 @@ WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
 
 
 class Shape(Protocol):
-    """What the checks need of a model's shape."""
+    """The dimensions of a model that the checks of a configuration use."""
 
     n_layers: int
     n_heads: int
@@ -40,7 +40,10 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     check_memory_budget(config)
     check_trace_schedule(config.profiling)
     check_seed_checkpoint(config.checkpoint)
+    check_exports(config)
+    check_loading(config.checkpoint)
     check_validation(config, found)
+    check_local_tensors(config, found)
     if config.debug.deterministic_warn_only and not config.debug.deterministic:
         raise ConfigError(
             "debug.deterministic_warn_only without debug.deterministic: nothing would warn", "add --debug.deterministic"
@@ -91,7 +94,7 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
 
 
 def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
-    """Raise ConfigError if a dimension of the mesh does not divide `size` evenly."""
+    """Raise ConfigError if the degree of mesh dimension `name` does not divide `size`; `what` says what that counts."""
     degree = int(getattr(mesh, name))
     if size % degree:
         raise ConfigError(
@@ -110,7 +113,7 @@ def check_experts(config: JobConfig, experts: int) -> None:
 
 
 def accumulation_steps(training: Training, degrees: Degrees) -> int:
-    """Return how many batches each rank takes in one step.
+    """Return how many local batches each rank accumulates gradients over in one optimizer step.
 
     Raises:
         ConfigError: global_batch_size is not a multiple of what all ranks take at once.
@@ -127,9 +130,9 @@ def accumulation_steps(training: Training, degrees: Degrees) -> int:
 
 
 def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
-    """Return (interval, keep_costly): every how many blocks one is recomputed, and whether costly operations are kept.
+    """Return (interval, keep_costly) of activation checkpointing: every how many blocks one block is recomputed.
 
-    The interval 0 stands for no recomputation.
+    The interval is 0 without recomputation. `keep_costly`: the outputs of costly operations are kept in those blocks.
 
     Raises:
         ConfigError: selective_ac_option is neither a positive number nor "op".
@@ -162,7 +165,7 @@ def check_memory_budget(config: JobConfig) -> None:
 
 
 def check_trace_schedule(profiling: Profiling) -> None:
-    """Raise ConfigError if a trace (warm-up and recorded steps) takes more steps than the interval between traces."""
+    """Raise ConfigError if warm-up and recorded steps of a trace are more than profile_freq, the trace interval."""
     needed = profiling.profiler_warmup + profiling.profiler_active
     if profiling.enable_profiling and profiling.profile_freq < needed:
         raise ConfigError(
@@ -173,7 +176,7 @@ def check_trace_schedule(profiling: Profiling) -> None:
 
 
 def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
-    """Raise ConfigError if a seed checkpoint is asked for that would not be saved."""
+    """Raise ConfigError if create_seed_checkpoint is set together with settings under which nothing is saved."""
     if checkpoint.create_seed_checkpoint and not checkpoint.enable:
         raise ConfigError(
             "checkpoint.create_seed_checkpoint without checkpoint.enable would save nothing", "add --checkpoint.enable"
@@ -185,16 +188,50 @@ def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
         )
 
 
+def check_loading(checkpoint: Checkpoint) -> None:
+    """Raise ConfigError if exclude_from_loading names lr_scheduler, which a checkpoint does not contain."""
+    if "lr_scheduler" in checkpoint.exclude_from_loading:
+        raise ConfigError(
+            "checkpoint.exclude_from_loading lr_scheduler: the learning rate follows from the step, and is not loaded",
+            "leave it out; or exclude train_state, and the run starts again at step 1 of its schedule",
+        )
+
+
+def check_exports(config: JobConfig) -> None:
+    """Raise ConfigError if weights cannot be loaded or saved in the format (Hugging Face) or dtype that is set."""
+    checkpoint = config.checkpoint
+    hugging_face = [key for key in ("initial_load_in_hf", "last_save_in_hf") if getattr(checkpoint, key)]
+    if hugging_face and config.model.name != "llama3":
+        raise ConfigError(
+            f"checkpoint.{hugging_face[0]} with model.name {config.model.name}: only llama3 has names there",
+            "leave it out, and use checkpoints of PyTorch",
+        )
+    if checkpoint.initial_load_in_hf and not checkpoint.initial_load_path:
+        raise ConfigError(
+            "checkpoint.initial_load_in_hf without checkpoint.initial_load_path names no weights",
+            "give --checkpoint.initial_load_path with a folder of .safetensors files",
+        )
+    if checkpoint.initial_load_in_hf and not checkpoint.initial_load_model_only:
+        raise ConfigError(
+            "checkpoint.initial_load_in_hf with checkpoint.no_initial_load_model_only: such a folder has weights alone",
+            "leave out no_initial_load_model_only",
+        )
+    exported = ["last_save_in_hf"] * checkpoint.last_save_in_hf + ["export_dtype"] * (
+        checkpoint.export_dtype != Checkpoint.export_dtype
+    )
+    if exported and not checkpoint.last_save_model_only:
+        raise ConfigError(
+            f"checkpoint.{exported[0]} with checkpoint.no_last_save_model_only: a checkpoint to resume from keeps the"
+            " types and names of training",
+            f"leave out no_last_save_model_only, or checkpoint.{exported[0]}",
+        )
+
+
 def check_validation(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if the validation that is asked for does not fit the mesh or the model."""
+    """Raise ConfigError if the settings of the validation do not fit the mesh or the model."""
     length, longest = config.validation.seq_len or config.training.seq_len, config.training.seq_len
     if not config.validation.enable:
         return
-    if mesh.pp > 1:
-        raise ConfigError(
-            f"validation.enable with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline only trains",
-            "set --validation.no_enable, or pipeline_parallel_degree to 1",
-        )
     if length > longest or (mesh.cp * mesh.tp > 1 and length != longest):
         raise ConfigError(
             f"validation.seq_len {length} does not fit training.seq_len {longest}",
@@ -202,12 +239,44 @@ def check_validation(config: JobConfig, mesh: Degrees) -> None:
         )
 
 
-def check_combinations(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if training cannot do two things at once that can be asked for."""
-    if mesh.tp > 1 and hasattr(model_shape(config), "n_experts"):
+NOT_LOCAL = {
+    SHARD: "FSDP2 frees memory that a local tensor does not own",
+    REPLICATE: "DDP reads gradients from memory that a local tensor does not have",
+    CONTEXT: "each rank has other positions of a sequence",
+    PIPELINE: "the ranks of a pipeline run different programs",
+    EXPERT: "each rank sends another number of tokens",
+}
+"""Why ranks of a mesh do not run on local tensors, on which all ranks run one program in one process."""
+
+
+def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if comm.mode is local_tensor and a setting is on that does not run on local tensors."""
+    described = mesh.described()
+    wrong = [name for name in NOT_LOCAL if described[name] > 1]
+    if config.comm.mode == "local_tensor" and (wrong or mesh.offload or config.compile.enable):
+        what = [f"parallelism.{KEYS[name]} {described[name]} ({NOT_LOCAL[name]})" for name in wrong]
+        what += ["training.enable_cpu_offload (FSDP2 does it)"] * mesh.offload
+        what += ["compile.enable"] * config.compile.enable
         raise ConfigError(
-            f"parallelism.tensor_parallel_degree {mesh.tp}: experts cannot be trained with tensor parallelism",
-            "share the experts with parallelism.expert_parallel_degree instead, or train llama3",
+            f"comm.mode local_tensor cannot run {', '.join(what)}",
+            f"set NGPU to tensor_parallel_degree ({mesh.tp}) and the other degrees to 1; or set comm.mode to"
+            " fake_backend, or train on processes of a CPU: --nproc N",
+        )
+
+
+def check_combinations(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if settings are combined that training cannot combine."""
+    of_expert = config.parallelism.expert_tensor_parallel_degree
+    if of_expert > 1 and mesh.ep > 1:
+        raise ConfigError(
+            f"parallelism.expert_tensor_parallel_degree {of_expert} with expert_parallel_degree {mesh.ep}: experts are"
+            " split, or divided among ranks, but not both",
+            "set one of both to 1",
+        )
+    if of_expert not in (1, mesh.tp):
+        raise ConfigError(
+            f"parallelism.expert_tensor_parallel_degree {of_expert} is neither 1 nor tensor_parallel_degree {mesh.tp}",
+            f"set it to {mesh.tp}",
         )
     if config.compile.enable and "model" in config.compile.components and hasattr(model_shape(config), "n_experts"):
         raise ConfigError(

@@ -21,7 +21,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Degrees:
-    """Ranks along each dimension of the mesh."""
+    """The degree of each kind of parallelism, which is the number of ranks along that dimension of the mesh."""
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -35,46 +35,49 @@ class Degrees:
 
     @property
     def data_parallel(self) -> int:
-        """Number of ranks, or groups of ranks, that read different data."""
+        """Number of data-parallel groups, each of which reads different data."""
         return self.dp_replicate * self.dp_shard
 
     @property
     def per_batch(self) -> int:
-        """Number of ranks that work on the same batch together."""
+        """Number of ranks that compute on the same batch together (context, tensor and pipeline parallelism)."""
         return self.cp * self.tp * self.pp
 
     @property
     def sharding(self) -> int:
-        """Number of ranks that a weight is sharded over: those that share a sequence shard weights, too."""
+        """Number of ranks that FSDP shards a weight over: those of data sharding times those of context parallelism."""
         return self.dp_shard * self.cp
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP averages the gradients.
+        """Whether FSDP averages the gradients, rather than DDP.
 
-        DDP can neither average the parts of tensor parallelism nor wait for the last microbatch of a pipeline: beside
-        them FSDP makes the copies, each of one shard.
+        It does where weights are sharded or offloaded, and for copies beside tensor or pipeline parallelism: DDP can
+        neither average the shards of tensor parallelism nor wait for the last microbatch of a pipeline.
         """
         return self.offload or self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
 
     def dense(self) -> dict[str, int]:
-        """Return the dimensions of the mesh of all weights but the experts, outermost first."""
+        """Return {dimension: degree} of the mesh for all weights except the experts, outermost dimension first."""
         return {
             PIPELINE: self.pp, REPLICATE: self.dp_replicate, SHARD: self.dp_shard, CONTEXT: self.cp, TENSOR: self.tp,
         }  # fmt: skip
 
     def sparse(self) -> dict[str, int]:
-        """Return the dimensions of the experts' mesh: "ep" has different experts, "efsdp" parts of the same ones."""
+        """Return {dimension: degree} of the mesh for the experts.
+
+        Ranks along "ep" have different experts, ranks along "efsdp" have shards of the same ones.
+        """
         shards = self.sharding * self.tp // self.ep
         return {PIPELINE: self.pp, REPLICATE: self.dp_replicate, EXPERT_SHARD: shards, EXPERT: self.ep}
 
     def described(self) -> dict[str, int]:
-        """Return the degrees as run.json has them."""
+        """Return {kind of parallelism: degree} as it is written to run.json."""
         return {name: getattr(self, name) for name in KEYS}
 
 
 def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> Degrees:
-    """Return the degrees of a job of `world_size` ranks; -1 takes what remains.
+    """Return the degrees of a job of `world_size` ranks; a degree of -1 becomes the number of ranks that remain.
 
     Raises:
         ConfigError: They do not multiply to the world size, or the experts' degree does not divide the ranks of a copy.
@@ -98,8 +101,28 @@ def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> D
     return found
 
 
+def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple[str, int] | None:
+    """Return (name, new value) of the one degree whose smallest change makes the degrees divide `world_size`.
+
+    `asked` has the degrees as configured, `others` is the product of all but the data-parallel shard degree. None: no
+    change of one degree suffices. Example: tensor 3 on 8 ranks becomes tensor 2.
+    """
+    changes = [
+        (abs(new - degree), name, new)
+        for name, degree in asked.items()
+        if name not in (SHARD, EXPERT) and degree > 1
+        for new in range(1, world_size + 1)
+        if world_size % (others // degree * new) == 0
+    ]
+    return min(changes)[1:] if changes else None
+
+
 def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> ConfigError:
-    """Return the error that the degrees do not multiply to the world size, with the nearest mesh that fits."""
+    """Return the error that the degrees do not multiply to the world size; its hint names the nearest mesh that fits.
+
+    `asked` has the degrees as configured, `shard` is the data-parallel shard degree, and `others` the product of the
+    other degrees.
+    """
     factors = [f"{KEYS[name]} {degree}" for name, degree in asked.items() if degree not in (1, -1) and name != EXPERT]
     fault = "does not divide" if asked[SHARD] == -1 else "is not"
     nearest = max(round(world_size / others), 1) * others
@@ -107,5 +130,7 @@ def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int)
     hint = f"start {fits} processes (--nproc {fits} on one node)"
     if world_size % others == 0:
         hint += f", or set parallelism.{KEYS[SHARD]} to {world_size // others} (-1 takes what remains)"
+    elif near := nearest_degree(asked, others, world_size):
+        hint += f", or set parallelism.{KEYS[near[0]]} to {near[1]}"
     product = " x ".join(factors) or f"{KEYS[SHARD]} 1"
     return ConfigError(f"parallelism: {product} {fault} {world_size} ranks", f"{hint}, or change a degree")

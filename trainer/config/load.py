@@ -12,6 +12,7 @@ from trainer.config.refusals import NO_DATA, asks_for_something, reason_without_
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options
 from trainer.config.sections import JobConfig, Training, Validation
+from trainer.config.switches import SWITCHES, WEIGHTS, off_switches
 from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
 
@@ -37,7 +38,7 @@ class KeyReport:
     """Whether it is refused, because training without it would give another result."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the report as `workbench.config/1` has it: `cls` is called class, and `source` from."""
+        """Return the report as a dict in the format `workbench.config/1`: `cls` is called class, and `source` from."""
         return {
             "key": self.key, "value": self.value, "class": self.cls, "from": self.source, "reason": self.reason,
             "suggestion": self.suggestion, "line": self.line, "refused": self.refused,
@@ -53,7 +54,9 @@ class Resolved:
 
 
 def explain(path: Path | None, overrides: Sequence[str] = ()) -> list[KeyReport]:
-    """Return what becomes of each key of the file at `path` and of the flags in `overrides`, in the order written.
+    """Return a report on each key of the file at `path` and each flag in `overrides`: how it is handled, and why.
+
+    The reports are in the order in which the keys were written.
 
     Raises:
         ConfigError: The file cannot be read, or a value has the wrong type.
@@ -76,13 +79,17 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
 
 
 def load_for_training(overrides: Sequence[str]) -> JobConfig:
-    """Return the configuration like `load`, but refuse keys that would silently give a different result than asked for.
+    """Return the configuration like `load`, but refuse keys that a run would silently not obey.
 
     Raises:
         ConfigError: As for `load`, or the trainer cannot do what a key asks for.
     """
     config = load(None, overrides)
-    if refused := [report for report in explain(None, overrides) if report.refused]:
+    reports = explain(None, overrides)
+    for key, switch in off_switches(config, asked_for(reports)):
+        if key in WEIGHTS:
+            raise ConfigError(f"{key} has no effect, because {switch.key} is off", f"add {switch.turn_on}")
+    if refused := [report for report in reports if report.refused]:
         raise ConfigError(
             f"this trainer cannot do what is asked: {'; '.join(map(refusal_text, refused))}",
             "; ".join(unique(f"{r.suggestion}" for r in refused)) + "; torchtitan may do it: --trainer torchtitan",
@@ -91,14 +98,15 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
 
 
 def refusal_text(report: KeyReport) -> str:
-    """Return a refused key with its line and the reason."""
+    """Return the message about a refused key: key, line in the file, and reason."""
     line = f" (line {report.line})" if report.line else ""
     return f"{report.source or report.key} = {report.value!r}{line}: {report.reason}"
 
 
 def startup_notes(overrides: Sequence[str]) -> list[str]:
-    """Return what the user should know before this run: values that were replaced, and keys without effect."""
-    reports = explain(None, overrides)
+    """Return sentences to print before a run: which values were replaced, and which keys have no effect."""
+    resolved = resolve(None, overrides)
+    reports = resolved.reports
     replaced = [
         f"{r.source} became {r.key} = {r.value!r}: {r.reason}"
         for r in reports
@@ -109,11 +117,29 @@ def startup_notes(overrides: Sequence[str]) -> list[str]:
         reason: [r.source or r.key for r in ignored if r.reason == reason]
         for reason in unique(r.reason for r in ignored)
     }
-    return replaced + [f"without effect here: {', '.join(keys)} ({reason})" for reason, keys in names.items()]
+    off: dict[str, list[str]] = {}
+    for key, switch in off_switches(resolved.config, asked_for(reports)):
+        off.setdefault(switch.turn_on, []).append(key)
+    return [
+        *replaced,
+        *(f"without effect here: {', '.join(keys)} ({reason})" for reason, keys in names.items()),
+        *(f"without effect: {', '.join(keys)} (add {turn_on})" for turn_on, keys in off.items()),
+    ]
+
+
+def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
+    """Return {key: whether it came from a flag} of the understood keys whose written value is not the default."""
+    known, switches = options(), {switch.key for switch in SWITCHES}
+    understood = [report for report in reports if report.cls in ("honoured", "translated") and report.key in known]
+    return {
+        report.key: report.line is None
+        for report in understood
+        if report.key in switches or report.value != known[report.key].default
+    }
 
 
 def unique(texts: Iterable[str | None]) -> list[str]:
-    """Return texts once each, in their order."""
+    """Return the texts without duplicates and None, in their order."""
     return list(dict.fromkeys(filter(None, texts)))
 
 
@@ -126,7 +152,7 @@ def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
 
 
 def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
-    """Return the defaults or the registry's configuration, changed by the file and then by the flags."""
+    """Return the configuration (defaults or a registry function, then the file, then the flags) and the key reports."""
     line = read_flags(overrides)
     file = path or line.file
     resolved = Resolved(from_registry(line.module, line.function) if line.module and line.function else JobConfig())
@@ -140,9 +166,10 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
 
 
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
-    """Return a report completed by what only the whole configuration decides.
+    """Return the report of one key, changed to refused or not where that depends on other keys of the configuration.
 
-    These are the model, the data, and keys that act together.
+    A key is refused if the model or the data that it names are missing, and not if it changes nothing without another
+    key.
     """
     if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
         section, name = beside.split(".")
@@ -159,7 +186,7 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
 
 
 def missing_model(config: JobConfig) -> tuple[str, str] | None:
-    """Return why the model cannot be trained and what can; None if it can."""
+    """Return (reason, hint) if the configured model cannot be trained; None if it can."""
     try:
         model_shape(config)
     except ConfigError as error:
@@ -168,9 +195,9 @@ def missing_model(config: JobConfig) -> tuple[str, str] | None:
 
 
 def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
-    """Return why the data of `training.dataset` or `validation.dataset` are missing; None if they are there."""
+    """Return (reason, hint) if the data set named by training.dataset or validation.dataset is missing, else None."""
     # A dry run reads no data, and without validation there is nothing to validate on.
-    is_read = config.comm.mode == "default" and (key == "training.dataset" or config.validation.enable)
+    is_read = config.comm.mode != "fake_backend" and (key == "training.dataset" or config.validation.enable)
     source: Training | Validation = config.validation if key == "validation.dataset" else config.training
     if key not in DATA_SETS or not is_read or source.dataset == "synthetic" or source.dataset_path:
         return None
@@ -178,11 +205,10 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:
-    """Set the values of `written_keys` in `resolved.config`, and note in `resolved` what became of each key.
+    """Set the values of `written_keys` in `resolved.config`, and add a report on each key to `resolved.reports`.
 
-    `own` are the keys that a user's module has added.
-
-    If an old and a new name of one key both occur, the new one wins.
+    `own` holds the keys that a user's configuration module adds. If an old and a new name of one key both occur, the
+    new one wins.
     """
     values = {written.key: written.value for written in written_keys}
     for written in written_keys:
@@ -194,7 +220,7 @@ def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, 
 
 
 def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, Option]) -> KeyReport:
-    """Return what becomes of one key.
+    """Return the report on one key; `values` holds all written values by key, `own` the keys that a user's module adds.
 
     Raises:
         ConfigError: The value is none that the key can have.
@@ -210,7 +236,7 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
 
 
 def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
-    """Return what becomes of one key; an error does not say its line."""
+    """Return the report on one key of this trainer or of torchtitan; an error does not name the line of the key."""
     key, value, source, reason = written.key, written.value, None, None
     if translation := compat.translate(key, value, values):
         source, key, value, reason = key, *translation
@@ -230,13 +256,13 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
 
 
 def possible_values(key: str, values: Sequence[object]) -> str:
-    """Return the advice to give a value that is possible, or none."""
+    """Return the advice to set `key` to one of `values`, or to remove it if there are none."""
     named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
 
 def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
-    """Return a flag with its words turned into a value, and a leading `no_` into False."""
+    """Return a flag with its words converted to the key's type; a flag `no_NAME` becomes key NAME with value False."""
     section, _, name = written.key.rpartition(".")
     plain = f"{section}.{name.removeprefix('no_')}"
     option = own.get(written.key) or option_of(written.key)
@@ -261,7 +287,7 @@ def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
 
 
 def option_of(key: str) -> Option | None:
-    """Return the option with this name, or the one that the name was used for in an older version."""
+    """Return the option with this name or older name; None if there is none."""
     return options().get(compat.RENAMED.get(key, key))
 
 
@@ -273,10 +299,10 @@ def is_known(key: str) -> bool:
 
 
 def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
-    """Return the value of a boolean flag.
+    """Return the value of a boolean flag: `state`, which is True for `--NAME` and False for `--no_NAME`.
 
     Raises:
-        ConfigError: A word follows it.
+        ConfigError: A value was written behind the flag.
     """
     if written.value:
         section, _, name = key.rpartition(".")
@@ -287,7 +313,7 @@ def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
 
 
 def value_of_words(words: list[str]) -> object:
-    """Return a value for a key of unknown type: what TOML would make of the words."""
+    """Return the value of a flag of unknown type: None, a number or text of one word, a list of several, else True."""
     if len(words) != 1:
         return words or True
     if words[0] in ("None", "none"):
@@ -302,7 +328,7 @@ def value_of_words(words: list[str]) -> object:
 
 
 def suggest(key: str) -> str | None:
-    """Return the nearest known key: first in the same section, then with the same name elsewhere, then any."""
+    """Return the key most similar to an unknown one, first in its section, then of its name elsewhere; or None."""
     section, _, name = key.rpartition(".")
     names = [*options(), *compat.RENAMED, *compat.CONVERTED]
     beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]

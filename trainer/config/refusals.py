@@ -12,9 +12,9 @@ from trainer.config.converters import RegisteredNames
 
 
 class Refusal(NamedTuple):
-    """The values that a key can have, why not others, and what to do instead.
+    """The values of a key that this trainer supports, why it does not support others, and what to do instead.
 
-    `beside` is a key of ours; while that has its default, the refused key changes nothing.
+    `beside` is a different key; while that has its default, the refused key changes nothing.
     """
 
     possible: tuple[object, ...]
@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
 
 
 def is_installed(package: str) -> bool:
-    """Return whether an optional package is there; a folder of that name without a module in it is none."""
+    """Return whether an optional package can be imported; an empty folder of that name does not count."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None
 
@@ -36,7 +36,11 @@ TENSOR, CONTEXT = "parallelism.tensor_parallel_degree", "parallelism.context_par
 PIPELINE, EXPERT = "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree"
 
 ASYNC_TENSOR = "tensor parallelism waits for its collectives"
-HUGGING_FACE = "Hugging Face checkpoints are neither read nor written"
+HUGGING_FACE = Refusal(
+    (*OFF, True) if is_installed("safetensors") else OFF,
+    "the package safetensors is not installed",
+    "pip install safetensors, or use a checkpoint of PyTorch",
+)
 DIVISION = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
 LAYERS = "divide the layers with parallelism.pipeline_parallel_layers_per_stage"
 FLOAT8 = "there is no converter of this name, and no float8 or mx training"
@@ -56,15 +60,15 @@ REFUSED: dict[str, Refusal] = {
     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Refusal(
         ([], ["moe.router.gate"]), "which products are recomputed is fixed"
     ),
-    "checkpoint.initial_load_in_hf": Refusal(OFF, HUGGING_FACE, "convert the weights to a checkpoint of PyTorch first"),
-    "checkpoint.initial_load_in_hf_quantized": Refusal(OFF, HUGGING_FACE),
+    "checkpoint.initial_load_in_hf": HUGGING_FACE,
+    "checkpoint.initial_load_in_hf_quantized": Refusal(OFF, "weights are loaded in the type that they are trained in"),
     "checkpoint.interval_type": Refusal(
         ("steps",), "intervals are counted in steps", "give checkpoint.interval in steps"
     ),
-    "checkpoint.last_save_in_hf": Refusal(OFF, HUGGING_FACE, "save a checkpoint of PyTorch, and convert it"),
+    "checkpoint.last_save_in_hf": HUGGING_FACE,
     "comm.mode": Refusal(
-        ("default", "fake_backend"),
-        "FSDP and pipelines do not run on local tensors, and there are no other groups",
+        ("default", "fake_backend", "local_tensor"),
+        "there are no other groups",
         "set comm.mode to fake_backend, or train on processes of a CPU: --nproc N",
     ),
     "debug.batch_invariant": Refusal(
@@ -108,7 +112,6 @@ REFUSED: dict[str, Refusal] = {
     "parallelism.expert_parallel_comm_backend": Refusal(
         ("standard",), "experts exchange tokens by all_to_all", beside=EXPERT
     ),
-    "parallelism.expert_tensor_parallel_degree": Refusal((1,), "experts are shared whole", beside=TENSOR),
     "parallelism.hybridep_*": Refusal((None,), "experts exchange tokens by all_to_all", beside=EXPERT),
     "parallelism.module_fqns_per_model_part": Refusal((None,), DIVISION, LAYERS, beside=PIPELINE),
     "parallelism.pipeline_parallel_schedule_csv": Refusal(NOTHING, DIVISION, beside=PIPELINE),
@@ -175,19 +178,19 @@ ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_datalo
 
 
 def reason_without_effect(key: str) -> str | None:
-    """Return why a known key has no effect, or None."""
+    """Return why a torchtitan key has no effect in this trainer, or None if it is not such a key."""
     return WITHOUT_EFFECT.get(key) or next(
         (why for name, why in WITHOUT_EFFECT.items() if fnmatchcase(key, name)), None
     )
 
 
 def refusal_of(key: str) -> Refusal | None:
-    """Return which values of a key are possible; None if there is nothing to refuse."""
+    """Return the refusal that applies to a key; None if every value of the key is supported."""
     return REFUSED.get(key) or next((refusal for name, refusal in REFUSED.items() if fnmatchcase(key, name)), None)
 
 
 def asks_for_something(key: str, value: object) -> bool:
-    """Return whether a value of a key without effect differs from doing without it."""
+    """Return whether `value` of a key that has no effect asks for something, so that ignoring it changes the run."""
     refusal = refusal_of(key)
     if refusal and value in refusal.possible:
         return False

@@ -180,6 +180,8 @@ class Parallelism:
     """headtail: each of these ranks has a chunk from either end, so that all attend equally long; None: one chunk."""
     expert_parallel_degree: Positive = 1
     """Ranks among which the experts are divided; a divisor of the ranks that share one copy."""
+    expert_tensor_parallel_degree: Positive = 1
+    """Ranks that share one expert: tensor_parallel_degree. 1 means the same, as experts are split like all else."""
 
 
 @dataclass
@@ -198,6 +200,10 @@ class Checkpoint:
     """Load only the weights from initial_load_path."""
     last_save_model_only: bool = True
     """Save only the weights after the last step."""
+    last_save_in_hf: bool = False
+    """Save the weights after the last step as safetensors with the names of the transformers package; llama3 alone."""
+    initial_load_in_hf: bool = False
+    """initial_load_path is a folder of such weights."""
     export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
     """Type of the weights in such a last checkpoint."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
@@ -280,8 +286,9 @@ class Comm:
     """Timeout of collectives after the first step, in seconds."""
     trace_buf_size: Count = 20000
     """Number of collectives that Flight Recorder keeps; 0: off."""
-    mode: Literal["default", "fake_backend"] = "default"
-    """fake_backend: one step without values in one process, in place of NGPU ranks."""
+    mode: Literal["default", "fake_backend", "local_tensor"] = "default"
+    """One step in one process, in place of NGPU ranks. fake_backend: without values, any mesh; local_tensor: with the
+    values of all ranks, tensor parallelism alone."""
 
 
 @dataclass

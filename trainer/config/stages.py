@@ -20,7 +20,7 @@ IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 @dataclass(frozen=True)
 class Part:
-    """One of `count` parts of a model, and the numbers of its layers."""
+    """Part `number` of the `count` parts that a pipeline divides a model into, with the indices of its layers."""
 
     number: int
     count: int
@@ -38,7 +38,7 @@ class Part:
 
 
 def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
-    """Return the parts that rank `rank` of the pipeline has of a model of `layers`.
+    """Return the parts that pipeline rank `rank` has of a model of `layers` layers; several in interleaved schedules.
 
     Raises:
         ConfigError: There is no such schedule, or the layers do not make its parts.
@@ -62,10 +62,11 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
 
 
 def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
-    """Return (first, beyond last) layer of each part: even, with the embedding and the output counted as some layers.
+    """Return (first, end) layer indices of each of `count` parts, end excluded, divided as evenly as possible.
 
-    Excess layers go to the first parts. Example: 10 layers in 4 parts, embedding and output counted as one layer each:
-    12 / 4 = 3, so the parts have 2, 3, 3 and 2 layers.
+    The embedding counts as `first_less` layers, the output as `last_less`. Excess layers go to the first parts.
+    Example: 10 layers in 4 parts, embedding and output counted as one layer each: 12 / 4 = 3, so the parts have 2, 3, 3
+    and 2 layers.
     """
     each, excess = divmod(layers + first_less + last_less, count)
     sizes = [each + (number < excess) for number in range(count)]
@@ -77,14 +78,21 @@ def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> l
 
 
 def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """Return the numbers of a rank's parts."""
+    """Return the indices of the parts that pipeline rank `rank` of `ranks` has; `count` is the number of all parts."""
     if schedule_name(config) in V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
+def rank_of(number: int, ranks: int, config: Parallelism) -> int:
+    """Return the pipeline rank, of `ranks`, that has part `number`."""
+    if schedule_name(config) in V_SHAPED:
+        return min(number, 2 * ranks - 1 - number)
+    return number % ranks
+
+
 def schedule_name(config: Parallelism) -> str:
-    """Return the schedule by the name that PyTorch gives it; older ones had underscores (interleaved_1f1b).
+    """Return PyTorch's name of the configured schedule; older names had underscores (interleaved_1f1b).
 
     Raises:
         ConfigError: There is no such schedule.
@@ -114,7 +122,7 @@ def check_pipeline(config: JobConfig, layers: int) -> None:
 
 
 def check_microbatches(schedule: str, count: int, ranks: int) -> None:
-    """Raise ConfigError if a schedule cannot take `count` microbatches on `ranks` ranks."""
+    """Raise ConfigError if a pipeline schedule cannot take `count` microbatches on `ranks` pipeline ranks."""
     least = {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
     rounds = max(1, count // ranks) if schedule in IN_ROUNDS else 1
     if count < least or count % rounds:

@@ -25,10 +25,7 @@ class WrittenKey:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The parts of a command line.
-
-    They are the source of the configuration (a file, or a module and function) and all other flags.
-    """
+    """A parsed command line: the configuration's source (a file, or a module and function), and all other flags."""
 
     file: Path | None
     module: str | None
@@ -49,12 +46,14 @@ def read_toml(path: Path) -> list[WrittenKey]:
         raise ConfigError(f"{path}: {error.strerror}", "give the path of a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "see https://toml.io; strings need quotes") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: arrays nested too deeply", "no key of a configuration needs that") from error
     lines = line_numbers(text)
     return [WrittenKey(key, value, lines.get(key)) for key, value in flatten(tree)]
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) of a nested table."""
+    """Yield (dotted key, value) for each value of a nested TOML table; `prefix` is the table's own dotted name."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from flatten(value, f"{prefix}{name}.")
@@ -63,7 +62,7 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def line_numbers(text: str) -> dict[str, int]:
-    """Return {dotted key: line, from 1}. tomllib keeps no lines, so they are read from the text."""
+    """Return {dotted key: line number from 1} of TOML text, which tomllib does not provide."""
     line_of_key: dict[str, int] = {}
     prefix = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -75,7 +74,7 @@ def line_numbers(text: str) -> dict[str, int]:
 
 
 def read_flags(words: Sequence[str]) -> CommandLine:
-    """Split a command line into `--section.key value`, `--section.key=value`, `--config` and `--module`.
+    """Parse the words of a command line: `--section.key value`, `--section.key=value`, `--config` and `--module`.
 
     Raises:
         ConfigError: A word belongs to no flag.
@@ -101,7 +100,7 @@ def read_flags(words: Sequence[str]) -> CommandLine:
 
 
 def one_word(written: WrittenKey) -> str:
-    """Return the only value of a flag.
+    """Return the single value that was written after a flag.
 
     Raises:
         ConfigError: It has none or several.

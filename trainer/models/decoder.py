@@ -4,7 +4,7 @@ import importlib
 import math
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,12 @@ from trainer.config.stages import Part
 from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
+Draw = Callable[[str, Tensor, int, int], Tensor]
+"""Returns the first values of a parameter, by its name, itself, the number of layers and the seed."""
+
 
 class Decoder(nn.Module):
-    """A language model made of blocks: tokens (B, T) -> logits (B, T, V)."""
+    """Base class of language models made of blocks: tokens (B, T) -> logits (B, T, V)."""
 
     tok_embeddings: nn.Embedding
     layers: nn.ModuleDict
@@ -32,14 +35,14 @@ class Decoder(nn.Module):
 
     @abstractmethod
     def expect_positions(self, positions: Sequence[int]) -> None:
-        """Take tokens of these positions only from now on; called before memory is allocated."""
+        """Prepare for inputs that contain only these positions of each sequence; called before memory is allocated."""
 
     @abstractmethod
     def reset_buffers(self) -> None:
-        """Compute the buffers, after memory was allocated for them."""
+        """Compute the values of the buffers, after memory was allocated for them."""
 
     def flops_per_token(self, length: int) -> int:
-        """Return the operations of a forward and a backward pass per token.
+        """Return the floating-point operations per token, forward and backward, for sequences of `length` tokens.
 
         They are 6 per weight and 12 per feature and attended position (PaLM, appendix B:
         https://arxiv.org/abs/2204.02311).
@@ -59,9 +62,9 @@ def model_args(config: JobConfig) -> ModelArgs:
 
 
 def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
-    """Return the model on the meta device, in the shape `args` if given.
+    """Return the configured model on the meta device, so that parallelism is applied before memory is allocated.
 
-    Parallelism is applied to it before anything is allocated.
+    `args` replaces its configured shape.
 
     Raises:
         ConfigError: There is no such model or flavor, or its experts cannot be divided among the ranks.
@@ -80,26 +83,36 @@ def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
     return model
 
 
+def draw(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
+    """Return the initial values of a whole parameter, which depend on its name, its shape and the seed alone."""
+    generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
+    full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    fill(name, full, n_layers, generator)
+    return full
+
+
 @torch.no_grad()
-def init_weights(model: Decoder, seed: int) -> None:
+def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
     """Fill all parameters and buffers, each parameter from a generator of its own that is seeded by its name.
 
     A sharded parameter is drawn whole and then cut, one at a time: the values depend on the seed alone, not on the
     mesh, and no rank ever holds the full model.
     """
     for name, parameter in model.named_parameters():
-        plain = without_wrappers(name)
-        generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{plain}".encode()))
-        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        fill(plain, full, model.args.n_layers, generator)
-        if isinstance(parameter, DTensor):
-            full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.copy_(full)
+        set_whole(parameter, draw(without_wrappers(name), parameter, model.args.n_layers, seed))
     model.reset_buffers()
 
 
+@torch.no_grad()
+def set_whole(parameter: Tensor, full: Tensor) -> None:
+    """Copy a whole tensor, which all ranks have, into a parameter, of which this rank may have a shard."""
+    if isinstance(parameter, DTensor):
+        full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.copy_(full)
+
+
 def fill(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
-    """Draw the values of one parameter.
+    """Fill `full` in place with the initial values of parameter `name`, in a model of `n_layers` layers.
 
     Norms are 1; weights that write into the residual stream shrink with the depth.
     """

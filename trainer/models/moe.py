@@ -3,7 +3,7 @@
 Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K of them per token, R = N * K routed copies of tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -26,10 +26,12 @@ class Router(nn.Module):
         self.top_k = top_k
         self.force_balance = False
         """Send tokens to the experts in turn, whatever the scores say."""
+        self.whole_gradient: Callable[[Tensor], Tensor] | None = None
+        """Makes the gradient of a weight whole where each rank scores a part of the tokens."""
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights and experts of each token."""
-        scores = self.gate(tokens).float().sigmoid()
+        """Return the weights (N, K), float32, and the indices (N, K) of the experts that each token goes to."""
+        scores = self.gate_scores(tokens).float().sigmoid()
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
             experts = slots.view(-1, self.top_k) % scores.shape[1]
@@ -37,9 +39,16 @@ class Router(nn.Module):
             experts = (scores + bias).topk(self.top_k, dim=-1).indices  # the bias chooses, but weighs nothing
         return scores.gather(1, experts), experts
 
+    def gate_scores(self, tokens: Tensor) -> Tensor:
+        """Return the score of each expert for each token, before the sigmoid: (N, E)."""
+        if self.whole_gradient:
+            return functional.linear(tokens, self.whole_gradient(self.gate.weight))
+        scores: Tensor = self.gate(tokens)
+        return scores
+
 
 class Experts(nn.Module):
-    """E SwiGLU networks: tokens sorted by expert (R, D), `counts` (E,) of each, -> (R, D)."""
+    """E SwiGLU networks for tokens (R, D) sorted by expert; `counts` (E,) has the number of tokens of each expert."""
 
     def __init__(self, dim: int, hidden_dim: int, n_experts: int) -> None:
         super().__init__()
@@ -49,7 +58,7 @@ class Experts(nn.Module):
 
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
         # How many tokens there are depends on the data, which DTensor cannot express.
-        """Return the outputs of the experts, in the order of the tokens."""
+        """Return the output for each token (R, D), in the order of the tokens."""
         w1, w2, w3 = (w.to_local() if isinstance(w, DTensor) else w for w in (self.w1, self.w2, self.w3))
         tokens, ends = tokens.to(w1.dtype), counts.cumsum(0, dtype=torch.int32)
         gate, up = (grouped_mm(tokens, w.transpose(1, 2), offs=ends) for w in (w1, w3))
@@ -58,7 +67,7 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """The experts that the router selects, and a shared one for all tokens: (B, T, D) -> (B, T, D)."""
+    """A mixture of experts and one shared expert, which sees all tokens: (B, T, D) -> (B, T, D)."""
 
     expert_bias: Tensor
     tokens_per_expert: Tensor
@@ -70,7 +79,7 @@ class MoE(nn.Module):
         self.register_buffer("tokens_per_expert", torch.zeros(len(experts.w1)), persistent=False)
 
     def reset_buffers(self) -> None:
-        """Start with no bias and no counted tokens."""
+        """Set the bias of each expert and its count of tokens to zero."""
         self.expert_bias.zero_()
         self.tokens_per_expert.zero_()
 
@@ -96,21 +105,21 @@ class MoE(nn.Module):
 
 
 def moe_layers(model: nn.Module) -> Iterator[MoE]:
-    """Return the mixtures of experts in a model."""
+    """Yield the mixture-of-experts layers in a model."""
     return (module for module in model.modules() if isinstance(module, MoE))
 
 
 @torch.no_grad()
-def balance_experts(model: nn.Module, mesh: DeviceMesh | None) -> None:
-    """Make experts that had more than their share of the step's tokens less likely, over all ranks of `mesh`.
+def balance_experts(model: nn.Module, *meshes: DeviceMesh | None) -> None:
+    """Adjust each expert's routing bias by the tokens it had in this step on all ranks of `meshes`; reset the counts.
 
-    A bias balances them alone, without an extra loss: https://arxiv.org/abs/2408.15664.
+    The bias alone balances the experts, without an extra loss: https://arxiv.org/abs/2408.15664.
     """
     layers = list(moe_layers(model))
     if not layers:
         return
     counts = torch.stack([moe.tokens_per_expert for moe in layers])
-    for group in mesh.get_all_groups() if mesh else ():
+    for group in [group for mesh in meshes if mesh for group in mesh.get_all_groups()]:
         dist.all_reduce(counts, group=group)
     moves = BIAS_STEP * torch.sign(counts.mean(1, keepdim=True) - counts)
     for moe, move in zip(layers, moves - moves.mean(1, keepdim=True), strict=True):

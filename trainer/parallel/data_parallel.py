@@ -17,7 +17,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from trainer.config import JobConfig
-from trainer.config.degrees import EXPERT
+from trainer.config.degrees import EXPERT, PIPELINE
 from trainer.config.sections import Parallelism
 from trainer.models.decoder import Decoder
 from trainer.models.moe import moe_layers
@@ -29,16 +29,16 @@ EXPERTS_DIM = 3
 
 
 class Policies(NamedTuple):
-    """In which types FSDP computes and reduces, and where it keeps the shards."""
+    """FSDP's policies: in which dtypes it computes and reduces, and whether shards are offloaded to the CPU."""
 
     precision: MixedPrecisionPolicy
     offload: OffloadPolicy
 
 
 def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
-    """Shard each block, then what remains.
+    """Shard each block with FSDP, then the other parameters.
 
-    A mesh of two dimensions copies along the first and shards along the second.
+    On a mesh of two dimensions weights are replicated along the first and sharded along the second (HSDP).
     """
     assert world.data
     training = config.training
@@ -53,32 +53,35 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
     reshard = when != "never"
     for block in model.layers.values():
         if world.experts:
-            shard_experts(block, world.experts, policies, reshard=reshard)
+            shard_experts(block, world.experts, policies, world.degrees.tp, reshard=reshard)
         shard(block, world.data, policies, reshard=reshard)
     shard(model, world.data, policies, reshard=when == "always")
 
 
 def reshard_policy(parallelism: Parallelism) -> str:
-    """Return when gathered weights are freed.
+    """Return when FSDP frees gathered weights: "always", "never", or "default", which frees those of blocks only.
 
-    In a pipeline they stay, because every microbatch would gather them again.
+    In a pipeline the default is "never", because every microbatch would gather the weights again.
     """
     policy = parallelism.fsdp_reshard_after_forward
     return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
 
 
-def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: bool) -> None:
-    """Shard a rank's experts over the ranks that have the same ones.
+def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
+    """Shard the experts of a block with FSDP over the ranks that have the same experts.
 
-    Their gradients come from the tokens of all ranks.
+    Their gradients are divided by the number of ranks in this pipeline stage whose tokens contribute to them.
     """
-    names = tuple(name for name in mesh.mesh_dim_names or () if name != EXPERT)
+    present = mesh.mesh_dim_names or ()
+    names = tuple(name for name in present if name not in (EXPERT, PIPELINE))
+    # Ranks of tensor parallelism have parts of one batch, whose gradients are summed.
+    ranks = mesh.size() // (mesh[PIPELINE].size() if PIPELINE in present else 1) // tensor_ranks
     for moe in moe_layers(block):
-        shard(moe.experts, mesh[names], policies, reshard=reshard).set_gradient_divide_factor(mesh.size())
+        shard(moe.experts, mesh[names], policies, reshard=reshard).set_gradient_divide_factor(ranks)
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: bool) -> FSDPModule:
-    """Shard one module over the mesh."""
+    """Shard one module over the mesh with FSDP; `reshard`: free gathered weights after the forward pass."""
     ranks = mesh.size(-1)
     sharded = fully_shard(
         module,
@@ -95,14 +98,14 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
 
 
 def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
-    """Return the dimension that a parameter is sharded along, or None for the first.
+    """Return Shard(1) for expert weights of which this rank has fewer than `ranks` experts, else None (dimension 0).
 
-    Experts are sharded along their second dimension if some ranks would get none along the first.
+    Sharded along the first dimension, some ranks would get none of these experts.
     """
     few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
 
 
 def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:
-    """Average the gradients over `mesh` while the backward pass runs. The parameters must have memory already."""
+    """Let DDP average gradients over `mesh` during the backward pass. The parameters must have memory already."""
     replicate(model, device_mesh=mesh, bucket_cap_mb=100)

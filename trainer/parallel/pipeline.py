@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from trainer.config import JobConfig
 from trainer.config.degrees import Degrees
-from trainer.config.stages import SINGLE, Part, schedule_name
+from trainer.config.stages import SINGLE, Part, rank_of, schedule_name
 from trainer.models.decoder import Decoder
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.mesh import World
@@ -23,7 +24,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 def keep_part(model: Decoder, part: Part) -> Decoder:
-    """Remove from a model what belongs to other parts."""
+    """Remove all layers of a model that belong to other pipeline parts, and return the model."""
     model.part = part
     for number in range(len(model.layers)):
         if number not in part.layers:
@@ -36,7 +37,7 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
 
 
 def join_parts(models: Sequence[Decoder]) -> nn.Module:
-    """Return one module with all weights of a rank's parts, named as in the whole model."""
+    """Return one module that contains all weights of a rank's parts, with their names in the whole model."""
     if len(models) == 1:
         return models[0]
     joined = nn.Module()
@@ -54,7 +55,7 @@ def join_parts(models: Sequence[Decoder]) -> nn.Module:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """The tensors that go through a pipeline.
+    """The shapes and dtypes of the tensors that pass through a pipeline for one microbatch.
 
     They are tokens (rows, length), then hidden states (rows, length / split, dim), at last logits (rows, length, V).
     """
@@ -68,34 +69,34 @@ class Microbatch:
 
     @classmethod
     def of(cls, config: JobConfig, args: ModelArgs, mesh: Degrees) -> "Microbatch":
-        """Return the tensors of a job. FSDP casts what its modules are given, autocast only products."""
+        """Return the shapes and dtypes for a job: FSDP casts the inputs of modules, autocast only matrix products."""
         training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
         compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
         hidden = compute_dtype if mesh.uses_fsdp else weight_dtype
         return cls(rows, training.seq_len // mesh.cp, mesh.tp, args, hidden, compute_dtype)
 
     def input_of(self, part: Part) -> Tensor:
-        """Return what a part is given."""
+        """Return an empty tensor like the input of a part: tokens for the first one, else hidden states."""
         return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
     def output_of(self, part: Part) -> Tensor:
-        """Return an empty tensor like the output of a stage's part: logits from the last one, else hidden states."""
+        """Return an empty tensor like the output of a part: logits for the last one, else hidden states."""
         vocabulary: int = self.args.vocab_size
         return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 
     def hidden_states(self) -> Tensor:
-        """Return what goes from one part to the next."""
+        """Return an empty tensor like the hidden states that pass from one part to the next."""
         return torch.empty(self.rows, self.length // self.split, self.args.dim, dtype=self.hidden, requires_grad=True)
 
 
 class Schedule(Protocol):
-    """What this module needs of PyTorch's schedules."""
+    """Interface of PyTorch's pipeline schedules, as far as it is used here."""
 
     def step(self, *args: object, **kwargs: object) -> object: ...
 
 
 class Stage(PipelineStage):
-    """A stage that does not ask the other ranks for their shapes: here all know them."""
+    """A pipeline stage whose tensor shapes are known, so that ranks need not exchange them."""
 
     def _warmup_forward_vote(self, *_: object, **__: object) -> Tensor:
         return torch.tensor([1])
@@ -106,7 +107,7 @@ class Stage(PipelineStage):
 
 @dataclass
 class PipelinedStep(OptimizerStep):
-    """A step whose passes a schedule orders; `model` has the weights of the rank's parts, `models` are the parts."""
+    """An optimizer step through a pipeline; `models` are this rank's parts, `model` has the weights of all of them."""
 
     models: Sequence[Decoder]
     schedule: Schedule = field(init=False)
@@ -116,20 +117,22 @@ class PipelinedStep(OptimizerStep):
         self.microbatches = (
             self.config.training.local_batch_size // self.config.parallelism.pipeline_parallel_microbatch_size
         )
+        self.tensors = Microbatch.of(self.config, self.models[0].args, self.world.degrees)
+        assert self.world.pipeline
+        self.group = self.world.pipeline.get_group()
         self.schedule = self.build_schedule()
 
     @property
     def knows_loss(self) -> bool:
-        """Whether this rank has the end of the pipeline."""
+        """Whether this rank computes the loss, because it has the pipeline's last part."""
         return any(model.part.last for model in self.models)
 
     def build_schedule(self) -> Schedule:
-        """Return the schedule of the rank's parts."""
-        assert self.world.pipeline
-        tensors = Microbatch.of(self.config, self.models[0].args, self.world.degrees)
+        """Return PyTorch's pipeline schedule over this rank's parts."""
+        tensors = self.tensors
         stages = [
             Stage(
-                model, model.part.number, model.part.count, self.world.device, group=self.world.pipeline.get_group(),
+                model, model.part.number, model.part.count, self.world.device, group=self.group,
                 input_args=(tensors.input_of(model.part),), output_args=(tensors.output_of(model.part),),
             )
             for model in self.models
@@ -145,11 +148,11 @@ class PipelinedStep(OptimizerStep):
         return schedule
 
     def part_of_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return what a microbatch adds to the loss of the step."""
+        """Return the loss of a microbatch divided by the number of microbatches in the optimizer step."""
         return self.loss_fn(logits, labels) / (self.microbatches * self.accumulation_steps)
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of all microbatches of a batch; returns their part of the loss where it is known, else 0.
+        """Add the gradients of one batch; returns its part of the step's loss, or 0 on ranks without the last part.
 
         A schedule runs forward and backward passes in turn, so that they are one phase.
         """
@@ -161,6 +164,39 @@ class PipelinedStep(OptimizerStep):
             self.schedule.step(*inputs_of_schedule, **targets)
         return whole(torch.stack(losses).sum().detach()) if losses else torch.zeros((), device=self.world.device)
 
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Return the loss of a validation batch, or 0 on ranks without the pipeline's last part.
+
+        The parts compute one after the other: without a backward pass there are no microbatches to order.
+        """
+        inputs, labels = batch
+        tensors, loss = replace(self.tensors, rows=len(inputs), length=inputs.shape[1]), torch.zeros(())
+        hidden = inputs
+        for model in self.models:
+            if not model.part.first:
+                hidden = self.received(hidden, tensors.hidden_states(), model.part.number - 1)
+            with self.autocast(), split_loss(self.world.tensor):
+                hidden = model(hidden)
+                if model.part.last:
+                    return whole(self.loss_fn(hidden, labels))
+            self.send(hidden, model.part.number + 1)
+        return loss.to(self.world.device)
+
+    def received(self, hidden: Tensor, empty: Tensor, part: int) -> Tensor:
+        """Return the output of part `part`: `hidden` if this rank computed it, else a received tensor like `empty`."""
+        source = rank_of(part, self.world.degrees.pp, self.config.parallelism)
+        if source == self.world.stage:
+            return hidden
+        received = empty.detach().to(self.world.device)
+        dist.recv(received, group=self.group, group_src=source)
+        return received
+
+    def send(self, hidden: Tensor, part: int) -> None:
+        """Send the output of part `part` to the rank that has the next part, unless that is this rank."""
+        target = rank_of(part, self.world.degrees.pp, self.config.parallelism)
+        if target != self.world.stage:
+            dist.send(hidden.contiguous(), group=self.group, group_dst=target)
+
 
 def build_step(
     config: JobConfig,
@@ -170,7 +206,7 @@ def build_step(
     optimizer: torch.optim.Optimizer,
     phase: Phase,
 ) -> OptimizerStep:
-    """Return the step that a rank with these parts takes; `model` has the weights of all of them."""
+    """Return the optimizer step for a rank with the parts `models`; `model` has the weights of all of them."""
     if world.pipeline:
         return PipelinedStep(config, world, model, optimizer, phase, models)
     return OptimizerStep(config, world, model, optimizer, phase)

@@ -4,8 +4,12 @@ Weights are split by columns and rows, sequences between the blocks, and the out
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -30,19 +34,22 @@ HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:
-    """Split the model over `mesh`; between the blocks the sequence is split.
+    """Split the weights of a model over `mesh`; between the blocks activations are split along the sequence.
 
-    Experts are split like other weights, unless ranks share them: then each rank of `mesh` sends its part of the
-    tokens.
+    Experts are split like other weights, unless they are `shared` out among ranks by expert parallelism: then each rank
+    of `mesh` sends its part of the tokens to them.
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
         feed_forward_plan = mixture_plan(shared=shared) if has_experts else dense_plan()
         parallelize_module(block, mesh, attention_plan() | feed_forward_plan)
+        for moe in moe_layers(block) if shared else ():
+            moe.router.whole_gradient = partial(with_whole_gradient, group=mesh.get_group())
         for moe in () if shared else moe_layers(block):
             for name, weight in list(moe.experts.named_parameters()):
                 part = distribute_tensor(weight, mesh, [HIDDEN[name]], src_data_rank=None)
                 moe.experts.register_parameter(name, nn.Parameter(part))
+            moe.experts.register_forward_pre_hook(partial(sum_gradients, group=mesh.get_group()))
     outer_plan: dict[str, ParallelStyle] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=SEQUENCE),
         "norm": SequenceParallel(),
@@ -54,8 +61,41 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     )
 
 
+class GradientSum(torch.autograd.Function):
+    """Identity in the forward pass; in the backward pass the gradient is summed over the ranks of a group."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the tensor unchanged."""
+        ctx.group = group
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient summed over all ranks of the group."""
+        total = grads[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return `tensor` unchanged; its gradient is summed over the ranks of the group, each of which has a part."""
+    same: Tensor = GradientSum.apply(tensor, group)  # type: ignore[no-untyped-call]
+    return same
+
+
+def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+    """Wrap the tokens given to experts so that their gradient is summed over the group (a forward pre-hook).
+
+    Each rank has a part of each expert, and so computes a part of the gradient. The router's weights, which scale these
+    tokens, would get a part of their gradient otherwise, too.
+    """
+    tokens, counts = inputs
+    return with_whole_gradient(tokens, group), counts
+
+
 def attention_plan() -> dict[str, ParallelStyle]:
-    """Return how attention is split: queries, keys and values by heads."""
+    """Return PyTorch's parallelize plan {module: style} for attention: queries, keys and values are split by heads."""
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(SEQUENCE, None), desired_input_layouts=(Replicate(), None)),
@@ -66,7 +106,7 @@ def attention_plan() -> dict[str, ParallelStyle]:
 
 
 def dense_plan() -> dict[str, ParallelStyle]:
-    """Return how a feed-forward layer is split: into its hidden width, and back."""
+    """Return PyTorch's parallelize plan {module: style} for a feed-forward layer, split along its hidden width."""
     return {
         "feed_forward": PrepareModuleInput(input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),)),
         **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
@@ -75,9 +115,10 @@ def dense_plan() -> dict[str, ParallelStyle]:
 
 
 def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
-    """Return how a mixture of experts is split.
+    """Return PyTorch's parallelize plan {module: style} for a mixture of experts.
 
-    It sees all tokens and returns a part of their sum; if ranks share the experts, it sees and returns its own tokens.
+    It sees all tokens and returns partial sums; if ranks share the experts (`shared`), it sees and returns its own
+    tokens.
     """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
@@ -97,5 +138,5 @@ def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
 
 
 def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:
-    """Return the context in which the loss is computed on logits that are split by the vocabulary."""
+    """Return the context manager to compute the loss in: on logits split along the vocabulary if `mesh` is given."""
     return loss_parallel() if mesh else nullcontext()

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from analyzers.hangs.model import HangData
     from analyzers.logs.model import LogsData
     from analyzers.memory.model import MemoryData
+    from analyzers.parity import ParityData
     from analyzers.steps.model import StepsData
     from analyzers.traces.report import TraceData
 
 
 @dataclass(frozen=True)
 class RoomData:
-    """What each room says of a run; None where its files are missing."""
+    """The typed data of each room of the analyzers in a report; None for a room whose files are missing."""
 
     memory: "MemoryData | None" = None
     hang: "HangData | None" = None
@@ -24,6 +25,7 @@ class RoomData:
     steps: "StepsData | None" = None
     logs: "LogsData | None" = None
     compare: "CompareData | None" = None
+    parity: "ParityData | None" = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -59,10 +61,13 @@ def room_data(report: Report[object]) -> RoomData:
 
 
 def joined_data(data: object) -> RoomData:
-    """Return the rooms of a joined report, or the comparison of two runs."""
+    """Return the rooms of a joined report or of a comparison as RoomData."""
     from analyzers.compare import CompareData
     from analyzers.incident import IncidentData
+    from analyzers.parity import ParityData
 
     if isinstance(data, IncidentData):
         return RoomData(data.memory, data.hang, data.trace, data.steps, data.logs)
+    if isinstance(data, ParityData):
+        return RoomData(parity=data)
     return RoomData(compare=data if isinstance(data, CompareData) else None)

@@ -12,7 +12,7 @@ from analyzers import compare
 from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
-from workbench.ask import JOINED, ROOMS, ask
+from workbench.ask import JOINED, PARITY, ROOMS, ask, limited_to
 from workbench.present.room_data import room_data
 from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
@@ -20,12 +20,13 @@ from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.home import HomePane
 from workbench.tui.panes.logs import LogsPane
 from workbench.tui.panes.memory import MemoryPane
+from workbench.tui.panes.parity import ParityPane
 from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 
 
 class Subject(Protocol):
-    """The interface of what the app can show: a run, a file or a comparison of two."""
+    """Interface of what the app can show: a run, a file, or a comparison."""
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -41,18 +42,18 @@ class Subject(Protocol):
 
     @property
     def command(self) -> str:
-        """The command line that shows the same."""
+        """The command line that shows the same content."""
 
     def ask(self) -> Report[object]:
-        """Return the report; this may take minutes."""
+        """Compute and return the report; this may take minutes."""
 
     def panes(self, report: Report[object]) -> Mapping[str, Widget]:
-        """Return the views that have data, by name."""
+        """Return {name of a view: its pane} for the views that have data."""
 
 
 @dataclass(frozen=True)
 class RunSubject:
-    """One run, or any files of one; the view of `room` is shown first, home where several rooms are joined."""
+    """One run, or any files of one; the view of `room` is shown first, the home view if several rooms are joined."""
 
     run: Run
     room: str
@@ -99,7 +100,7 @@ class RunSubject:
 
 @dataclass(frozen=True)
 class ComparisonSubject:
-    """Two runs, or two files of one kind."""
+    """Two runs, or two files of the same kind, to compare."""
 
     a: Run
     b: Run
@@ -122,12 +123,50 @@ class ComparisonSubject:
         return f"workbench compare {quoted(self.a.root)} {quoted(self.b.root)}"
 
     def ask(self) -> Report[object]:
-        return compare.analyze(self.a, self.b, self.options)
+        with limited_to(self.options, self.a, self.b):
+            return compare.analyze(self.a, self.b, self.options)
 
     def panes(self, report: Report[object]) -> Mapping[str, Widget]:
         data = room_data(report).compare
         assert data is not None, "a comparison has the data of one"
         return {"home": HomePane(report, self.runs), "compare": ComparePane(data, (self.a, self.b), self.options)}
+
+
+@dataclass(frozen=True)
+class ParitySubject:
+    """The runs that `workbench parity` has written into one folder, to compare."""
+
+    run: Run
+    options: Options
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("home", PARITY)
+
+    @property
+    def first_view(self) -> str:
+        return PARITY
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return (self.run,)
+
+    @property
+    def command(self) -> str:
+        return f"workbench inspect {quoted(self.run.root)}"
+
+    def ask(self) -> Report[object]:
+        return ask(PARITY, self.run, self.options)
+
+    def panes(self, report: Report[object]) -> Mapping[str, Widget]:
+        data = room_data(report).parity
+        assert data is not None, "a comparison of meshes has their data"
+        return {"home": HomePane(report, self.runs), PARITY: ParityPane(data)}
+
+
+def subject_of(run: Run, room: str, options: Options) -> Subject:
+    """Return what the app shows of a run; of a folder with several runs, their comparison."""
+    return ParitySubject(run, options) if room == PARITY else RunSubject(run, room, options)
 
 
 def quoted(path: Path) -> str:

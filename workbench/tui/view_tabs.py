@@ -17,13 +17,14 @@ HOW_TO_RECORD = {
     "steps": "`workbench launch` and `workbench.recorders` log every step",
     "logs": "start torchrun with `--log-dir logs --tee 3`, or keep what the job prints in a file",
     "compare": "",
+    "parity": "",
     "config": "`workbench launch` writes it to run.json",
 }
 """What records the data of a view."""
 
 
 class ViewTabs(Vertical):
-    """One view is shown at a time, `first` at the start; a view without data says how to record it."""
+    """Tabs with one view each, of which `first` is shown at the start; a view without data says how to record it."""
 
     def __init__(self, names: Sequence[str], panes: Mapping[str, Widget], first: str) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class ViewTabs(Vertical):
         await self.turn_to(self._first)
 
     async def turn_to(self, name: str) -> None:
-        """Show a view and give it the keys. Its pane is mounted when it is first wanted."""
+        """Show the view `name` and focus it. Its pane is created when it is first shown."""
         tabs = self.query_one(TabbedContent)
         self._active = name
         # A focused widget of a hidden tab would bring that tab back.
@@ -52,12 +53,12 @@ class ViewTabs(Vertical):
         self.give_keys()
 
     async def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Do on a click on a tab what its number does."""
+        """Show the view of a tab that was clicked."""
         if event.pane.id is not None and event.pane.id != self._active:
             await self.turn_to(event.pane.id)
 
     def give_keys(self) -> None:
-        """Focus the first widget that can be focused."""
+        """Focus the first focusable widget of the current view."""
         self.screen.set_focus(next((widget for widget in self.shown_widgets if widget.focusable), None))
 
     @property
@@ -68,12 +69,12 @@ class ViewTabs(Vertical):
 
     @property
     def shown_widgets(self) -> list[Widget]:
-        """The widgets of the view that is shown, without hidden ones."""
+        """The visible widgets of the current view."""
         tabs = self.query_one(TabbedContent)
         return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if is_shown(widget)]
 
     def search(self, text: str) -> bool:
-        """Search the focused widget, else the first that has a search; False where there is none."""
+        """Search the focused widget, else the first one that can be searched; returns False if there is none."""
         focused = self.screen.focused
         for widget in [*([focused] if focused else []), *self.shown_widgets]:
             if isinstance(widget, Searchable):
@@ -84,5 +85,5 @@ class ViewTabs(Vertical):
 
 
 def is_shown(widget: Widget) -> bool:
-    """Return whether neither the widget nor one around it is hidden."""
+    """Return whether the widget and all widgets around it are visible."""
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))

@@ -13,12 +13,15 @@ from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.links import link, navigation
 from workbench.web.gestures import typed_text
-from workbench.web.pages import compare, config, hang, logs, memory, overview, source, steps, trace
+from workbench.web.pages import compare, config, hang, logs, memory, overview, parity, source, steps, trace
 from workbench.web.query import Query, parse_query
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, own_window, parse_steps, window_state, without_window
 
-PAGES = {"memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare"}
+PAGES = {
+    "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",
+    "parity": "Parity",
+}  # fmt: skip
 """The page of each room, which has a link where the room has something to show."""
 LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "": overview.layout,
@@ -28,6 +31,7 @@ LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "steps": steps.layout,
     "logs": logs.layout,
     "compare": compare.layout,
+    "parity": parity.layout,
     "config": config.layout,
     "source": source.layout,
 }
@@ -49,7 +53,10 @@ DOCUMENTS = {
 
 
 def make_app(served: ServedRun, prefix: str = "/") -> Dash:
-    """Return a Dash app that loads nothing from the network. `prefix` is the path under which it is mounted."""
+    """Return the Dash app of a dashboard, which loads nothing from the network.
+
+    `prefix` is the URL path under which it is mounted.
+    """
     app = Dash(
         __name__,
         title=f"workbench {clean(served.name)}",
@@ -73,7 +80,10 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
 
 def frame(served: ServedRun) -> html.Div:
-    """Return what stays when the page changes. Links are relative, as the app may be mounted anywhere."""
+    """Return the parts of the dashboard that stay when the page changes: header, links and the place of the page.
+
+    Links are relative, as the app may be mounted under any path.
+    """
     names = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.rooms.names}}
     names |= {"config": "Config"} if served.manifest else {}
     links = [link(title, name or "./") for name, title in names.items()]
@@ -105,7 +115,10 @@ def frame(served: ServedRun) -> html.Div:
 
 
 def steps_field(*, hidden: bool) -> html.Section:
-    """Return the field for the steps that all pages show. Where no page has steps it is hidden, but `turn` reads it."""
+    """Return the field for the range of steps that all pages show.
+
+    It is hidden, not left out, where no page has steps, as the callback `turn` reads it.
+    """
     field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
     spoken: dict[str, Any] = {"aria-label": "steps to show"}
     return html.Section(
@@ -117,7 +130,7 @@ def steps_field(*, hidden: bool) -> html.Section:
 
 
 def install_pages(app: Dash, served: ServedRun) -> None:
-    """Register the callback that shows the page of the address, or other steps of it."""
+    """Register the callback that shows the page and the range of steps that the address names."""
 
     @app.callback(
         Output("page", "children"),
@@ -144,19 +157,19 @@ def install_pages(app: Dash, served: ServedRun) -> None:
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
-    """Return the window that a page shows, or passes on."""
+    """Return the range of steps that page `name` shows; a page without steps passes that of the address on."""
     if name in WINDOWS and name in served.rooms.names:
         return WINDOWS[name](served, query)
     return Window(None, parse_steps(query.get("steps", "")))
 
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
-    """Return the page of that name."""
+    """Return the content of page `name`."""
     return LAYOUTS[name](served, query) if name in LAYOUTS else html.P(f"There is no page {clean(name)}.")
 
 
 def serve_documents(app: Dash, served: ServedRun) -> None:
-    """Serve the report itself as files to save."""
+    """Register the URLs at which the report can be downloaded, such as `report.json`."""
 
     @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
     def document(name: str) -> Response:
@@ -168,7 +181,7 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
 
 
 def protect(app: Dash) -> None:
-    """Add headers that keep a page from loading anything foreign, and foreign pages from embedding it."""
+    """Add HTTP headers by which a page loads nothing foreign, and foreign pages cannot embed it."""
     # Dash writes inline scripts into its page; their digests allow these and no others.
     scripts = " ".join(f"'{digest.strip(chr(39))}'" for digest in app.csp_hashes())
     policy = (

@@ -12,7 +12,7 @@ from workbench.present.room_data import RoomData, room_data
 
 @dataclass(frozen=True)
 class ServedRun:
-    """Made once when the server starts; pages only read it.
+    """A run that is served with its report, created once when the server starts; pages only read it.
 
     `other` is the second of two runs that are compared, `run` the first. `trusted`: whether the page may show source
     files that the run names: only of a run opened on the command line, as a dropped file could name any of them.
@@ -26,17 +26,17 @@ class ServedRun:
 
     @cached_property
     def rooms(self) -> RoomData:
-        """The data of each room in the report."""
+        """The data of each room of the analyzers in the report."""
         return room_data(self.report)
 
     @cached_property
     def manifest(self) -> dict[str, object]:
-        """The content of `run.json`; empty if there is none."""
-        return dict(self.run.manifest())
+        """The content of `run.json`; empty if there is none, or if several runs are compared."""
+        return {} if self.rooms.parity else dict(self.run.manifest())
 
     @property
     def name(self) -> str:
-        """The folder of the run, or of both runs, for titles."""
+        """The name of the run's folder, or of both runs', for titles."""
         return f"{self.run.root}, {self.other.root}" if self.other else str(self.run.root)
 
     def snapshot(self, path: str) -> Artefact:
@@ -58,5 +58,5 @@ class ServedRun:
 
 
 def served_run(run: Run, room: str, options: Options, *, trusted: bool = True) -> ServedRun:
-    """Analyse a run in one room and return it with the report."""
+    """Analyse a run in one room of the analyzers, and return it with the report."""
     return ServedRun(run, options, ask(room, run, options), trusted=trusted)

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from analyzers.parity import NamedRun, ParityData, analyze
+from analyzers.parity.folder import read_runs
 from analyzers.parity.model import ValueKind
 from analyzers.report import Report, Severity, Status
+from analyzers.run import Run
+from analyzers.store import Options
 from ranks import ROOT, run_job
-from workbench.commands.parity import Comparison, compare_meshes, subject, variant
+from workbench.commands.parity import Comparison, compare_meshes, variant
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Plan, Request
 from workbench.options import Format
@@ -30,9 +33,9 @@ def start(job: Plan) -> str:
 def compared(folder: Path, runs: Sequence[str], *flags: str, steps: int = 2) -> Report[ParityData]:
     """Run `workbench parity` with our launcher for tests."""
     request = Request(module="llama3", config="llama3_debugmodel", overrides=(*SMALL, *flags))
-    report = compare_meshes(Comparison(request, [variant(text) for text in runs], folder, steps), start)
-    assert report
-    return report
+    assert compare_meshes(Comparison(request, [variant(text) for text in runs], folder, steps), start)
+    named, tolerance = read_runs(folder)
+    return analyze(named, Options(cache=False), tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +105,8 @@ def test_the_report_says_which_step_and_tensor_differ_and_what_to_do(planted: Re
     assert "the sums of its elements differ by 1 %. All " in finding.why
     assert "the forward pass of layers.2.feed_forward on this mesh" in finding.next
     for kind in (Format.TEXT, Format.MARKDOWN, Format.HTML):
-        text = render(planted, kind, subject(Comparison(Request(), [], Path("folder"))))
-        assert "layers.1.attention.wk.weight" in text
+        text = render(planted, kind, Run(Path("folder"), ()))
+        assert "layers.1.attention.wk" in text
         assert "Gradient norm by step" in text
         assert ("<polyline" in text) == (kind is Format.HTML)
 
@@ -140,6 +143,8 @@ def test_a_run_is_a_mesh_and_keys_of_its_own() -> None:
     [
         (["dp_shard=2", "tp=4"], "tensor_parallel_degree 4 does not divide 2 key-value heads"),
         (["dp_shard=2", "dp_shard=3"], "8 sequences of a step cannot be divided among 3 ranks"),
+        (["dp_shard=2"], "parity needs two runs at least"),
+        ([], "parity needs two runs at least"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused_before_any_run(tmp_path: Path, runs: list[str], says: str) -> None:

@@ -201,7 +201,7 @@ async def test_every_reading_says_which_it_is(fixtures):
     app = app_on(fixtures / "straggler_data_4ranks")
     async with app.run_test(size=(80, 24)) as pilot:
         await press(app, pilot, "")
-        for view, pane, count in (("4", TracePane, 7), ("5", StepsPane, 3)):
+        for view, pane, count in (("4", TracePane, 8), ("5", StepsPane, 3)):
             await press(app, pilot, view)
             switch = app.query_one(pane).query_one(ContentSwitcher)
             seen = [switch.current]

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from meshes import meshes
 
 from analyzers.run import discover
 from analyzers.store import Options
@@ -73,6 +74,20 @@ async def test_comparison(elsewhere, size):
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot, rest=0.12)
         await matches("compare", size, app, pilot)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_several_meshes(tmp_path, monkeypatch, size):
+    meshes(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+    app = app_on(Path("meshes"))
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot, rest=0.12)
+        await matches("parity", size, app, pilot)
+        await pilot.press("right", "right_square_bracket", "v")
+        await settle(app, pilot, rest=0.12)
+        await matches("parity_differences", size, app, pilot)
 
 
 @pytest.mark.parametrize("size", SIZES)

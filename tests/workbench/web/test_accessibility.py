@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from meshes import meshes
 
 from analyzers import compare
 from analyzers.run import discover
@@ -27,6 +28,7 @@ PAGES = [
     ("straggler_data_2ranks", "trace?event=40&colour=phase", "#gantt .barlayer"),
     ("both", "", "#verdict"),
     ("both", "compare", "#both-loss .scatterlayer"),
+    ("meshes", "parity", "#parity-3 .scatterlayer"),
 ]
 """Every page, with all that it can show."""
 EVERY_RULE = {"resultTypes": ["violations"]}
@@ -40,6 +42,7 @@ def sites(serving, tmp_path_factory):
     runs = {name: discover(FIXTURES / name) for name in ("oom_2ranks", "straggler_data_2ranks")}
     compared = compare.analyze(*runs.values())
     both = ServedRun(runs["oom_2ranks"], Options(), compared, runs["straggler_data_2ranks"])
+    runs["meshes"] = discover(meshes(tmp_path_factory.mktemp("parity")))
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(serving(shown, tmp_path_factory.mktemp("dropped")))

@@ -30,11 +30,14 @@ class Serving:
 
     def __init__(self, folder, *options):
         self.log = folder / "log"
+        # Under nohup the signal is ignored, which children inherit.
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "workbench", "serve", FIXTURES / "stuck_2ranks", "--port", "0", *options],
                 stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(folder)},
             )  # fmt: skip
+        signal.signal(signal.SIGHUP, before)
         limit = time.monotonic() + PATIENCE_S
         while not (told := re.search(r"http://(\S+):(\d+)/\?token=(\S+)", self.log.read_text())):
             assert self.process.poll() is None, self.log.read_text()

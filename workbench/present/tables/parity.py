@@ -1,19 +1,25 @@
 """The same training on several meshes: how far each run agrees with the first, and the steps side by side."""
 
+import math
+from collections.abc import Sequence
+
+from analyzers.parity.findings import CURVE_NAMES as CURVES
 from analyzers.parity.model import Curve, ParityData, RunParity
-from analyzers.words import figures, relative
+from analyzers.parity.views import curve_table, difference_table
+from analyzers.words import UNKNOWN, figures, relative
 from workbench.present.table import Table, table
 
 STEPS = 12
 
 
 def parity_tables(data: ParityData) -> list[Table]:
-    """Return the agreement of each run, the first tensors that differ, and losses and gradient norms by step."""
-    return [agreement(data), first_values(data), *(steps_of(data, curve) for curve in Curve)]
+    """Return tables of each run's agreement, the first differing tensors, and losses and gradient norms by step."""
+    by_step = (of(data, curve) for curve in Curve for of in (steps_of, differences_of))
+    return [agreement(data), first_values(data), *by_step]
 
 
 def agreement(data: ParityData) -> Table:
-    """Return by how much each run differs from the first one at most."""
+    """Return a table of the largest differences of each run from the first one."""
     return table(
         f"Largest relative differences from the first run (allowed: {relative(data.tolerance)})",
         "run | ranks> | loss> | gradient norm> | tensors> | first step beyond>",
@@ -23,7 +29,7 @@ def agreement(data: ParityData) -> Table:
 
 
 def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
-    """Return the table row of a run; the first run has no differences, as the others are compared with it."""
+    """Return the cells of a run's row in the table of agreement; the first run, the reference, has no differences."""
     if is_first:
         return run.name, run.world_size, "", "", "", ""
     largest = {curve.curve: relative(curve.largest) for curve in run.curves}
@@ -39,12 +45,21 @@ def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
 
 
 def first_values(data: ParityData) -> Table:
-    """Return the first tensor of each run that differs."""
+    """Return a table of the first tensor in each run that differs from the first run: where, and by how much."""
     return table(
-        "First tensor that differs",
-        "run | step> | what | tensor | norm> | in the first run> | difference>",
+        "First step, module and tensor that differ",
+        "run | step> | module | tensor | what | norm> | in the first run> | difference>",
         (
-            (run.name, v.step, v.kind.replace("_", " "), v.name, figures(v.b), figures(v.a), relative(v.difference))
+            (
+                run.name,
+                v.step,
+                v.module,
+                v.tensor,
+                v.kind.replace("_", " "),
+                figures(v.b),
+                figures(v.a),
+                relative(v.difference),
+            )
             for run in data.runs
             if (v := run.first)
         ),
@@ -52,11 +67,28 @@ def first_values(data: ParityData) -> Table:
     )
 
 
-def steps_of(data: ParityData, curve: Curve) -> Table:
-    """Return a curve of all runs side by side."""
-    curves = [run.losses if curve is Curve.LOSS else run.grad_norms for run in data.runs]
-    steps = sorted({step for values in curves for step in values})
-    title = "Loss by step" if curve is Curve.LOSS else "Gradient norm by step"
-    heads = " | ".join(["step>", *(f"{run.name.replace('|', '/')}>" for run in data.runs)])
-    rows = ((step, *(f"{v[step]:.7g}" if step in v else "" for v in curves)) for step in steps)
-    return table(title, heads, rows, STEPS)
+def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
+    """Return a table of each run's difference from the first run by step, and whether it is within the tolerance."""
+    differences = difference_table(data, curve)
+    heads = " | ".join(["step>", *(f"{str(name).replace('|', '/')}>" for name in differences), "allowed"])
+    rows = (
+        (step, *("" if math.isnan(share) else relative(share) for share in shares), allowed(shares, data.tolerance))
+        for step, *shares in differences.itertuples(name=None)
+    )
+    title = f"Relative difference of the {CURVES[curve]} by step (allowed: {relative(data.tolerance)})"
+    return table(title, heads, rows, limit)
+
+
+def allowed(shares: Sequence[float], tolerance: float) -> str:
+    """Return as text whether a step's relative differences are within `tolerance`; unknown if one is not logged."""
+    if any(share > tolerance for share in shares):
+        return "no"
+    return UNKNOWN if any(map(math.isnan, shares)) else "yes"
+
+
+def steps_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
+    """Return a table of a curve (loss or gradient norm): a row per step, a column per run."""
+    values = curve_table(data, curve)
+    heads = " | ".join(["step>", *(f"{str(name).replace('|', '/')}>" for name in values)])
+    rows = ((step, *("" if math.isnan(v) else f"{v:.7g}" for v in row)) for step, *row in values.itertuples(name=None))
+    return table(f"{CURVES[curve].capitalize()} by step", heads, rows, limit)

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
+from analyzers.traces.across.what_if import Change, WhatIf
 from analyzers.traces.model import CriticalPart, RankTrace
+from analyzers.traces.opportunity_model import Advice
 from analyzers.traces.report import TraceData
 from analyzers.words import duration_ns, figures, flops, percent, rank_ranges, share, size
 from workbench.present.table import Table, table
@@ -20,10 +22,12 @@ EVENTS, PEERS = 12, 16
 
 
 def trace_tables(data: TraceData) -> list[Table]:
-    """Return where the time of all ranks goes and who waits for whom, then the details of the first rank."""
+    """Return the tables of all ranks (where the time goes, who waits for whom), then the details of the first rank."""
     return [
         time_by_rank(data.ranks),
+        opportunities(data.opportunities),
         idle_causes([r for r in data.ranks if r.device is not None]),
+        what_if(data.what_ifs),
         waiting(data.waits),
         waiting_by_axis([a for a in data.axes if a.groups > 1]),
         waiting_by_group(data.groups),
@@ -38,12 +42,15 @@ def trace_tables(data: TraceData) -> list[Table]:
 
 
 def rank_tables(rank: RankTrace) -> list[Table]:
-    """Return all tables of one rank: its time, then its memory."""
+    """Return all tables of one rank: those on its time, then those on its memory."""
     return [*detail_tables(rank), *memory_tables(rank)]
 
 
 def longest_events(blocks: "pd.DataFrame") -> Table:
-    """Return what takes longest in a window (`traces.views.timeline`); short neighbours are counted together."""
+    """Return a table of the longest events in a time window; `blocks` is `traces.views.timeline`.
+
+    Short neighbouring events are counted together.
+    """
     most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
     rows = (
@@ -55,7 +62,10 @@ def longest_events(blocks: "pd.DataFrame") -> Table:
 
 
 def latest_arrivals(late: "pd.DataFrame") -> Table:
-    """Return, for each collective, the rank that arrived last (`traces.views.lateness`), the latest first."""
+    """Return a table of collectives, each with the rank that arrived last, the latest arrival first.
+
+    `late` is `traces.views.lateness`.
+    """
     last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
     columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
     rows = (
@@ -66,7 +76,7 @@ def latest_arrivals(late: "pd.DataFrame") -> Table:
 
 
 def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
-    """Return how the recorded time of each rank divides."""
+    """Return a table of how the recorded time of each rank divides, such as into computing and idle time."""
     heads = (
         "rank> | device> | steps> | recorded> | compute> | communication> | exposed communication> | memory> | idle>"
     )
@@ -85,18 +95,39 @@ def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
     return table("Time by rank", heads, rows)
 
 
+def opportunities(rows: Iterable[Advice]) -> Table:
+    """Return a table of the time that a step could save at best; savings may overlap, so they cannot be added up."""
+    cells = (
+        (
+            row.kind.replace("_", " "),
+            rank_ranges(row.ranks) or "unknown",
+            duration_ns(row.saved_ns),
+            percent(row.saved_share),
+            duration_ns(row.taken_ns),
+            kernel_name(row.names[0].name) if row.names else "",
+            row.check,
+        )
+        for row in rows
+    )
+    heads = "opportunity | ranks> | saved a step, at most> | share> | takes a step> | mostly | how to check"
+    return table("Opportunities: what a step could save in the best case", heads, cells)
+
+
 def identity(account: RankTrace) -> tuple[object, object, str]:
-    """Return rank, device and steps of an account: the first cells of its row."""
+    """Return the first cells of a rank's row: rank, device, and numbers of the recorded steps."""
     return account.rank, "host" if account.device is None else account.device, step_numbers(account)
 
 
 def step_numbers(account: RankTrace) -> str:
-    """Return the numbers of its steps, as recordings of several moments of a run stand beside each other."""
+    """Return the numbers of the recorded steps as text, as a run may have several recordings of a rank."""
     return rank_ranges(step.step for step in account.step_times) or "none"
 
 
 def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
-    """Return what each rank sends to each other in the group with the largest exchange; at most `PEERS` columns."""
+    """Return a table of the bytes that each rank sends to each other rank, in the group that exchanges the most.
+
+    It has at most `PEERS` columns.
+    """
     # One matrix only: jobs have a group for each mesh axis, and the busiest is the one that costs time.
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
     members = len(most.sent_bytes[:PEERS]) if most else 0
@@ -112,7 +143,7 @@ def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
 
 
 def idle_causes(ranks: Sequence[RankTrace]) -> Table:
-    """Return why the device of each rank was not computing."""
+    """Return a table of the causes of the device's idle time, by rank."""
     causes = "host too late> | dependency> | launch latency> | unexplained> | blocking communication>"
     rows = (
         (
@@ -129,15 +160,19 @@ def idle_causes(ranks: Sequence[RankTrace]) -> Table:
 
 
 def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
-    """Return the floating-point work beside what the device can do; only operators with recorded shapes count."""
-    heads = "rank> | device> | steps> | work> | recomputed> | rate> | peak rate (dense, 16 bit)> | MFU> | HFU>"
+    """Return a table of each rank's floating-point work, beside what its device can do.
+
+    Only operators with recorded shapes count.
+    """
+    heads = "rank> | device> | steps> | work> | recomputed> | rate> | peak rate (dense)> | counted> | MFU> | HFU>"
     rows = (
         (
             *identity(r),
             flops(r.flops),
             share(r.recomputed_flops, r.flops),
             flops(r.flops_per_s, "/s"),
-            flops(r.peak_flops_per_s, "/s"),
+            f"{flops(r.peak_flops_per_s, '/s')} {r.peak_arithmetic}".strip(),
+            percent(r.flops_coverage),
             percent(r.mfu),
             percent(r.hfu),
         )
@@ -148,13 +183,34 @@ def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
 
 def problems(ranks: Sequence[RankTrace]) -> Table:
-    """Return what is wrong with each recording, which limits how far its numbers can be trusted."""
+    """Return a table of the problems in each recording, which limit how far its numbers can be trusted."""
     rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 
 
+CHANGES = {
+    Change.RANK_AS_OTHERS: "rank {rank} works no longer than the others",
+    Change.WITHOUT_PHASE: "{name} takes no time on any rank",
+    Change.COLLECTIVE_TWICE_AS_FAST: "{name} transfers in half the time",
+}
+
+
+def what_if(answers: Iterable[WhatIf]) -> Table:
+    """Return a table of how much shorter a step of all ranks would be if one thing were as fast as it could be."""
+    rows = (
+        (
+            CHANGES[answer.change].format(rank=answer.rank, name=answer.name),
+            duration_ns(answer.saved_ns // answer.steps),
+            duration_ns(answer.window_ns // answer.steps),
+            share(answer.saved_ns, answer.window_ns),
+        )
+        for answer in answers
+    )
+    return table("What if (the ranks played again)", "if | saves a step> | of> | share>", rows, EVENTS)
+
+
 def waiting(waits: Iterable[RankWaits]) -> Table:
-    """Return how long each rank waits in collectives, and how long the others wait for it."""
+    """Return a table of how long each rank waits in collectives, and how long the other ranks wait for it."""
     heads = "rank> | waits> | others wait for it> | arrives last> | more work than others> | saved without that work>"
     rows = (
         (
@@ -171,7 +227,10 @@ def waiting(waits: Iterable[RankWaits]) -> Table:
 
 
 def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
-    """Return the waiting in all groups along each axis of the mesh; these groups have the same description."""
+    """Return a table of the time waited in collectives along each axis of the mesh.
+
+    An axis is made of the process groups that have the same description.
+    """
     rows = (
         (
             a.desc,
@@ -190,7 +249,7 @@ def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
 
 
 def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
-    """Return the waiting in each process group, and the rank that caused most of it."""
+    """Return a table of the time waited in each process group, and the rank that caused most of it."""
     rows = (
         (
             g.desc or g.name or NO_GROUP,
@@ -209,7 +268,7 @@ def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
 
 
 def longest_waits(meetings: Iterable[CollectiveWait]) -> Table:
-    """Return the collectives in which the ranks waited longest."""
+    """Return a table of the collectives in which ranks waited longest."""
     heads = "collective | group | step> | last rank> | late by> | total waiting> | transfer>"
     rows = (
         (
@@ -228,7 +287,10 @@ def longest_waits(meetings: Iterable[CollectiveWait]) -> Table:
 
 
 def clock_offsets(clocks: Iterable[Clock]) -> Table:
-    """Return how far the clocks of ranks on other hosts are off, as the ends of their collectives show."""
+    """Return a table of the clock offsets between ranks on different hosts.
+
+    They are estimated from the times at which collectives end on the ranks.
+    """
     heads = "rank> | ahead by> | uncertainty> | drift> | residual> | collectives>"
     rows = (
         (
@@ -245,7 +307,7 @@ def clock_offsets(clocks: Iterable[Clock]) -> Table:
 
 
 def uncertainty(clock: Clock) -> str:
-    """Return how far the true offset of a clock may be from the estimated one."""
+    """Return as text how far the true offset of a clock may be from the estimate."""
     # Bounds that contradict each other mean that the clock drifted or stepped: no honest interval remains.
     if clock.low_ns is None or clock.high_ns is None or not clock.agrees:
         return duration_ns(None)
@@ -253,7 +315,7 @@ def uncertainty(clock: Clock) -> str:
 
 
 def critical_path(parts: Sequence[CriticalPart]) -> Table:
-    """Return what lies on the critical path of a step, and what shortening each part would save."""
+    """Return a table of the parts of a step's critical path, and what shortening each one would save."""
     whole = sum(part.path_ns for part in parts)
     rows = (
         (

@@ -20,7 +20,7 @@ from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, table
 from workbench.present.tables.kernel_names import shortened
-from workbench.present.tables.trace import critical_path, rank_tables, step_numbers
+from workbench.present.tables.trace import critical_path, opportunities, rank_tables, step_numbers
 from workbench.present.tables.trace_memory import device_name
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
@@ -36,6 +36,7 @@ TITLES = {
     "calls": "calls by",
     "waits": "waiting in collectives, and who arrives last",
     "steps": "profiled steps",
+    "opportunities": "opportunities, in the best case",
     "critical": "critical path of the last step",
     "held": "memory over time",
     "tables": "all tables",
@@ -47,7 +48,7 @@ OTHER_COLUMNS = 27
 
 
 class TracePane(Vertical):
-    """`[` and `]` change the rank; `v` the view below the bars."""
+    """A bar per traced rank, above views of one rank; `[` and `]` change the rank, `v` the view."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous", show=False),
@@ -77,7 +78,7 @@ class TracePane(Vertical):
         self._views.change_rank(by)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank, and the waits for it or its kernels."""
+        """Show the rank, and the view of waits or of kernels."""
         self._views.show_rank(link.rank)
         await self._views.turn_to(link.part or "kernels")
 
@@ -89,7 +90,7 @@ class TracePane(Vertical):
 
 
 class TraceViews(ViewSwitcher):
-    """The views of one traced rank, and the waits of all ranks."""
+    """The views of one traced rank, and the view of waits between all ranks."""
 
     def __init__(self, data: TraceData, run: Run, options: Options) -> None:
         with_memory = any(rank.device_memory for rank in data.ranks)
@@ -101,20 +102,21 @@ class TraceViews(ViewSwitcher):
         self._by = CALLS_BY[0]
 
     def widgets(self) -> Iterable[Widget]:
-        """Yield a widget for each of `TITLES`."""
+        """Yield the widget of each view in `TITLES`."""
         yield Grid(id="kernels")
         yield Gantt(id="events")
         yield CallTree(id="calls")
         yield Grid(id="waits")
         yield Grid(id="steps")
         yield Grid(id="critical")
+        yield Grid(id="opportunities")
         yield DeviceMemoryChart(id="held")
         yield ChangingTableList(id="tables")
 
     def title(self) -> str:
-        """Return the title of the view with its rank."""
+        """Return the title of the view, with the rank."""
         title = super().title() + (f" {self._by}" if self.view == "calls" else "")
-        if self.view == "waits":
+        if self.view in ("waits", "opportunities"):
             return title
         return f"{title} of {account_name(self._rank)} ({self._at + 1} of {len(self._data.ranks)})"
 
@@ -123,10 +125,11 @@ class TraceViews(ViewSwitcher):
         return self._data.ranks[self._at]
 
     def ask(self, view: str) -> Drawing | None:
-        """Ask for what a view shows of the rank."""
+        """Compute what a view shows of the rank, and return what draws it."""
         rank, options = self._rank, self._options
         answers: dict[str, Callable[[], Drawing]] = {
             "kernels": lambda: self._grid(view, kernels(rank)),
+            "opportunities": lambda: self._grid(view, opportunities(self._data.opportunities)),
             "events": self._events,
             "calls": self._calls,
             "waits": lambda: self._grid(view, waits(self._data.waits)),
@@ -155,41 +158,41 @@ class TraceViews(ViewSwitcher):
         return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
 
     def change_rank(self, by: int) -> None:
-        """Show the rank `by` positions further in the list, which is cyclic."""
+        """Show the rank `by` positions further in the list of ranks, which is cyclic."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
 
     def show_rank(self, rank: int | None) -> None:
-        """Show a certain rank, if it was traced."""
+        """Show rank `rank` if it was traced."""
         ranks = [account.rank for account in self._data.ranks]
         if rank in ranks:
             self.change_rank(ranks.index(rank) - self._at)
 
     async def regroup(self) -> None:
-        """Group the calls by the next of operator, module and function."""
+        """Group the calls by the next of: operator, module, function."""
         if self.view == "calls":
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         await self.turn_to("calls")
 
     def on_time_zoom_window_asked(self, event: TimeZoom.WindowAsked) -> None:
-        """Draw the requested time range; a narrower one also shows shorter events."""
+        """Draw the requested time range; a shorter range also shows shorter events."""
         self._window = event.window
         self.load()
 
 
 def account_name(rank: RankTrace) -> str:
-    """Return `rank 3, device 0`, as far as the trace says."""
+    """Return the name of a traced rank such as `rank 3, device 0`, without what the trace does not say."""
     name = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
     return name if rank.device is None else f"{name}, device {rank.device}"
 
 
 def filled_tables(rank: RankTrace) -> list[Table]:
-    """Return the tables of a rank that have rows."""
+    """Return the tables of a rank that are not empty."""
     return [content for content in rank_tables(rank) if content.rows]
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the memory of the rank's device; that of its host if no device was recorded."""
+    """Return the rows of `frame` on the memory of the rank's device, or of its host if no device was recorded."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
 
@@ -203,18 +206,21 @@ PART_NAMES = (
 
 
 def legend() -> Text:
-    """Return what the parts of a bar are."""
+    """Return the legend of the bars: the sign and colour of each part."""
     pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", colours_of(kind)), f" {name}   ") for kind, name in PART_NAMES]
     return Text.assemble(*(piece for pair in pieces for piece in pair))
 
 
 def colours_of(kind: str) -> str:
-    """Return the style of a piece of a bar: its colour, with text that can be read on it."""
+    """Return the Textual style of a part of a bar: its colour, and a text colour that can be read on it."""
     return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
 
 
 def span_parts(rank: RankTrace) -> dict[str, int]:
-    """Return the parts of the span in ns, which add up to it; exposed work is hidden behind no compute."""
+    """Return {part of a bar: nanoseconds}, which add up to the recorded time of the rank.
+
+    Communication and memory count only where no computation overlaps them.
+    """
     return {
         "compute": rank.compute_ns,
         "communication": rank.exposed_communication_ns,
@@ -224,7 +230,7 @@ def span_parts(rank: RankTrace) -> dict[str, int]:
 
 
 def time_bar(rank: RankTrace, width: int) -> Text:
-    """Return a rank's bar: each part as long as its share, with its sign and, where there is room, its share."""
+    """Return a line of `width` characters about a rank: steps, recorded time, and a bar of the time's parts."""
     room = max(10, width - OTHER_COLUMNS)
     line = Text(f"{'?' if rank.rank is None else rank.rank:>6}")
     line.append(f" {shortened(step_numbers(rank), 6):>6}")
@@ -238,7 +244,7 @@ def time_bar(rank: RankTrace, width: int) -> Text:
 
 
 def kernels(rank: RankTrace) -> Table:
-    """Return one row for each kernel name: its executions and their total time, the longest first."""
+    """Return a table with a row for each kernel name: number of runs and total time, the longest first."""
     rows = (
         (duration_ns(k.total_ns), share(k.total_ns, rank.span_ns), k.count, duration_ns(k.mean_ns), k.kind, k.name)
         for k in rank.kernels
@@ -247,7 +253,7 @@ def kernels(rank: RankTrace) -> Table:
 
 
 def waits(ranks: Sequence[RankWaits]) -> Table:
-    """Return how long each rank waited in collectives, and how often it arrived last."""
+    """Return a table of how long each rank waited in collectives, and how often it arrived last."""
     rows = (
         (
             rank.rank,
@@ -262,7 +268,7 @@ def waits(ranks: Sequence[RankWaits]) -> Table:
 
 
 def steps(rank: RankTrace) -> Table:
-    """Return the profiled steps of a rank and what their time consists of."""
+    """Return a table of a rank's profiled steps, and of what their time consists of."""
     rows = (
         (
             step.step,

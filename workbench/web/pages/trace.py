@@ -38,7 +38,7 @@ ZOOMING = ("gantt", "fleet", "held")
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page."""
+    """Return the page on profiler traces."""
     data = served.rooms.trace
     if data is None:
         return html.Div("This run has no profiler traces.")
@@ -49,19 +49,20 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             html.H2("Where the time goes"),
             drawn("shares", time_shares(data.ranks), "Share of each kind of work in the recorded time of each rank"),
             *(table(section) for section in tables[:1]),
+            html.Div([table(section) for section in tables[1:2] if section.rows], id="opportunities"),
             html.Div(parts.all_ranks, id="together"),
             *event_controls(served, query),
             drawn("gantt", parts.events, "Events of the window, a row for each stream or thread", zooms=True),
             *event_details(served, query),
             html.Div(parts.tables, id="events"),
             *bytes_sent_section(data),
-            *(table(section) for section in tables[1:] if section.rows),
+            *(table(section) for section in tables[2:] if section.rows),
         ]
     )
 
 
 def event_controls(served: ServedRun, query: Query) -> Elements:
-    """Return what a reader chooses about the chart of events."""
+    """Return the fields and links with which a reader chooses what the chart of events shows."""
     wanted, position = event_query(query), file_position(served, query)
     files = [(str(i), file_name(artefact)) for i, artefact in enumerate(served.traces)]
     field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True)
@@ -78,14 +79,14 @@ def event_controls(served: ServedRun, query: Query) -> Elements:
 
 
 def event_details(served: ServedRun, query: Query) -> Elements:
-    """Return the callers of the event that was clicked, and the critical path where it is shown."""
+    """Return the callers of the clicked event, and the critical path if that is shown."""
     artefact = served.traces[file_position(served, query)]
     path = path_section(served, artefact, query) if event_query(query).path else []
     return [*callers(artefact, served, query), *path]
 
 
 def bytes_sent_section(data: TraceData) -> Elements:
-    """Return how much each rank sends to each other, where the ranks exchange data by all-to-all."""
+    """Return a chart of the bytes that ranks send to each other by all-to-all; empty if there are none."""
     sent = traffic(data.ranks)
     if sent.empty:
         return []
@@ -94,20 +95,20 @@ def bytes_sent_section(data: TraceData) -> Elements:
 
 
 def file_name(artefact: Artefact) -> str:
-    """Return `rank 3, step 10` as the label of a trace file; the step is omitted if it is not known."""
+    """Return the label of a trace file such as `rank 3, step 10`, without the step if that is unknown."""
     rank = "unknown rank" if artefact.rank is None else f"rank {artefact.rank}"
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
 
 def file_position(served: ServedRun, query: Query) -> int:
-    """Return the position of the trace in the address, else of the first that holds some of the shown steps."""
+    """Return the index in `served.traces` of the file in the address, else of the first with a selected step."""
     steps = parse_steps(query.get("steps", ""))
     holds = (i for i, file in enumerate(served.traces) if steps and trace_marks(served, file).span_of(steps))
     return number(query, "file", len(served.traces), next(holds, 0))
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the nanoseconds of the chosen file that the page shows, and the steps at these times."""
+    """Return the time range of the chosen file that the page shows, in ns, and the steps in it."""
     marks = trace_marks(served, served.traces[file_position(served, query)])
     return window_of(query, window_in(query, LATEST_NS), marks)
 
@@ -142,7 +143,7 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
-    """Register the callback of zooms in one chart: events are read anew, so that short ones appear."""
+    """Register the callback of zooms in one chart; it reads the new range's events, so that short ones appear."""
 
     @app.callback(
         Output("gantt", "figure", allow_duplicate=True),
@@ -164,7 +165,7 @@ def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
 
 
 def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool) -> Window:
-    """Return the window of a zoom, in ns of the file or of the common clock."""
+    """Return the time range and steps for a zoom to `wanted`, in ns of the file or of the ranks' common clock."""
     if wanted == ALL:
         return Window()
     shift = clock_shift(served, file) if on_common_clock else 0

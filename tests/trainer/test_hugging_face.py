@@ -1,0 +1,135 @@
+"""Weights of the transformers package: those saved load there and give the same losses, and its own load here."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer.config import ConfigError, JobConfig, load_for_training, validate
+from trainer.config.sections import Training
+from trainer.data.loader import Loader, Share
+from trainer.data.text import documents
+from trainer.errors import CheckpointError
+from trainer.hugging_face import INDEX, foreign_name, halves, load_weights, pairs
+from trainer.models.decoder import build_model, init_weights
+
+safetensors = pytest.importorskip("safetensors.torch")
+BATCH, LENGTH, SEED = 8, 64, 7
+
+
+def loss_of(folder: Path) -> float:
+    """The loss of the first batch of the training data, by the transformers package."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    inputs, labels = next(iter(Loader(documents(Training(), SEED), LENGTH, Share(BATCH))))
+    with torch.no_grad():
+        return float(cross_entropy(model(inputs).logits.flatten(0, 1), labels.flatten()))
+
+
+@pytest.mark.slow
+def test_weights_go_there_and_come_back(train: Callable[..., Any], tmp_path: Path) -> None:
+    mesh = ["--parallelism.tensor_parallel_degree", "2", "--parallelism.pipeline_parallel_degree", "2"]
+    saving = ["--checkpoint.enable", "--checkpoint.last_save_in_hf", "--training.steps", "2"]
+    saved = train(tmp_path / "saved", 4, "--training.local_batch_size", str(BATCH), *mesh, *saving)
+    assert saved.returncode == 0, saved.output
+    folder = saved.folder / "checkpoint" / "step-2"
+    assert len(list(folder.glob("*.safetensors"))) == 2
+    loading = [
+        "--checkpoint.load_only",
+        "--checkpoint.initial_load_in_hf",
+        "--checkpoint.initial_load_path",
+        str(folder),
+    ]
+    loaded = train(tmp_path / "loaded", 2, "--training.local_batch_size", "4", *saving[:1], *loading)
+    assert loaded.losses()[1] == pytest.approx(loss_of(folder), rel=1e-5), loaded.output
+
+
+def model() -> Any:
+    """The small model on a CPU."""
+    built = build_model(JobConfig())
+    built.to_empty(device="cpu")
+    init_weights(built, SEED)
+    return built
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    """The weights of the small model by their names there."""
+    return {foreign_name(name): halves(name, p.detach(), 16) for name, p in model().named_parameters()}
+
+
+def write(folder: Path, weights: dict[str, torch.Tensor], **described: object) -> Path:
+    """Write a folder as the transformers package does."""
+    safetensors.save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(described))
+    return folder
+
+
+def test_names_and_features_come_back(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert len(weights) == len(dict(model().named_parameters()))
+    once = torch.arange(6.0).repeat(2)[:, None] + torch.tensor([[0.0, 10.0]])
+    assert halves("a.wq.weight", once, 6)[:6, 0].tolist() == [0, 2, 4, 1, 3, 5]
+    assert pairs("a.wq.weight", halves("a.wq.weight", once, 6), 6).equal(once)
+    target = model()
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter.zero_()
+    load_weights(target, JobConfig(), write(tmp_path, weights, rope_scaling=None))
+    assert all(a.equal(b) for a, b in zip(target.parameters(), model().parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3"}}, "positions are scaled (llama3)"),
+        ({"missing": "lm_head.weight"}, "no weight lm_head.weight"),
+        ({"other": "model.norm.weight"}, "has the shape (3,)"),
+        ({"index": {"weight_map": {"model.embed_tokens.weight": "../../x.safetensors"}}}, "x.safetensors"),
+        ({"text": b"{}"}, "model.safetensors: "),
+    ],
+)
+def test_other_weights_are_refused(
+    weights: dict[str, torch.Tensor], tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    kept = {name: weight for name, weight in weights.items() if name != change.get("missing")}
+    if name := change.get("other"):
+        kept[name] = torch.zeros(3)
+    write(tmp_path, kept, rope_scaling=change.get("rope_scaling"))
+    if index := change.get("index"):
+        (tmp_path / INDEX).write_text(json.dumps(index))
+    if text := change.get("text"):
+        (tmp_path / "model.safetensors").write_bytes(text)
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(model(), JobConfig(), tmp_path)
+    assert says in caught.value.message
+    assert str(tmp_path.parent / "x") not in caught.value.message
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no \.safetensors files"):
+        load_weights(model(), JobConfig(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--checkpoint.enable", "--checkpoint.initial_load_in_hf"], "without checkpoint.initial_load_path"),
+        (
+            ["--checkpoint.enable", "--checkpoint.last_save_in_hf", "--model.name", "llama4"],
+            "only llama3 has names there",
+        ),
+        (
+            ["--checkpoint.enable", "--checkpoint.last_save_in_hf", "--checkpoint.no_last_save_model_only"],
+            "last_save_in_hf with",
+        ),
+        (["--checkpoint.export_dtype", "bfloat16", "--checkpoint.no_last_save_model_only"], "export_dtype with"),
+    ],
+)
+def test_a_wish_for_weights_that_cannot_be_is_refused_before_a_process_starts(flags: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(load_for_training(flags), 1)
+    assert says in caught.value.message

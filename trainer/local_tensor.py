@@ -1,0 +1,94 @@
+"""One step of all ranks in one process: PyTorch's local tensors hold the parts of every rank, and compute on each.
+
+Losses and gradients are those of real ranks. Only tensor parallelism runs so: all its ranks run the same program, and
+its collectives are those of DTensor. FSDP2, DDP, pipelines, context and expert parallelism do not.
+"""
+
+import logging
+import time
+from contextlib import nullcontext
+from itertools import islice
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed._local_tensor import LocalTensor, LocalTensorMode, maybe_disable_local_tensor_mode
+
+from trainer.config import JobConfig
+from trainer.config.checks import accumulation_steps, validate
+from trainer.config.degrees import Degrees
+from trainer.config.sections import Training
+from trainer.config.stages import model_parts
+from trainer.data.loader import Loader, Share
+from trainer.data.text import documents
+from trainer.distributed import seed_everything, seed_step
+from trainer.dry_run import world_size
+from trainer.models.decoder import draw, init_weights, model_args
+from trainer.optim import build_optimizer, lr_factor, set_lr
+from trainer.parallel.mesh import build_world
+from trainer.parallel.pipeline import build_step, join_parts
+from trainer.parallel.plan import build_parts
+from trainer.step import Batch
+
+logger = logging.getLogger("root")
+
+
+def local_run(config: JobConfig) -> None:
+    """Run one step of all ranks in this process on PyTorch's local tensors, and log its loss and gradient norm.
+
+    Raises:
+        ConfigError: No job of this size can have this configuration, or local tensors cannot run it.
+    """
+    size, started = world_size(), time.perf_counter()
+    degrees = validate(config, size)
+    logger.info("Local tensors of all ranks (%d) in this process: %s %s", size, config.model.name, config.model.flavor)
+    batches = first_batches(config.training, config.debug.seed or 0, accumulation_steps(config.training, degrees))
+    # No message is sent: local tensors carry out the collectives in this process.
+    dist.init_process_group("fake", rank=0, world_size=size)
+    seed = seed_everything(config.debug, torch.device("cpu"))
+    with LocalTensorMode(size):
+        loss, norm = one_step(config, degrees, size, seed, batches)
+    values = sorted({float(part) for part in parts_of(loss)})
+    logger.info("step:  1  loss: %8.5f  grad_norm: %7.4f", values[0], float(parts_of(norm)[0]))
+    if len(values) > 1:
+        logger.warning("the ranks disagree about the loss: %s", values)
+    logger.info("One step of all ranks completed in %.1f s", time.perf_counter() - started)
+
+
+def first_batches(config: Training, seed: int, count: int) -> list[Batch]:
+    """Return the first `count` batches of the training data, which all ranks share."""
+    return list(islice(Loader(documents(config, seed), config.seq_len, Share(config.local_batch_size)), count))
+
+
+def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+    """Return (loss, gradient norm) of one step on these batches, as local tensors; `size` is the world size."""
+    world, args = build_world(degrees, 0, size, torch.device("cpu")), model_args(config)
+    models = build_parts(config, world, args, model_parts(0, args.n_layers, config.parallelism))
+    for model in models:
+        model.to_empty(device=world.device)
+        init_weights(model, seed, equal_on_all_ranks)
+    whole_model = join_parts(models)
+    optimizer = build_optimizer(whole_model, config.optimizer)
+    set_lr(optimizer, config.optimizer.lr * lr_factor(1, config.training.steps, config.lr_scheduler))
+    compute = build_step(config, world, models, whole_model, optimizer, lambda _: nullcontext())
+    seed_step(seed, world.stage, 1)
+    losses = [compute.forward_backward((copied(inputs), copied(labels))) for inputs, labels in batches]
+    return torch.stack(losses).sum(), compute.update()
+
+
+def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
+    """Return the initial values of a whole parameter, drawn once, as a local tensor that is equal on all ranks."""
+    with maybe_disable_local_tensor_mode():
+        values = draw(name, torch.empty(parameter.shape, dtype=parameter.dtype), n_layers, seed)
+    return copied(values)
+
+
+def copied(values: Tensor) -> Tensor:
+    """Return a local tensor that has the same `values` on each rank."""
+    local = torch.empty(values.shape, dtype=values.dtype)
+    return local.copy_(values)
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """Return the values that each rank has of a local tensor, one tensor per rank."""
+    return list(tensor._local_tensors.values()) if isinstance(tensor, LocalTensor) else [tensor]  # noqa: SLF001

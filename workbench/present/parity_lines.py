@@ -1,0 +1,88 @@
+"""What the charts of `workbench parity` show, for every face: lines, titles, colours, signs, and the tolerance."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analyzers.parity import views
+from analyzers.parity.findings import CURVE_NAMES
+from analyzers.parity.model import Curve, ParityData
+from analyzers.words import figures, relative
+from workbench.colours import nth_colour
+
+SMALLEST = 1e-10
+"""Differences are drawn on a logarithmic scale, on which nothing has no place: what is smaller lies here."""
+SIGNS = "●▲■◆✚✖▼★"
+"""One for each run, as no face relies on colour alone."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The content of a line chart with one line per run: in `table` a row is a step and a column a run.
+
+    `power`: the values are decimal logarithms. `mark`: the height of an extra horizontal line. `offset`: the number of
+    the run in the first column, as a run has the same colour in all charts.
+    """
+
+    title: str
+    table: pd.DataFrame
+    mark: float | None = None
+    power: bool = False
+    offset: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the runs in the table, in order."""
+        return [str(name) for name in self.table]
+
+    def colour(self, number: int) -> str:
+        """Return the colour of line `number`; a run has the same colour in all charts."""
+        return nth_colour(number + self.offset)
+
+    def sign(self, number: int) -> str:
+        """Return the sign that marks line `number`; a run has the same sign in all charts."""
+        return SIGNS[(number + self.offset) % len(SIGNS)]
+
+    def heights(self) -> tuple[float, float]:
+        """Return (lowest, highest) of all finite values and the mark; (0, 0) if there are none."""
+        values = [float(y) for y in self.table.to_numpy(float).ravel() if math.isfinite(y)]
+        values += [] if self.mark is None else [self.mark]
+        return min(values, default=0.0), max(values, default=0.0)
+
+    def text(self, value: float) -> str:
+        """Return the label of a height: the number itself, also where heights are logarithms."""
+        if not self.power or not math.isfinite(value):
+            return figures(value)
+        difference: float = 10**value
+        # The power of a logarithm is the number itself but for rounding.
+        return f"<{relative(SMALLEST)}" if difference <= SMALLEST * 1.001 else relative(difference)
+
+    def exact(self, value: float) -> str:
+        """Return the text of a value with all digits of float32; of a logarithm the number itself, rounded."""
+        return self.text(value) if self.power else f"{value:.7g}"
+
+
+def curve_lines(data: ParityData, curve: Curve) -> Lines:
+    """Return the chart of a curve (loss or gradient norm) of all runs."""
+    return Lines(f"{CURVE_NAMES[curve].capitalize()} by step", views.curve_table(data, curve))
+
+
+def difference_lines(data: ParityData, curve: Curve) -> Lines:
+    """Return the chart of relative differences of each other run's curve from the first run's, on a log scale."""
+    table = views.difference_table(data, curve).map(logarithm)
+    what, first = CURVE_NAMES[curve].capitalize(), data.runs[0].name
+    title = f"{what}: relative difference from {first} (log scale, allowed: {relative(data.tolerance)})"
+    return Lines(title, table, mark=logarithm(data.tolerance), power=True, offset=1)
+
+
+def all_lines(data: ParityData) -> Sequence[Lines]:
+    """Return the charts of a comparison that have a value to draw."""
+    charts = [of(data, curve) for curve in Curve for of in (curve_lines, difference_lines)]
+    return [lines for lines in charts if lines.table.notna().to_numpy().any()]
+
+
+def logarithm(difference: float) -> float:
+    """Return the decimal logarithm of a relative difference, at least that of `SMALLEST`; infinity and NaN stay."""
+    return math.log10(max(difference, SMALLEST)) if math.isfinite(difference) else difference

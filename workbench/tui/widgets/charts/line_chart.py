@@ -1,0 +1,166 @@
+"""Lines over the steps, one for each run, in dots of Braille; a sign on each line tells the runs apart."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Unpack
+
+import pandas as pd
+from rich.segment import Segment
+from rich.style import Style
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from workbench.console import clean
+from workbench.present.parity_lines import Lines
+from workbench.tui.widgets.charts.stacked_chart import NO_DATA
+from workbench.tui.widgets.widget_options import WidgetOptions
+
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bits of a Braille cell, by row and column."""
+BRAILLE = 0x2800
+LABEL = 10
+"""Columns left of the lines, for the heights."""
+HEAD_ROWS = 2
+"""Rows for the title and for the line below the chart."""
+SIGN_EVERY = 6
+"""Columns between two signs of one line at least."""
+MARK, CURSOR = "┄", "┆"
+Point = tuple[int, int]
+"""A position in dots, from the left and from the top; or in cells."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Converts steps and values to positions in an area of `columns` by `rows` cells, each of 2 by 4 Braille dots."""
+
+    columns: int
+    rows: int
+    steps: tuple[int, ...]
+    low: float
+    high: float
+
+    def x(self, row: int) -> int:
+        """Return the horizontal position, in dots, of the step in a row of the table."""
+        spread = (self.steps[-1] - self.steps[0]) or 1
+        return round((self.steps[row] - self.steps[0]) / spread * (self.columns * 2 - 1))
+
+    def y(self, value: float) -> int:
+        """Return the vertical position of a value, in dots from the top."""
+        spread = (self.high - self.low) or 1.0
+        return round((self.high - value) / spread * (self.rows * 4 - 1))
+
+    def points(self, values: Sequence[float]) -> list[Point | None]:
+        """Return the position (x, y) of each value in dots; None for values that are not finite."""
+        return [(self.x(row), self.y(value)) if math.isfinite(value) else None for row, value in enumerate(values)]
+
+
+class LineChart(Widget, can_focus=True):
+    """A chart of `Lines`; the cursor is the index of a row of their table, which is a step."""
+
+    DEFAULT_CSS = "LineChart { width: 1fr; height: 1fr; min-height: 6; }"
+    cursor: reactive[int] = reactive(0)
+
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
+        super().__init__(**options)
+        self._lines = Lines("", pd.DataFrame())
+        self._scale = Scale(1, 1, (), 0.0, 0.0)
+        self._dots: dict[Point, Counter[int]] = {}
+        self._signs: dict[Point, int] = {}
+
+    def show(self, lines: Lines) -> None:
+        """Draw these lines; the cursor stays on its step if that exists."""
+        self._lines = lines
+        # The new lines may have fewer steps than the number that the cursor stands on.
+        self.move(0)
+        self._draw()
+
+    def move(self, by: int) -> None:
+        """Move the cursor by `by` steps."""
+        self.cursor = min(max(0, self.cursor + by), max(0, len(self._lines.table) - 1))
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        """Compute the dots of all lines, and the cells with their signs."""
+        room = max(1, self.size.width - LABEL), max(1, self.size.height - HEAD_ROWS)
+        self._scale = Scale(*room, tuple(map(int, self._lines.table.index)), *self._lines.heights())
+        self._dots, self._signs = {}, {}
+        for number, name in enumerate(self._lines.names):
+            points = self._scale.points(self._lines.table[name].tolist())
+            for x, y in connected(points):
+                self._dots.setdefault((x // 2, y // 4), Counter())[number] |= DOTS[y % 4][x % 2]
+            self._signs |= dict.fromkeys(sign_places(points, number, len(self._lines.names)), number)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Return the line of characters at `y`, on the background of the theme."""
+        return Strip(self._line(y)).adjust_cell_length(self.size.width).apply_style(self.rich_style)
+
+    def _line(self, y: int) -> list[Segment]:
+        if y == 0:
+            return [Segment(clean(self._lines.title), Style(bold=True))]
+        if not self._scale.steps:
+            return [Segment(NO_DATA if y == 1 else "", Style(dim=True))]
+        if y == self.size.height - 1:
+            return [Segment(self._ruler(), Style(dim=True))]
+        return [Segment(f"{self._label(y - 1):>{LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
+
+    def _label(self, row: int) -> str:
+        """Return the lowest, highest or marked value as text if it lies in this row of cells, else an empty text."""
+        named = (self._scale.low, self._scale.high, self._lines.mark)
+        return next((self._lines.text(v) for v in named if v is not None and self._scale.y(v) // 4 == row), "")
+
+    def _cells(self, row: int) -> Iterator[Segment]:
+        """Yield the cells of a row of the chart."""
+        mark, at = self._lines.mark, self._scale.x(self.cursor) // 2
+        empty = MARK if mark is not None and self._scale.y(mark) // 4 == row else " "
+        for column in range(self._scale.columns):
+            yield self._cell((column, row), CURSOR if column == at else empty, reverse=column == at)
+
+    def _cell(self, place: Point, empty: str, *, reverse: bool) -> Segment:
+        """Return a cell, in which a sign covers dots, and dots cover `empty`; `reverse`: the cursor is on it."""
+        if place in self._signs:
+            number = self._signs[place]
+            return Segment(self._lines.sign(number), Style(color=self._lines.colour(number), reverse=reverse))
+        if dots := self._dots.get(place):
+            # Lines that lie on each other take turns, so that each is seen.
+            number, bits = sorted(dots)[place[0] % len(dots)], 0
+            for part in dots.values():
+                bits |= part
+            return Segment(chr(BRAILLE | bits), Style(color=self._lines.colour(number), reverse=reverse))
+        return Segment(empty, Style(dim=True))
+
+    def _ruler(self) -> str:
+        """Return the line below the chart: the range of steps, and the values of all runs at the cursor."""
+        steps, values = self._scale.steps, enumerate(self._lines.table.iloc[self.cursor].tolist())
+        texts = (f"{self._lines.sign(i)} {self._lines.exact(value)}" for i, value in values if not math.isnan(value))
+        return f"step {steps[self.cursor]} of {steps[0]} … {steps[-1]}   {'  '.join(texts)}"
+
+
+def connected(points: Sequence[Point | None]) -> Iterator[Point]:
+    """Yield the dots of straight lines between neighbouring points; a missing point leaves a gap."""
+    # Each point by itself, too: one between two gaps has no line.
+    yield from (point for point in points if point)
+    for before, after in pairwise(points):
+        if before and after:
+            (x, y), (to_x, to_y) = before, after
+            length = max(abs(to_x - x), abs(to_y - y), 1)
+            yield from ((round(x + (to_x - x) * i / length), round(y + (to_y - y) * i / length)) for i in range(length))
+
+
+def sign_places(points: Sequence[Point | None], number: int, count: int) -> Iterator[Point]:
+    """Yield the cells in which to draw the sign of line `number` of `count`.
+
+    The lines take turns, so that the signs of equal lines do not cover each other.
+    """
+    last = -SIGN_EVERY
+    for row, point in enumerate(points):
+        is_turn = row % min(count, len(points)) == number % len(points)
+        if point and is_turn and point[0] // 2 - last >= SIGN_EVERY:
+            last = point[0] // 2
+            yield last, point[1] // 4

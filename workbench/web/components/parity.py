@@ -1,0 +1,69 @@
+"""Charts of several meshes: the same curve of each on one axis, and how far each is from the first."""
+
+from dash import html
+from dash.development.base_component import Component
+
+from workbench.console import clean
+from workbench.present.parity_lines import Lines
+from workbench.web.components.figure import ABOVE, PLAIN, FigurePart, drawn, plain
+
+SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "x", "triangle-down", "star")
+"""The signs of the terminal app, by Plotly's names."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+INNERMOST, RING = 5, 5
+"""Sizes of open markers: equal values lie on each other, and their markers around each other."""
+FEW = 12
+
+
+def line_figure(lines: Lines, name: str) -> Component:
+    """Return a chart with one line per run, as an HTML figure with the id `name`."""
+    steps, count = [int(step) for step in lines.table.index], len(lines.names)
+    figure: FigurePart = {
+        "data": [trace(lines, number, steps, INNERMOST + RING * (count - 1 - number)) for number in range(count)],
+        "layout": {
+            **PLAIN,
+            "height": 330,
+            "legend": ABOVE,
+            "showlegend": True,
+            "hovermode": "x unified",
+            "xaxis": {"title": "step", **({"dtick": 1} if len(steps) <= FEW else {})},
+            "yaxis": power_axis(lines) if lines.power else {"automargin": True},
+            "shapes": [tolerance_line(lines.mark)] if lines.mark is not None else [],
+        },
+    }
+    return html.Div([html.H2(clean(lines.title)), drawn(name, figure, clean(lines.title))])
+
+
+def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
+    """Return the Plotly trace of line `number`, over these steps; `size` is that of the markers."""
+    values = lines.table[lines.names[number]].tolist()
+    run = number + lines.offset
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": plain(lines.names[number]),
+        "x": steps,
+        "y": values,
+        "customdata": [lines.exact(value) for value in values],
+        "hovertemplate": "%{customdata}",
+        "line": {"color": lines.colour(number), "width": 1.5, "dash": DASHES[run % len(DASHES)]},
+        "marker": {"symbol": f"{SYMBOLS[run % len(SYMBOLS)]}-open", "size": size, "line": {"width": 2}},
+    }
+
+
+def power_axis(lines: Lines) -> FigurePart:
+    """Return the y axis for values that are logarithms; a tick is labelled with the number itself."""
+    low, high = lines.heights()
+    ticks = list(range(int(low // 1), int(-(-high // 1)) + 1))
+    return {
+        "tickvals": ticks,
+        "ticktext": [lines.text(tick) for tick in ticks],
+        "range": [low - 0.3, high + 0.3],
+        "automargin": True,
+    }
+
+
+def tolerance_line(height: float) -> FigurePart:
+    """Return the shape of a dashed horizontal line at `height`."""
+    line = {"color": "#d55e00", "width": 1.5, "dash": "dash"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}
