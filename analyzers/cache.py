@@ -8,6 +8,7 @@ process ends.
 
 import atexit
 import functools
+import io
 import os
 import re
 import shutil
@@ -44,13 +45,13 @@ class CacheFailure(WorkbenchError):
 
 
 class DamagedEntry(Exception):  # never seen by a user
-    """An entry is not what was written."""
+    """An entry of the cache is incomplete, or a file of it has a wrong length or checksum."""
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
     """The columns of an artefact by name, memory-mapped and checked on first use, and its `meta`.
 
-    `reread` reads the artefact again; it is asked if a column turns out to be damaged.
+    `reread` is called to read the artefact again if a column turns out to be damaged.
 
     Raises:
         DamagedEntry: `meta.json` is not whole, or a column is missing or has another length.
@@ -76,12 +77,16 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
         return self._mapped[name]
 
     def _map(self, name: str) -> "np.ndarray[Any, Any]":
-        path = self.folder / f"{name}.npy"
-        if checksum(path) != self._written[name].checksum:
-            raise DamagedEntry
+        path, written = self.folder / f"{name}.npy", self._written[name]
         # What is mapped keeps a file open: a thousand ranks with some thirty columns each are more than a process may.
-        small = self._written[name].size <= SMALL
-        column: np.ndarray[Any, Any] = np.load(path, mmap_mode=None if small else "r", allow_pickle=False)
+        body = path.read_bytes() if written.size <= SMALL else None
+        if (checksum(path) if body is None else zlib.crc32(body)) != written.checksum:
+            raise DamagedEntry
+        column: np.ndarray[Any, Any]
+        if body is None:
+            column = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            column = np.load(io.BytesIO(body), allow_pickle=False)
         column.setflags(write=False)
         return column
 
@@ -93,7 +98,7 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
 
 
 class Written(NamedTuple):
-    """The length in bytes and the CRC-32 of the file of a column."""
+    """The file of one column in the cache: its length in bytes and its CRC-32."""
 
     size: int
     checksum: int
@@ -114,8 +119,13 @@ def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], met
 
 
 def write_column(path: Path, column: "np.ndarray[Any, Any]") -> Written:
-    np.save(path, column, allow_pickle=False)
-    return Written(path.stat().st_size, checksum(path))
+    if column.nbytes > SMALL:
+        np.save(path, column, allow_pickle=False)
+        return Written(path.stat().st_size, checksum(path))
+    held = io.BytesIO()
+    np.save(held, column, allow_pickle=False)
+    path.write_bytes(body := held.getvalue())
+    return Written(len(body), zlib.crc32(body))
 
 
 def checksum(path: Path) -> int:
@@ -128,7 +138,7 @@ def checksum(path: Path) -> int:
 
 
 def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
-    """Return the `meta` of an entry and what is known of the files of its columns.
+    """Return the `meta` of a cache entry, and the file size and checksum of each of its columns by name.
 
     Raises:
         DamagedEntry: See `Columns`.
@@ -147,7 +157,7 @@ def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
 
 
 def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
-    """Return the columns of an entry and mark it as used; None if there is none, or if it had to be deleted."""
+    """Return the columns of a cache entry and mark it as used; None if it is missing, or damaged and now deleted."""
     try:
         columns = Columns(entry, reread)
         os.utime(entry)
@@ -164,7 +174,9 @@ PUBLISHING_ATTEMPTS = 5
 
 
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
-    """Move what a child wrote into the cache in one step; if a different process was faster, use its entry.
+    """Move what a child process wrote to `scratch` into the cache as `entry`, in one step, and return its columns.
+
+    If a different process published the entry first, its columns are returned.
 
     Raises:
         CacheFailure: The entry can be neither written nor replaced.
@@ -198,7 +210,7 @@ def discard(entry: Path) -> None:
 
 
 def make_scratch(folder: Path) -> Path:
-    """Return a new folder for a child to write to, in the cache itself: a rename is one step only on one disk.
+    """Return a new folder in the cache for a child process to write to: on one disk it can be renamed in one step.
 
     Raises:
         CacheFailure: The folder cannot be written.
@@ -222,7 +234,10 @@ def failure(folder: Path, error: Exception) -> CacheFailure:
 
 
 def cache_folder() -> Path | None:
-    """Return `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder; None for a user without a home."""
+    """Return the folder of the cache: `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder.
+
+    None for a user without a home folder.
+    """
     if folder := os.environ.get("WORKBENCH_CACHE"):
         return Path(folder)
     if folder := os.environ.get("XDG_CACHE_HOME"):
@@ -239,7 +254,7 @@ TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folder of the cache and then temporary ones, without those that could not be written."""
+    """Yield the folders to try for the cache: the user's, then temporary ones; not those that could not be written."""
     wanted = cache_folder()
     if wanted and wanted not in UNUSABLE:
         yield wanted
@@ -251,7 +266,7 @@ def folders() -> Iterator[Path]:
 
 @functools.cache
 def temporary_folder(root: Callable[[], str]) -> Path | None:
-    """Return a folder that is deleted when the process ends; None if none can be made there."""
+    """Return a new folder in `root()` that is deleted when the process ends; None if it cannot be made."""
     try:
         folder = tempfile.mkdtemp(prefix="torch-workbench-", dir=root())
     except OSError:
@@ -261,7 +276,7 @@ def temporary_folder(root: Callable[[], str]) -> Path | None:
 
 
 def give_up(folder: Path, reason: CacheFailure) -> None:
-    """Use a folder no more in this process, and warn of it once."""
+    """Stop using a folder as the cache in this process, and warn about it once."""
     if folder not in UNUSABLE:
         UNUSABLE.add(folder)
         text = f"the cache cannot be written, so files are read again next time: {reason.message}"
@@ -272,7 +287,7 @@ def give_up(folder: Path, reason: CacheFailure) -> None:
 
 
 class Entry(NamedTuple):
-    """An entry on the disk: when it was last used (seconds since the epoch), its bytes, and its folder."""
+    """An entry of the cache on the disk: when it was last used (seconds since the epoch), its bytes, and its folder."""
 
     used: float
     size: int
@@ -280,7 +295,7 @@ class Entry(NamedTuple):
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return the entries of a cache, the one used last first; other processes may delete some at the same time."""
+    """Return the entries of a cache, the most recently used first; other processes may delete some at the same time."""
     try:
         names = [path for path in folder.iterdir() if ENTRY.fullmatch(path.name)]
     except OSError:
@@ -289,7 +304,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Return what is known of an entry; None if it was just deleted."""
+    """Return the last use, size and folder of a cache entry; None if it was just deleted."""
     try:
         files = list(path.iterdir()) if path.is_dir() else [path]
         return Entry(path.stat().st_mtime, sum(file.stat().st_size for file in files), path)
@@ -317,7 +332,7 @@ def clear(folder: Path) -> list[Entry]:
 
 
 def remove_scratch(folder: Path, older_than_s: float) -> None:
-    """Delete what killed processes left behind."""
+    """Delete the scratch folders that killed processes left behind: those older than `older_than_s` seconds."""
     for path in folder.glob(f"{SCRATCH}*"):
         try:
             if time.time() - path.stat().st_mtime > older_than_s:

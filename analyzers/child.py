@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
@@ -39,7 +39,10 @@ DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
 
 @dataclass(frozen=True)
 class Task:
-    """What a child has to do: read `paths` and write the columns to `target`, within bytes and processor seconds."""
+    """What a child process has to do: read `paths` with the module `reader`, and write the columns to `target`.
+
+    Its limits are `memory` (bytes of address space) and `seconds` (of processor time).
+    """
 
     reader: str
     target: Path
@@ -49,19 +52,19 @@ class Task:
 
     @property
     def wall_s(self) -> int:
-        """After so many seconds the child is killed, whatever it waits for."""
+        """The seconds of wall time after which the child is killed, whatever it waits for."""
         return WALL_S + WALL_FACTOR * self.seconds
 
 
 class ChildExit(NamedTuple):
-    """How a child ended: its exit status (a signal is negative), and its last words."""
+    """How a child process ended: its exit status (negative: a signal), and the message that it wrote."""
 
     status: int
     message: bytes
 
 
 def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
-    """Read in a child process; the columns are in `target` afterwards.
+    """Read `paths` with the module `reader` in a child process, which writes the columns to the folder `target`.
 
     Without `max_memory` (bytes) a child gets 1 GiB and eight times the size of its files, 48 times if they are gzipped:
     JSON and pickles grow that much as Python objects.
@@ -70,24 +73,36 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
         InputError: The file is missing, damaged, hostile, or needs more than the limits allow.
     """
     file_bytes = sum(bytes_on_disk(path) for path in paths)
-    wanted = (1 << 30) + file_bytes * (48 if any(p.suffix == ".gz" for p in paths) else 8)
+    wanted = (1 << 30) + file_bytes * unpacked_factor(paths)
     memory = min(max_memory or wanted, memory_of_machine())
     task = Task(reader, target, paths, memory, seconds=20 + file_bytes // 1_000_000)  # real recordings take far less
-    alone = sys.platform == "linux" and threading.active_count() == 1
-    ended = run_forked(task) if alone else run_in_new_interpreter(task)
+    if can_fork() and reader.startswith("analyzers."):
+        # Once here, not in each child: importing takes several times as long as reading a small file.
+        importlib.import_module(reader)
+    ended = run_forked(task) if can_fork() else run_in_new_interpreter(task)
     if ended.status != DONE:
         raise explain(ended, task)
 
 
+def can_fork() -> bool:
+    """Return whether a child may be forked: this process has no other thread."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def unpacked_factor(paths: Iterable[Path]) -> int:
+    """Return how many times the size of the files a reader may use as memory: more if one of them is gzipped."""
+    return 48 if any(path.suffix == ".gz" for path in paths) else 8
+
+
 def bytes_on_disk(path: Path) -> int:
-    """Return the bytes that a file really has: one of terabytes may be a hole with a few bytes at its end."""
+    """Return the bytes that a file occupies: a sparse file may claim terabytes and have only a few bytes of data."""
     status = path.stat()
     return min(status.st_size, max(status.st_blocks * 512, SPARSE_AT_LEAST))
 
 
 @functools.cache
 def memory_of_machine() -> int:
-    """Return the bytes that a child may have at most: three quarters of the machine's, or of the container's."""
+    """Return the most bytes that a child may use: three quarters of the machine's memory, or of the container's."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CONTAINER_LIMITS:
         with contextlib.suppress(OSError, ValueError):
@@ -117,7 +132,10 @@ def run_in_new_interpreter(task: Task) -> ChildExit:
 
 
 def run_forked(task: Task) -> ChildExit:
-    """Run the task in a fork of this process and return how it ended; present memory is not counted."""
+    """Run the task in a fork of this process and return how it ended.
+
+    The memory limit of the task does not count the memory that this process has already mapped.
+    """
     reading, writing = os.pipe()
     # RLIMIT_AS counts what the parent had mapped at the fork as well.
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -149,9 +167,10 @@ def is_readable(pipe: IO[bytes], seconds: int) -> bool:
 
 
 def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
-    """Do the task in the forked process and leave without cleaning up.
+    """Do the task in the forked process, write its message to `pipe`, and exit without cleaning up.
 
-    Nothing that the parent had begun may go on here: text that waits in a buffer would be written twice.
+    `own` is the address space in bytes that the process had before the task. Nothing that the parent had begun may go
+    on here: text that waits in a buffer would be written twice.
     """
     status = CRASHED
     try:
@@ -172,7 +191,7 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:
-    """Return the error for the way in which a child process ended."""
+    """Return the error to raise for a child process that did not end well."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
         error = msgspec.json.decode(ended.message)
@@ -194,7 +213,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return what a child was stopped for, and a hint, by its exit status; None if it ended by itself."""
+    """Return why a child was stopped, and a hint, from its exit status; None if it ended by itself."""
     if status == TIMED_OUT:
         return f"reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
     if status == -signal.SIGXCPU:
@@ -207,7 +226,7 @@ def stopped(status: int, task: Task) -> tuple[str, str] | None:
 
 
 def perform(task: Task) -> tuple[int, bytes]:
-    """Read and write; return the exit status and, where that failed, the error as JSON."""
+    """Read the files of a task and write the columns; return the exit status and, on failure, the error as JSON."""
     try:
         write_entry(task.target, *importlib.import_module(task.reader).read(list(task.paths)))
     except WorkbenchError as error:
@@ -234,6 +253,9 @@ def limit_self(memory: int, seconds: int) -> None:
         # A limit above the hard one of a batch system is refused by the kernel.
         soft, most = (limit if hard == resource.RLIM_INFINITY else min(limit, hard) for limit in wanted)
         resource.setrlimit(kind, (soft, most))
+    # The analysis that waits for this child has a limit of its own, which the child inherits (`limits`).
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def main(reader: str, target: str, memory: str, seconds: str) -> int:

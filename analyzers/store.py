@@ -16,22 +16,25 @@ from pathlib import Path
 
 from analyzers import cache
 from analyzers.cache import CacheFailure, Columns
-from analyzers.child import read_in_child
+from analyzers.child import bytes_on_disk, can_fork, read_in_child
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
+FEW_FILES, SMALL_FILE = 4, 256 << 10
+"""So few files of so few bytes are read one after the other (see `are_quickly_read`)."""
+
 
 @dataclass(frozen=True)
 class Options:
-    """How to read: the options that every analyzer takes beside its files.
+    """How to read: the options that every analyzer takes besides its files.
 
         memory.analyze(snapshots, store.Options(rank=3, max_memory=4 << 30))
 
-    `rank` and `step` select what is analysed; None: everything. `jobs` children read at the same time; `max_memory`
-    (bytes) bounds all of them together, None bounds each by its file's size. `cache=False` leaves nothing on the disk.
-    `peak_flops` are the floating-point operations per second of a device that is in no table. `columns` says which
-    column of another trainer's log is which quantity: pairs such as ("loss", "train/nll").
+    `rank` and `step` select what is analysed; None: everything. `jobs` is how many child processes read at the same
+    time; `max_memory` (bytes) limits all of them together, None limits each by its file's size. `cache=False` leaves
+    nothing on the disk. `peak_flops` are the floating-point operations per second of a device that is in no table.
+    `columns` says which column of another trainer's log is which quantity: pairs such as ("loss", "train/nll").
     """
 
     rank: int | None = None
@@ -44,11 +47,13 @@ class Options:
 
 
 def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> Columns:
-    """Return the columns of one artefact, which may consist of several files.
+    """Return the columns of one artefact, which may consist of several files, from the cache or by reading them.
+
+    `reader` is the dotted path of the module that reads them.
 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
-        CacheFailure: There is no folder, not even a temporary one, that what is read can be written to.
+        CacheFailure: No folder, not even a temporary one, can be written.
     """
     options = options or Options()
     # The same file by another path is the same entry.
@@ -65,7 +70,7 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
 
 
 def load_through(entry: Path, paths: list[Path], reader: str, options: Options) -> Columns:
-    """Return the columns of an artefact from an entry of a cache, which is written first if there is none.
+    """Return the columns of an artefact from the cache entry `entry`; the files are read to create it if there is none.
 
     Raises:
         InputError: As for `load`.
@@ -92,7 +97,7 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options) 
 def load_many(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> list[Columns | WorkbenchError]:
-    """Return each artefact's columns, or the error: one bad file does not stop the others.
+    """Return, for each artefact, its columns or the error: one damaged file does not stop the others.
 
     Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again, alone.
     """
@@ -100,7 +105,7 @@ def load_many(
 
     options = options or Options()
     workers = max(1, min(options.jobs, len(artefacts)))
-    if workers == 1:
+    if workers == 1 or (can_fork() and are_quickly_read(artefacts)):
         return [load_or_error(paths, reader, options) for paths in artefacts]
     # A limit that holds for all must be divided before it is known who needs how much.
     shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
@@ -114,6 +119,15 @@ def load_many(
     ]
 
 
+def are_quickly_read(artefacts: Sequence[Sequence[Path]]) -> bool:
+    """Return whether reading the artefacts one by one in forks is faster than at once in new interpreters.
+
+    Beside threads no child can be forked, and an interpreter takes half a second to start and import its reader.
+    """
+    sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
+    return len(artefacts) <= FEW_FILES and all(size <= SMALL_FILE for size in sizes)
+
+
 def load_or_error(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:
     """Return the columns of an artefact, or the error that reading it raised."""
     try:
@@ -125,7 +139,7 @@ def load_or_error(paths: Sequence[Path], reader: str, options: Options) -> Colum
 def load_set(
     paths: Sequence[Path], reader: str, options: Options | None = None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read many small files in one child; return [(indices into `paths`, columns)].
+    """Read many small files in one child process; return pairs (indexes into `paths`, their columns or the error).
 
     Readers of sets report damaged files in `meta`. Where a file makes the child fail, the set is halved until the file
     is alone, so that one bad file of 1000 costs about 20 more children.
@@ -136,7 +150,7 @@ def load_set(
 def load_part(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read the files with these indices in one child, or in halves where that fails."""
+    """Read the files at these indexes of `paths` in one child process, or in two halves where that fails."""
     result = load_or_error([paths[number] for number in numbers], reader, options or Options())
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
         return [(numbers, result)]
@@ -146,7 +160,7 @@ def load_part(
 
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
-    """Return the name of a cache entry, which changes with any of the files and with the reader's version.
+    """Return the name of a cache entry, which changes when any of the files or the reader's version does.
 
     Raises:
         InputError: A file is missing.
@@ -165,12 +179,12 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
 
 
 def code_version(folder: Path) -> int:
-    """Return a number that changes with any module in a folder: the `VERSION` of a reader whose answers they make."""
+    """Return a checksum of all modules in a folder: the `VERSION` of a reader whose results depend on them."""
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
 def detached_columns(columns: Columns) -> Columns:
-    """Return columns that stay readable when their files are deleted, because all are mapped already."""
+    """Return columns that stay readable when their files are deleted, as all are loaded or mapped already."""
     for name in columns:
         # Maps the column: from then on it needs no file name.
         columns[name]

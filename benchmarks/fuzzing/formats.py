@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from analyzers.kinds import Kind, kind_of
+from analyzers.steps.reading.tensorboard import crc32c_of_one, masked
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 LARGEST_SEED = 300_000
+CONFIGURATION = "configuration"
+"""The kind of seed that is explained instead of analysed."""
 Files = dict[str, bytes]
 
 
@@ -34,7 +37,7 @@ def seeds_by_kind() -> dict[str, list[Files]]:
             kind = kind_of(folder / name) or Kind.MANIFEST
             found.setdefault(str(kind), []).append({name: body})
     configs = [{"config.toml": path.read_bytes()} for path in sorted((ROOT / "configs").glob("*.toml"))]
-    return found | {"configuration": configs}
+    return found | {CONFIGURATION: configs}
 
 
 def parts_of(folder: Path) -> list[Path]:
@@ -130,11 +133,5 @@ def record(data: bytes) -> bytes:
 
 
 def masked_crc(data: bytes) -> int:
-    """Return CRC-32C as TFRecord files have it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 & -(crc & 1))
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    """Return the CRC-32C of TFRecord files, masked as they have it."""
+    return masked(crc32c_of_one(data))

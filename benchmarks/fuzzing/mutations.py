@@ -6,6 +6,7 @@ import math
 import random
 import re
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.fuzzing.formats import Files, parsed, written
@@ -19,16 +20,31 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def mutant(rng: random.Random, files: Files) -> Files:
-    """Some files of a set, of which one to three are changed."""
+def of_ranks(rng: random.Random, seeds: Sequence[Files], ranks: int) -> Files:
+    """Return files of one kind, all mutated, as the ranks of one job would have written them."""
+    files: Files = {}
+    for rank in range(ranks):
+        [(name, body)] = rng.choice(seeds).items()
+        name = NUMBERED.sub(lambda found, rank=rank: f"{found[1]}{rank}", name) if ranks > 1 else name
+        files[f"{rank}/{name}" if name in files else name] = mutated(rng, name, body)
+    return files
+
+
+NUMBERED = re.compile(r"(rank_?|stacks_|groups_|exit_|heartbeat_|/)\d+")
+"""The numbers of ranks in the names of files."""
+
+
+def mutant(rng: random.Random, files: Files) -> tuple[int, Files]:
+    """Return some files of a set, of which one to three are mutated, and how many are."""
     names = rng.sample(sorted(files), min(len(files), rng.randint(1, 8)))
     chosen = {name: files[name] for name in names}
-    for name in rng.sample(names, min(len(names), rng.randint(1, 3))):
+    changed = rng.sample(names, min(len(names), rng.randint(1, 3)))
+    for name in changed:
         chosen[name] = mutated(rng, name, chosen[name])
     if rng.random() < 0.05:
         name = rng.choice(names)
         chosen[renamed(rng, name)] = chosen.pop(name)
-    return chosen
+    return len(changed), chosen
 
 
 def renamed(rng: random.Random, name: str) -> str:

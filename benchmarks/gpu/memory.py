@@ -67,7 +67,7 @@ def small_model(device: str, rows: int = MANY) -> tuple[Any, Any, Callable[..., 
 def compare_categories(place: Place) -> Measured:
     """Compare the categories at the peak with the bytes of the tensors, and with what the rules guess without them."""
     from analyzers.memory import analyze
-    from benchmarks.categories import HIDING, scores
+    from benchmarks.blocks.categories import HIDING, scores
     from workbench.recorders.memory.recorder import MemoryRecorder
 
     model, optimizer, train = small_model(place.device, FEW)

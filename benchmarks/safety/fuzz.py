@@ -3,14 +3,16 @@
     python benchmarks/safety/fuzz.py [--seconds 60] [--inputs N] [--jobs 2] [--seed 0] [--keep FOLDER]
     python benchmarks/safety/fuzz.py --replay FOLDER    # one input again, with the traceback
 
-An input is a folder. Mostly it is one file of a recorded run, each kind of file equally often, mutated in its
-structure (values, keys, lines, records, fields) or byte by byte; else some files of a run, of which one to three are
-mutated. It is discovered, analysed, compared with a healthy run at times, and rendered as text, JSON, Markdown and
-HTML; some inputs go to the pages of the dashboard or through the terminal app instead; TOML files go through `config
-explain`. A failure is: an exception other than an error for the user, a reader that crashed, a warning of a library,
-JSON that is not valid, a control character or markup of an artefact in a document, on a page or screen, more than
-CPU_S seconds or MEMORY bytes. Files are read in the worker's own process, as starting one for each costs ten times
-more; tests and everyday use cover the child. Prints each new failure once, then the counts.
+An input is a file of a recorded run, each kind of file equally often, mutated in its structure (values, keys, lines,
+records, fields) or byte by byte. A third of the runs are one input alone. Most others are the logs, dumps or snapshots
+of several ranks, all mutated, as a run of eight files takes about twice the time of one; the rest are whole runs of
+which one to three files are mutated. A run is discovered, analysed, compared with a healthy run at times, and rendered
+as JSON and one of text, Markdown and HTML; some go to the pages of the dashboard or through the terminal app instead;
+TOML files go through `config explain`. A failure is: an exception other than an error for the user, a reader that
+crashed, a warning of a library, JSON that is not valid, a control character or markup of an artefact in a document, on
+a page or screen, more than CPU_S seconds or MEMORY bytes. Files are read in the worker's own process, as starting one
+for each costs ten times more; tests and everyday use cover the child. Prints the counts of inputs and runs, how the
+runs ended, and each failure.
 """
 
 import argparse
@@ -29,15 +31,15 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from analyzers import cache, child, store  # noqa: E402
 from analyzers.errors import WorkbenchError  # noqa: E402
-from benchmarks.fuzzing.formats import FIXTURES, Files, seeds, seeds_by_kind  # noqa: E402
+from benchmarks.fuzzing.formats import CONFIGURATION, FIXTURES, Files, seeds, seeds_by_kind  # noqa: E402
 from benchmarks.fuzzing.invariants import (  # noqa: E402
     Leak,
     check_configuration,
@@ -45,14 +47,19 @@ from benchmarks.fuzzing.invariants import (  # noqa: E402
     check_pages,
     check_terminal,
 )
-from benchmarks.fuzzing.mutations import mutant, mutated  # noqa: E402
+from benchmarks.fuzzing.mutations import mutant, of_ranks  # noqa: E402
+from workbench.options import Format  # noqa: E402
 
 CPU_S = 20
 MEMORY = 3 << 30
-SINGLE_FILES, PAGES, TERMINAL, COMPARED = 0.9, 0.03, 0.001, 0.02
-"""Shares of the inputs."""
+SINGLE_FILES, WHOLE_RUNS, PAGES, TERMINAL, COMPARED = 0.35, 0.1, 0.02, 0.0005, 0.02
+"""Shares of the runs."""
+RANKS, RANKS_OF_DUMPS = (2, 4, 8, 12), (8, 16, 32)
+"""How many files of one kind a run may have: more of those that are read in a millisecond."""
+DUMPS = ("collection", "error", "exit", "flight_record", "groups", "run", "stacks")
 COLLECT_EVERY = 50
-"""Inputs after which garbage is collected: Python's own schedule costs a tenth of the time."""
+"""Runs after which garbage is collected: Python's own schedule costs a tenth of the time."""
+SHOW_EVERY = 2000
 
 
 def read_here(paths: list[Path], reader: str, target: Path, max_memory: int | None) -> None:  # noqa: ARG001
@@ -126,7 +133,7 @@ def write_input(folder: Path, files: Files) -> None:
 
 
 def drive(rng: random.Random, folder: Path, files: Files) -> str:
-    """Send one input to the faces that it is for, and return what answered."""
+    """Send one run to the faces that it is for, and return what answered."""
     if "config.toml" in files:
         return check_configuration(folder / "config.toml")
     face = rng.random()
@@ -134,7 +141,8 @@ def drive(rng: random.Random, folder: Path, files: Files) -> str:
         return check_terminal(folder, rng)
     if face < TERMINAL + PAGES:
         return check_pages(folder)
-    return check_documents(folder, FIXTURES / "healthy_2ranks" if rng.random() < COMPARED else None)
+    forms = (Format.JSON, rng.choice((Format.TEXT, Format.MARKDOWN, Format.HTML)))
+    return check_documents(folder, FIXTURES / "healthy_2ranks" if rng.random() < COMPARED else None, forms)
 
 
 class Inputs:
@@ -143,51 +151,73 @@ class Inputs:
     def __init__(self, seed: int) -> None:
         self.rng, self.sets, self.by_kind = random.Random(seed), seeds(), seeds_by_kind()
 
-    def next(self) -> Files:
-        """Return the files of the next input."""
-        if self.rng.random() > SINGLE_FILES:
+    def next(self) -> tuple[int, Files]:
+        """Return the number of mutated files of the next run, and its files."""
+        shape = self.rng.random()
+        if shape < WHOLE_RUNS:
             return mutant(self.rng, self.rng.choice(self.sets))
-        [(name, body)] = self.rng.choice(self.by_kind[self.rng.choice(sorted(self.by_kind))]).items()
-        return {name: mutated(self.rng, name, body)}
+        kind = self.rng.choice(sorted(self.by_kind))
+        alone = shape < WHOLE_RUNS + SINGLE_FILES or kind == CONFIGURATION
+        ranks = RANKS_OF_DUMPS if kind in DUMPS else RANKS
+        files = of_ranks(self.rng, self.by_kind[kind], 1 if alone else self.rng.choice(ranks))
+        return len(files), files
 
 
-def attempt(inputs: Inputs, keep: Path | None) -> tuple[str, str]:
+@dataclass
+class Tally:
+    """What was tried, and what came of it."""
+
+    inputs: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
+
+    @property
+    def runs(self) -> int:
+        return self.ends.total()
+
+    def __str__(self) -> str:
+        return f"{self.inputs} inputs in {self.runs} runs, {self.seconds:.0f} s of processor time: {dict(self.ends)}"
+
+
+def attempt(source: Inputs, tally: Tally, keep: Path | None) -> None:
+    """Try the next run."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=fast_folder()) as home:
         folder, cache.cache_folder = Path(home) / "run", lambda: Path(home) / "cache"
-        files = inputs.next()
+        inputs, files = source.next()
         write_input(folder, files)
-        ended = outcome(lambda: drive(inputs.rng, folder, files))
-        if ended[0] == "failed" and keep:
-            place = keep / re.sub(r"[^\w.-]+", "-", ended[1])[:100]
-            if not place.exists():
-                shutil.copytree(folder, place)
-        return ended
+        end, place = outcome(lambda: drive(source.rng, folder, files))
+        tally.inputs += inputs
+        tally.ends[end] += 1
+        if end == "failed":
+            tally.failures[place] += 1
+            kept = keep and keep / re.sub(r"[^\w.-]+", "-", place)[:100]
+            if kept and not kept.exists():
+                shutil.copytree(folder, kept)
 
 
 def fast_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def run(seed: int, seconds: float, inputs: int, keep: Path | None = None) -> tuple[Counter[str], Counter[str]]:
-    """Try inputs until the processor time or the number is used up; how they ended, and the failures by place."""
-    source = Inputs(seed)
-    ends: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    limit = time.process_time() + seconds
+def run(seed: int, seconds: float, inputs: int, keep: Path | None = None, show: bool = False) -> Tally:
+    """Try inputs until the processor time or the number is used up."""
+    source, tally, began = Inputs(seed), Tally(), time.process_time()
     with prepared():
-        while time.process_time() < limit and sum(ends.values()) < inputs:
-            end, place = attempt(source, keep)
-            ends[end] += 1
-            failures.update([place] if place else [])
-            if sum(ends.values()) % COLLECT_EVERY == 0:
+        while (spent := time.process_time() - began) < seconds and tally.inputs < inputs:
+            attempt(source, tally, keep)
+            if tally.runs % COLLECT_EVERY == 0:
                 gc.collect()
-    return ends, failures
-
-
-def measured(*arguments: Any) -> tuple[Counter[str], Counter[str], float]:
-    """Run, and return the seconds of processor time as well."""
-    before = time.process_time()
-    return *run(*arguments), time.process_time() - before
+            if tally.runs == COLLECT_EVERY:
+                gc.freeze()  # what was imported by now stays
+            if show and tally.runs % SHOW_EVERY == 0:
+                tally.seconds = spent
+                print(f"seed {seed}: {tally}; failures: {dict(tally.failures)}", flush=True)
+    tally.seconds = time.process_time() - began
+    return tally
 
 
 def replay(folder: Path) -> str:
@@ -215,16 +245,15 @@ def main() -> None:
             print(replay(given.replay))
         return
     tasks = [
-        (given.seed + 1000 * job, given.seconds, given.inputs // given.jobs, given.keep) for job in range(given.jobs)
+        (given.seed + 1000 * job, given.seconds, given.inputs // given.jobs, given.keep, True)
+        for job in range(given.jobs)
     ]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        results = pool.starmap(measured, tasks)
-    ends, failures = (sum((result[part] for result in results), Counter()) for part in (0, 1))
-    spent = sum(result[2] for result in results)
-    print(f"{sum(ends.values())} inputs in {spent:.0f} s of processor time: {dict(ends)}")
-    for place, count in failures.most_common():
+        tally = sum(pool.starmap(run, tasks), Tally())
+    print(tally)
+    for place, count in tally.failures.most_common():
         print(f"{count:6d}  {place}")
-    sys.exit(bool(failures))
+    sys.exit(bool(tally.failures))
 
 
 if __name__ == "__main__":

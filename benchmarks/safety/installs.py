@@ -1,12 +1,13 @@
 """Install the wheel on each Python that is here, as the documentation says, and try every command that needs no GPU.
 
-    python benchmarks/safety/installs.py [--python 3.12 ...] [--newest] [--torch 2.13.0] [--sbom]
+    python benchmarks/safety/installs.py [--python 3.12 ...] [--newest] [--torch 2.13.0 [--without-cuda]] [--sbom]
 
 Pythons are looked for on the PATH and among pyenv's. Each gets an environment of its own, which is deleted afterwards,
 with the wheel and `constraints.txt` (`--newest`: without it, so with the newest versions that the requirements allow).
-With `--torch VERSION` the extra `train` is installed too, and a job of two ranks trains. `--sbom` writes the licences
-(pip-licenses) and the bill of materials (cyclonedx-bom, both from an environment of their own) of what a user gets into
-`docs/reference`. Prints a line for each Python, and what failed.
+With `--torch VERSION` the extra `train` is installed too, and a job of two ranks trains; `--without-cuda` puts
+stand-ins in place of the gigabytes of CUDA libraries (`cuda_stubs`, which needs gcc, binutils and x86-64). `--sbom`
+writes the licences (pip-licenses) and the bill of materials (cyclonedx-bom, both from an environment of their own) of
+what a user gets into `docs/reference`. Prints a line for each Python, and what failed.
 """
 
 import argparse
@@ -24,6 +25,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.safety.cuda_stubs import install_without_cuda  # noqa: E402
+
 FIXTURES = ROOT / "tests" / "fixtures"
 VERSIONS = ("3.11", "3.12", "3.13")
 TOOLS = ("pip-licenses==5.5.5", "cyclonedx-bom==7.5.0")
@@ -146,12 +151,16 @@ def try_python(python: Path, wheel: Path, settings: argparse.Namespace) -> bool:
     """Install and try everything on one Python; print how it went."""
     label = run(python, "--version").strip()
     pins = [] if settings.newest else ["--constraint", ROOT / "constraints.txt"]
-    extra = [f"torch=={settings.torch}"] if settings.torch else []
+    extra = [f"torch=={settings.torch}"] if settings.torch and not settings.without_cuda else []
     done = []
     try:
         with environment(python, *pins, f"{wheel}[train]" if extra else wheel, *extra) as place:
-            run(place / "python", "-m", "pip", "check")
-            done += smoke(place, trains=bool(extra))
+            if settings.without_cuda:
+                install_without_cuda(place, settings.torch)
+                run(place / "python", "-m", "pip", "install", "--quiet", *pins, "tensorboard")
+            else:
+                run(place / "python", "-m", "pip", "check")
+            done += smoke(place, trains=bool(settings.torch))
     except (subprocess.CalledProcessError, RuntimeError) as error:
         print(f"{label}: FAILED after {done}: {getattr(error, 'stderr', '') or error}", flush=True)
         return False
@@ -188,6 +197,7 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=VERSIONS, metavar="VERSION")
     parser.add_argument("--newest", action="store_true")
     parser.add_argument("--torch")
+    parser.add_argument("--without-cuda", action="store_true")
     parser.add_argument("--sbom", action="store_true")
     settings = parser.parse_args()
     found = {version: interpreter(version) for version in settings.python}

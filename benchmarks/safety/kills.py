@@ -233,19 +233,20 @@ def restarted(folder: Path) -> Problems:
 
 
 def kill_reader(home: Path, rng: random.Random) -> Problems:
-    """Children that read files die: each file is named with the reason, and the next answer is whole."""
+    """Children that read files die: each file that is missed is named with the reason, and the next answer is whole."""
     run = copied_run(home)
-    before = contents(run)
+    before, found, given = contents(run), discover(run), ""
     with cache_in(home / "cache"):
         with readers_killed(rng) as killed:
             try:
-                report = ask(JOINED, discover(run), Options(jobs=rng.choice((1, 4))))
+                report = ask(JOINED, found, Options(jobs=rng.choice((1, 4))))
             except WorkbenchError as error:
                 told = [error.message]
             else:
-                told = [finding.why for finding in report.findings]
+                told, given = [finding.why for finding in report.findings], render(report, Format.JSON, found)
         problems = lost(before, run)
-        if killed and not any("killed" in why for why in told):
+        # Files that are read as a set are read one by one when its reader dies: then nothing is missed.
+        if killed and not any("killed" in why for why in told) and given != answer(run):
             problems.append(f"{len(killed)} readers were killed, and nothing says so: {told}"[:300])
         return problems + answers_as_ever(run, home)
 

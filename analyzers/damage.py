@@ -1,0 +1,59 @@
+"""Files that are not what their names say: a side file that was cut short is named, and never missed in silence."""
+
+import re
+import struct
+from pathlib import Path
+
+from analyzers.files import is_whole_object, open_regular
+from analyzers.kinds import Kind, is_named_recording
+
+JSON_KINDS = (Kind.MANIFEST, Kind.MESHES, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
+"""The kinds that are one JSON object; an answer does without a damaged one, and names it."""
+HEARTBEAT = re.compile(r"heartbeat_\d{1,9}\.bin")
+BEAT = struct.Struct("<qqqq32s")
+"""Time in ns, step, process, count of beats, phase."""
+STACKS = re.compile(r"stacks_\d{1,9}\.txt")
+STACK_BYTES = 1 << 22
+FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<no Python frame>$')
+"""A frame as faulthandler or py-spy print it, or what stands in its place."""
+
+
+def damage_of(path: Path, kind: Kind | None) -> str:
+    """Return why the content of a file does not fit its name or `kind`; empty if it does, or if the name says nothing.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if HEARTBEAT.fullmatch(path.name):
+        return damage_of_heartbeat(path)
+    if kind is None and is_named_recording(path) and path.exists():
+        return "not what its name says: it is empty, or damaged"
+    if kind in JSON_KINDS and not is_whole_object(path):
+        return "no whole JSON object: it was cut short, or damaged"
+    if STACKS.fullmatch(path.name):
+        return damage_of_stacks(path)
+    return ""
+
+
+def damage_of_heartbeat(path: Path) -> str:
+    with open_regular(path) as file:
+        # One byte more than a heartbeat has, to see a file that is too long.
+        content = file.read(BEAT.size + 1)
+    if len(content) != BEAT.size:
+        return f"no heartbeat: it has not the {BEAT.size} bytes of one"
+    *numbers, phase = BEAT.unpack(content)
+    text = phase.rstrip(b"\0")
+    is_plain = text.isascii() and text.decode("latin-1").isprintable()
+    return "" if min(numbers) >= 0 and is_plain else "no heartbeat: its numbers or its phase make no sense"
+
+
+def damage_of_stacks(path: Path) -> str:
+    """Return what is wrong with a file of stacks: it has no frame, or ends in the middle of one. Empty if none."""
+    with open_regular(path) as file:
+        content = file.read(STACK_BYTES)
+    lines = content.splitlines()
+    if not any(map(FRAME.match, lines)):
+        return "no stack: it has no frame that faulthandler or py-spy would write"
+    # Of a longer file only the beginning was read: its end says nothing.
+    is_cut = len(content) < STACK_BYTES and not content.endswith(b"\n") and not FRAME.match(lines[-1])
+    return "a stack that was cut short: it ends in the middle of a line" if is_cut else ""

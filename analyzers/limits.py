@@ -1,0 +1,180 @@
+"""Limits of memory and processor time for what this process itself computes from artefacts.
+
+A file of some megabytes can say that there are 20,000 groups, or a rank and a step for each line: small to read, large
+to compare. A reader in a child has limits of its own (`child`); the answers that follow are computed here.
+"""
+
+import contextlib
+import ctypes
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from analyzers.child import LEAST_MEMORY, bytes_on_disk, memory_of_machine, unpacked_factor
+from analyzers.errors import LimitExceeded
+from analyzers.words import duration, size
+
+ANALYSIS_MEMORY = 2 << 30
+ANALYSIS_S = 40
+BYTES_PER_S = 1_000_000
+"""An analysis gets so much, and more for large files: real recordings take far less."""
+WATCH_EVERY_S = 0.5
+PAGE = resource.getpagesize()
+
+
+class OutOfTime(BaseException):
+    """The processor time is used up. It is no `Exception`, so that no handler on the way catches it."""
+
+
+@contextlib.contextmanager
+def limited(what: str, files: Iterable[Path], max_memory: int | None = None, share: float = 1.0) -> Iterator[None]:
+    """Limit the memory and processor time that the body of a `with` may use to compute something from `files`.
+
+    Without `max_memory` (bytes) it gets 2 GiB and eight times the size of the files (48 times if they are gzipped).
+    `share` is its part of the processor time that is allowed for these files; `what` names the work in the error.
+    Blocks may be nested: the time of an inner one does not count for the outer one.
+
+    Raises:
+        LimitExceeded: The body needs more.
+        MemoryError: The user's own limit of the address space (`ulimit -v`) is smaller, and the body needs more.
+    """
+    files = list(files)
+    file_bytes = sum(present_bytes(path) for path in files)
+    wanted = max_memory or ANALYSIS_MEMORY + file_bytes * unpacked_factor(files)
+    memory = min(max(wanted, LEAST_MEMORY), memory_of_machine())
+    seconds = share * (ANALYSIS_S + file_bytes / BYTES_PER_S)
+    space_left = address_space_left()
+    try:
+        with limited_memory(memory), limited_time(seconds):
+            yield
+    except MemoryError as error:
+        # Then the user's limit was reached and not ours: the caller names it.
+        if space_left < memory:
+            raise
+        why = f"{what}: the analysis needs more than {size(memory)} of memory"
+        hint = "raise --max-memory if you trust the files, or select with --rank and --step"
+        raise LimitExceeded(why, hint) from error
+    except OutOfTime as error:
+        why = f"{what}: the analysis takes more than {duration(seconds)} of processor time"
+        raise LimitExceeded(why, "select with --rank and --step, and check that these are real recordings") from error
+
+
+def present_bytes(path: Path) -> int:
+    """Return the bytes that a file occupies on the disk; 0 if it no longer exists."""
+    try:
+        return bytes_on_disk(path)
+    except OSError:
+        return 0
+
+
+LOCK = threading.Lock()
+CEILINGS: dict[object, int] = {}
+"""The bytes of data that each block which is under way may reach: the largest is the limit of the process."""
+
+
+@contextlib.contextmanager
+def limited_memory(memory: int) -> Iterator[None]:
+    """Let the data of this process grow by at most `memory` bytes in the body of a `with`.
+
+    Data are what is allocated: the columns, which are mapped from files, do not count.
+    """
+    # Other systems do not count mapped memory as data.
+    if sys.platform != "linux":
+        yield
+        return
+    block = object()
+    with LOCK:
+        CEILINGS[block] = data_bytes() + memory
+        apply_ceilings()
+    try:
+        yield
+    finally:
+        with LOCK:
+            del CEILINGS[block]
+            apply_ceilings()
+
+
+def data_bytes() -> int:
+    """Return the bytes that the system counts as data and stack of this process."""
+    return mapped_bytes(5)
+
+
+def address_space_left() -> float:
+    """Return how many more bytes this process may map; infinite without a limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return float("inf") if soft == resource.RLIM_INFINITY else soft - mapped_bytes(0)
+
+
+def mapped_bytes(field: int) -> int:
+    """Return a field of `statm` (0: all, 5: data and stack) in bytes; 0 on a system without it."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[field]) * PAGE
+    except OSError:
+        return 0
+
+
+def apply_ceilings() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = max(CEILINGS.values(), default=hard)
+    # The hard limit stays: once lowered, it could not be raised again.
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextlib.contextmanager
+def limited_time(seconds: float) -> Iterator[None]:
+    """Raise `OutOfTime` in the body of a `with` once it has used `seconds` of processor time."""
+    if threading.current_thread() is threading.main_thread():
+        with limited_time_of_process(seconds):
+            yield
+    else:
+        with limited_time_of_thread(seconds):
+            yield
+
+
+@contextlib.contextmanager
+def limited_time_of_process(seconds: float) -> Iterator[None]:
+    """Limit the body's processor time by a system timer, without a second thread.
+
+    Beside a second thread each file would be read by a new interpreter, which is slower.
+    """
+    handler = signal.signal(signal.SIGVTALRM, give_up)
+    left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        # The time of an outer block goes on from where it was.
+        signal.setitimer(signal.ITIMER_VIRTUAL, left)
+        signal.signal(signal.SIGVTALRM, handler)
+
+
+def give_up(*_: object) -> None:
+    raise OutOfTime
+
+
+@contextlib.contextmanager
+def limited_time_of_thread(seconds: float) -> Iterator[None]:
+    """Limit the body's processor time by a second thread that watches it, as signals reach the main thread only."""
+    ended = threading.Event()
+    worker = threading.get_ident()
+    clock = time.pthread_getcpuclockid(worker)
+    limit = time.clock_gettime(clock) + seconds
+
+    def watch() -> None:
+        while not ended.wait(WATCH_EVERY_S):
+            if time.clock_gettime(clock) > limit:
+                # It arrives at the next bytecode of the thread: a long call of numpy is not cut short.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker), ctypes.py_object(OutOfTime))
+                return
+
+    watcher = threading.Thread(target=watch, name="limit of processor time", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

@@ -1,0 +1,93 @@
+"""Limits of what this process itself computes: small artefacts that are cheap to read and expensive to compare."""
+
+import itertools
+import json
+import resource
+import threading
+
+import pytest
+
+from analyzers.errors import LimitExceeded
+from analyzers.limits import OutOfTime, limited, limited_time
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import JOINED, ask, room_for
+
+LITTLE = 256 << 20
+RANKS = 12_000
+
+
+def write_diagonal(folder):
+    """Write a log of half a megabyte in which each step is of another rank: its table has 144 million cells."""
+    rows = ({"step": n, "rank": n, "loss": 1.0, "step_time": 0.1} for n in range(RANKS))
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def work_without_end():
+    for _ in itertools.count():
+        pass
+
+
+def test_a_small_log_of_many_ranks_and_steps_is_refused(tmp_path):
+    write_diagonal(tmp_path)
+    run = discover(tmp_path)
+    with pytest.raises(LimitExceeded, match=r"analysis needs more than 256.0 MiB of memory") as caught:
+        ask(room_for(run), run, Options(cache=False, max_memory=LITTLE))
+    assert "--max-memory" in caught.value.hint
+
+
+def test_of_a_whole_run_the_rest_is_answered(tmp_path):
+    write_diagonal(tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "stderr.log").write_text(
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "a.py", line 1, in f\n[rank3]: ValueError: no\n'
+    )
+    report = ask(JOINED, discover(tmp_path), Options(cache=False, max_memory=LITTLE))
+    assert any("analysis needs more than" in finding.why for finding in report.findings)
+    assert "ValueError" in report.json().decode()
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["main thread", "thread"])
+def test_work_without_end_is_stopped(in_thread):
+    caught = []
+
+    def work():
+        try:
+            with limited_time(0.2):
+                work_without_end()
+        except OutOfTime as error:
+            caught.append(error)
+
+    if in_thread:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    else:
+        work()
+    assert len(caught) == 1
+
+
+def test_the_error_names_the_time(tmp_path):
+    with (
+        pytest.raises(LimitExceeded, match=r"analysis takes more than .* of processor time"),
+        limited("it", [], share=0.005),
+    ):
+        work_without_end()
+
+
+def test_what_an_inner_block_uses_does_not_count_outside():
+    with limited_time(60):
+        with pytest.raises(OutOfTime), limited_time(0.1):
+            work_without_end()
+        sum(range(1000))
+
+
+def test_limits_end_with_the_block():
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with limited("outer", []):
+        inside = resource.getrlimit(resource.RLIMIT_DATA)
+        with limited("inner", [], max_memory=LITTLE):
+            assert resource.getrlimit(resource.RLIMIT_DATA)[0] >= inside[0]
+    assert inside != before
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
