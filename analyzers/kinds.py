@@ -20,7 +20,7 @@ DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|
 
 
 class Kind(StrEnum):
-    """What kind of artefact a file is."""
+    """The kind of artefact that a file is."""
 
     SNAPSHOT = "memory_snapshot"
     TRACE = "trace"
@@ -44,6 +44,8 @@ class Kind(StrEnum):
     METRICS = "metrics"
     VALUES = "values"
     """Sums of tensors, by which runs on several meshes are compared."""
+    MESHES = "meshes"
+    """Which folders hold the runs of `workbench parity`."""
 
 
 DEBUG_PAGES = (
@@ -55,7 +57,10 @@ DEBUG_PAGES = (
 
 
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
-    """Return the kind of a file: by a name that only one writer uses, else by its content."""
+    """Return the kind of a file, by a name that only one writer uses, else by its content; None if it is of no kind.
+
+    With `alone`, as for a file that the user named, any table of numbers counts as a step log.
+    """
     head = head_of(path)
     if kind := kind_by_name(path):
         return kind
@@ -63,7 +68,10 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
 
 
 def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
-    """Return the kind of a different trainer's step log, metrics table or console output; None if it is neither."""
+    """Return the kind of another trainer's step log: a table of metrics or console output; None if it is neither.
+
+    `head` are the first bytes of the file; `alone` is explained at `kind_of`.
+    """
     text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
     if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
         named_rows = alone and name.endswith((".jsonl", ".ndjson"))
@@ -88,7 +96,7 @@ TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
 def text_kind(path: Path, head: bytes) -> Kind | None:
-    """Return whether a file is a log of text: by its name, or by what PyTorch and its launchers print."""
+    """Return `Kind.TEXT` if a file is a text log, by its name or by what PyTorch and launchers print; else None."""
     # A JSON file of another kind and a damaged pickle may have any name.
     if head.startswith((b"\x80", b'{"', b"PK")) or not head:
         return None
@@ -99,7 +107,7 @@ def text_kind(path: Path, head: bytes) -> Kind | None:
 
 
 def tail_of(path: Path) -> bytes:
-    """Return the last bytes of a file; empty where the first ones are all of it, or it is gzipped."""
+    """Return the last bytes of a file; empty if it is gzipped, or no longer than what `head_of` returns."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size <= HEAD_BYTES or path.suffix == ".gz":
@@ -112,6 +120,7 @@ NAMES = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         (r"run\.json", Kind.MANIFEST),
+        (r"parity\.json", Kind.MESHES),
         (r"error\.json", Kind.ERROR),
         (r"collection\.json", Kind.COLLECTION),
         (r"std(?:out|err)\.log", Kind.LOG),
@@ -130,7 +139,7 @@ NAMES = tuple(
 
 
 def kind_by_name(path: Path) -> Kind | None:
-    """Return the kind that a file's name alone says."""
+    """Return the kind of a file if its name alone shows it, else None."""
     if path.parent.name == "steps" and path.suffix == ".jsonl":
         return Kind.STEPS
     return next((kind for pattern, kind in NAMES if pattern.fullmatch(path.name)), None)
@@ -141,13 +150,13 @@ DUMP, DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm
 
 
 def is_named_recording(path: Path) -> bool:
-    """Return whether a file is called as PyTorch's jobs call snapshots, traces and dumps, whatever it holds."""
+    """Return whether a file has a name that PyTorch jobs give to snapshots, traces and dumps, whatever its content."""
     is_dump = DUMP.fullmatch(path.name) and DUMP_FOLDER.fullmatch(path.parent.name)
     return bool(is_dump or RECORDING.fullmatch(path.name))
 
 
 def kind_by_content(head: bytes) -> Kind | None:
-    """Return the kind of a file by its first bytes."""
+    """Return the kind of a file by its first bytes; None if they show none."""
     # Pickles of protocol 2 and later begin with this byte.
     if head.startswith(b"\x80"):
         return pickled_kind(head)
@@ -162,7 +171,7 @@ def kind_by_content(head: bytes) -> Kind | None:
 
 
 def json_kind(text: bytes) -> Kind | None:
-    """Return the kind of a JSON text by the keys near its beginning."""
+    """Return the kind of a JSON text by the keys near its beginning; None if they show none."""
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:
@@ -175,9 +184,9 @@ def json_kind(text: bytes) -> Kind | None:
 
 
 def pickled_kind(head: bytes) -> Kind | None:
-    """Return the kind of a pickle or JSON file, snapshot or Flight Recorder dump, by its first known key.
+    """Return the kind of a pickle or JSON file by the first known key in it: memory snapshot or Flight Recorder dump.
 
-    None: neither.
+    None if it has no such key.
     """
     flight = FLIGHT_KEYS.search(head)
     if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
@@ -186,7 +195,7 @@ def pickled_kind(head: bytes) -> Kind | None:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, inflated if gzipped; empty when the gzip is damaged."""
+    """Return the first bytes of a file, decompressed if gzipped; empty where the gzip is damaged."""
     with open_regular(path) as file:
         head = file.read(HEAD_BYTES)
     if not head.startswith(b"\x1f\x8b"):

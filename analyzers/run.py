@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from analyzers.damage import damage_of
 from analyzers.errors import InputError, WorkbenchError
-from analyzers.files import is_whole_object, rank_in, read_json
+from analyzers.files import rank_in, read_json
 from analyzers.kinds import DEBUG_SERVER, Kind, head_of, is_named_recording, kind_by_name, kind_of
 from analyzers.report import Evidence, Finding, Input, Report, Severity
 
@@ -51,15 +52,13 @@ SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "no
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.METRICS)
 """The kinds that answer a question on their own; the others add to them."""
-SIDE_KINDS = (Kind.MANIFEST, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
-"""The kinds that are one JSON object; an answer does without a damaged one, and names it."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
 """The kinds that record steps, the most detailed first."""
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file of a known kind. `exit`: it was written because the job died; `step` is then the last finished one."""
+    """A file of a known kind. `exit`: it was written because the job died; `step` is then the last finished step."""
 
     path: Path
     kind: Kind
@@ -69,12 +68,12 @@ class Artefact:
     bytes: int = 0
 
     def as_input(self) -> Input:
-        """Return the file as a report names it."""
+        """Return the file as an input of a report."""
         return Input(str(self.path), str(self.kind), self.rank, self.step, self.bytes)
 
 
 class Unreadable(NamedTuple):
-    """A file or folder that could not be looked at, and why."""
+    """A file or folder that could not be read or listed, and why."""
 
     path: Path
     reason: str
@@ -82,7 +81,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """The artefacts below `root`, which is a folder or a single file, and what there could not be looked at."""
+    """The artefacts below `root`, which is a folder or a single file, and the files there that could not be read."""
 
     root: Path
     artefacts: tuple[Artefact, ...]
@@ -119,7 +118,7 @@ def discover(path: Path) -> Run:
     for file in files_below(path, unreadable):
         try:
             artefact = identify(file, alone=file == path)
-            if damage := damage_of(file, artefact):
+            if damage := damage_of(file, artefact.kind if artefact else None):
                 unreadable.append(Unreadable(file, damage))
         except OSError as error:
             unreadable.append(Unreadable(file, error.strerror or str(error)))
@@ -134,21 +133,8 @@ def discover(path: Path) -> Run:
     return Run(path, tuple(artefacts), tuple(unreadable))
 
 
-def damage_of(path: Path, artefact: Artefact | None) -> str:
-    """Return why a file is not what its name says; empty where it is, or where its name says nothing.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    if artefact is None and is_named_recording(path) and path.exists():
-        return "not what its name says: it is empty, or damaged"
-    if artefact and artefact.kind in SIDE_KINDS and not is_whole_object(path):
-        return "no whole JSON object: it was cut short, or damaged"
-    return ""
-
-
 def as_run(source: Run | str | os.PathLike[str]) -> Run:
-    """Return a run as it is, and the run at a path.
+    """Return the run at a path; a `Run` is returned as it is.
 
     Raises:
         InputError: As `discover` does.
@@ -157,7 +143,7 @@ def as_run(source: Run | str | os.PathLike[str]) -> Run:
 
 
 def hint_for(path: Path) -> str:
-    """Return what to give instead of files of no known kind."""
+    """Return the hint for a path without files of a known kind: what to give instead."""
     texts = (
         file for file in files_below(path, []) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt"))
     )
@@ -169,7 +155,7 @@ def hint_for(path: Path) -> str:
 def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
     """Yield every file at or below `root`, without hidden files, checkpoints and links to folders.
 
-    Folders that cannot be listed, or that stand in the place of a file, go to `unreadable`.
+    Folders that cannot be listed, or that have the name of a file, are appended to `unreadable`.
 
     Raises:
         InputError: There are more than FILES_AT_MOST.
@@ -196,9 +182,9 @@ def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
 
 
 def identify(path: Path, *, alone: bool = False) -> Artefact | None:
-    """Return what a file is; None for an unknown kind, or where a running job has just removed it.
+    """Return the artefact that a file is; None for an unknown kind, or where a running job has just removed it.
 
-    A file that the user named `alone` may be a table of any numbers.
+    With `alone`, as for a file that the user named, any table of numbers counts as a step log.
 
     Raises:
         OSError: It cannot be read, or is no regular file.
@@ -218,7 +204,7 @@ SIDE_FILE = re.compile(r"(?:stacks|groups|exit|p2p|crash|children)_(\d+)\.")
 
 
 def rank_of(path: Path) -> int | None:
-    """Return the rank in a file's name, else in its folder's.
+    """Return the rank in a file's name, else in its folder's name; None if neither has one.
 
     Raises:
         OSError: The number is beyond what a job can have.
@@ -239,7 +225,10 @@ def rank_of(path: Path) -> int | None:
 
 
 def step_of(path: Path) -> tuple[int | None, bool]:
-    """Return the step, and whether the job died in the next one: by the nearest folder that has it, else the name."""
+    """Return the step of a file, and whether the job died in the step after it.
+
+    Both are from the nearest folder that names a step, else from the file's name; (None, False) without one.
+    """
     # The nearest folder counts: a run may itself lie in a folder called step_5.
     for part in (*reversed(path.parts[-4:-1]), path.name):
         if match := STEP.search(part):
@@ -248,7 +237,7 @@ def step_of(path: Path) -> tuple[int | None, bool]:
 
 
 def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the artefacts of the last step; those written on an exit count as last."""
+    """Return the artefacts of the last step; those written when the job died count as last."""
     if not artefacts:
         return []
     # A job that ran out of memory in step 7 leaves an exit folder named after step 6.
@@ -257,7 +246,7 @@ def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) -> list[Artefact]:
-    """Return the artefacts of a rank and a step; None takes all.
+    """Return the artefacts of a rank and a step; None selects all.
 
     Raises:
         InputError: There is none.
@@ -269,7 +258,7 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, room: str, error: WorkbenchError) -> Finding:
-    """Return the finding of a room on one damaged file: it must not hide what the others show."""
+    """Return the finding that one file is damaged, for the analyzer that `room` names; the other files still count."""
     return Finding(
         id=f"{room}.unreadable",
         severity=Severity.WARNING,
@@ -288,7 +277,10 @@ NAMED_AT_MOST = 10
 
 
 def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
-    """Return a report that names the files which could not even be looked at: they may hold what is missing."""
+    """Return a report with a finding on the files that could not be read, as they may contain what is missing.
+
+    The report is returned as it is where all files could be read.
+    """
     if not source.unreadable:
         return report
     texts = [f"{path}: {reason}" for path, reason in source.unreadable]

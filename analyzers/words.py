@@ -19,7 +19,7 @@ TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
 def size(count: float | None) -> str:
-    """Return bytes in the binary unit that leaves at most four digits before the point: `3.0 GiB`, `512 B`."""
+    """Return a number of bytes in the binary unit with at most four digits before the point: `3.0 GiB`, `512 B`."""
     if count is None:
         return UNKNOWN
     power = 0
@@ -30,12 +30,12 @@ def size(count: float | None) -> str:
 
 
 def size_change(count: float) -> str:
-    """Return a difference of bytes with its sign: `+2.5 MiB`."""
+    """Return a difference in bytes with its sign: `+2.5 MiB`."""
     return f"{'-' if count < 0 else '+'}{size(abs(count))}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds in the unit that fits, with three digits: `870 ns`, `12.3 ms`, `95.0 s`, `12.6 min`, `3.4 h`."""
+    """Return a time in the unit that fits, with three digits: `870 ns`, `12.3 ms`, `95.0 s`, `12.6 min`, `3.4 h`."""
     if seconds is None:
         return UNKNOWN
     length = abs(seconds)
@@ -50,17 +50,17 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_ns(nanoseconds: float | None) -> str:
-    """Return whole nanoseconds as `duration` does."""
+    """Return a time in nanoseconds as text, as `duration` does."""
     return UNKNOWN if nanoseconds is None else duration(nanoseconds / 1e9)
 
 
 def duration_change_ns(nanoseconds: float) -> str:
-    """Return a difference of times with its sign: `+2.50 ms`."""
+    """Return a difference of times, given in nanoseconds, with its sign: `+2.50 ms`."""
     return f"{'-' if nanoseconds < 0 else '+'}{duration_ns(abs(nanoseconds))}"
 
 
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
-    """Return the labels of ticks on a time axis, all in the unit of the axis' length: `571.0 ms`, `571.5 ms`.
+    """Return the labels of ticks on a time axis, all in the unit that fits its length: `571.0 ms`, `571.5 ms`.
 
     They have the decimals that ticks `distance_ns` apart need: three digits would make 571.5 and 572.0 read alike.
     """
@@ -70,7 +70,7 @@ def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: flo
 
 
 def waiting_time(seconds: float | None) -> str:
-    """Return a time to wait, rounded to what matters to a reader: `26 s`, `12 min`, `3.4 h`."""
+    """Return a time that somebody waits, rounded to what matters: `26 s`, `12 min`, `3.4 h`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 2 * MINUTE_S:
@@ -87,7 +87,7 @@ def figures(value: float) -> str:
 
 
 def percent(part: float | None) -> str:
-    """Return a part of 1 in per cent: whole, with a decimal only below 10 and from 99 to 100, where it matters.
+    """Return a fraction as a percentage, whole except below 10 and from 99 to 100, where the decimal matters.
 
     `0.4215` is `42 %`, `0.032` is `3.2 %`, `0.9994` is `99.9 %` (never 100 % of less than all), `0.00001` is `< 0.1 %`.
     """
@@ -104,14 +104,17 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference: `1.6 %` from a thousandth on, else its power of ten: `8e-08`; `0` for none."""
+    """Return a relative difference as a percentage from a thousandth on (`1.6 %`), else as a power of ten (`8e-08`).
+
+    `0` for none.
+    """
     if not difference:
         return "0"
     return percent(difference) if 1e-3 <= difference < float("inf") else f"{difference:.0e}"
 
 
 def share(part: float, whole: float) -> str:
-    """Return a part of a whole in per cent, as `percent` does; a whole of nothing has no parts: `0 %`."""
+    """Return `part` as a percentage of `whole`, as `percent` does; `0 %` of a whole of 0."""
     return percent(part / whole if whole else 0.0)
 
 
@@ -123,14 +126,14 @@ def signed_percent(change: float) -> str:
 
 
 def percent_change(before: float, after: float) -> str:
-    """Return by how much a number grew or shrank, with its sign: `+140 %`; `unknown` where it was 0."""
+    """Return the relative change from `before` to `after` with its sign: `+140 %`; `unknown` where `before` is 0."""
     if not before:
         return UNKNOWN
     return signed_percent(after / before - 1)
 
 
 def flops(count: float | None, per: str = "") -> str:
-    """Return floating-point operations: `989 TFLOP`; with `per="/s"` a rate."""
+    """Return a number of floating-point operations as `989 TFLOP`; with `per="/s"` as a rate."""
     if count is None:
         return UNKNOWN
     for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -140,7 +143,7 @@ def flops(count: float | None, per: str = "") -> str:
 
 
 def bandwidth(bytes_per_s: float | None) -> str:
-    """Return bytes a second in decimal units, as data sheets and nccl-tests have them: `12.3 GB/s`, `164 kB/s`."""
+    """Return a rate in bytes per second in decimal units, as in data sheets and nccl-tests: `12.3 GB/s`, `164 kB/s`."""
     if bytes_per_s is None:
         return UNKNOWN
     for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -150,7 +153,7 @@ def bandwidth(bytes_per_s: float | None) -> str:
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:
-    """Return ranks with neighbours joined: `0-2, 5, 7-8` for {0, 1, 2, 5, 7, 8}."""
+    """Return ranks as text with consecutive ones joined: `0-2, 5, 7-8` for {0, 1, 2, 5, 7, 8}."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and rank == spans[-1][1] + 1:
@@ -161,12 +164,12 @@ def rank_ranges(ranks: Iterable[int]) -> str:
 
 
 def rank_names(ranks: Sequence[int]) -> str:
-    """Return `rank 3` or `ranks 0-2, 5`."""
+    """Return ranks as a noun for a sentence: `rank 3` or `ranks 0-2, 5`."""
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
 def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
-    """Return the form of a verb that agrees with so many ranks: `agree([3], "waits", "wait")` is `waits`."""
+    """Return the form of a verb that agrees with the number of ranks: `agree([3], "waits", "wait")` is `waits`."""
     return singular if len(set(ranks)) == 1 else plural
 
 
@@ -179,33 +182,38 @@ def quantity(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def times(count: int) -> str:
+    """Return how often something happened: `once`, `3 times`."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def capitalised(text: str) -> str:
-    """Return a sentence with a capital first letter: `Rank 3 is late`; `torch.compile ...`, a name, stays as it is."""
+    """Return a sentence with a capital first letter: `Rank 3 is late`. A name such as `torch.compile` stays."""
     return text[:1].upper() + text[1:] if PLAIN_WORD.match(text) else text
 
 
 def uncapitalised(text: str) -> str:
-    """Return a sentence as it stands after a colon or semicolon: `rank 3 is late`; `NCCL ...` stays as it is."""
+    """Return a sentence with a small first letter, to follow a colon or semicolon. A name such as `NCCL` stays."""
     return text[:1].lower() + text[1:] if CAPITAL_WORD.match(text) and not text.startswith(PROPER_NAMES) else text
 
 
 def full_sentence(text: str) -> str:
-    """Return a text with a capital first letter and a full stop."""
+    """Return a text with a capital first letter and a full stop, where it has none."""
     return f"{capitalised(text)}." if text and text[-1] not in ".!?:…" else capitalised(text)
 
 
 def joined_sentences(sentences: Sequence[str]) -> str:
-    """Return sentences as one, with semicolons: `Rank 3 is late; memory grows`."""
+    """Return several sentences as one, joined by semicolons: `Rank 3 is late; memory grows`."""
     return "; ".join([*sentences[:1], *map(uncapitalised, sentences[1:])])
 
 
 def source_line(filename: str, line: int) -> str:
-    """Return `data/text.py:41`: the file with its folder, and the line; native code may have none (0)."""
+    """Return a source line as `data/text.py:41`: the file with its folder, and the line if it is not 0."""
     return "/".join(PurePath(filename).parts[-2:]) + (f":{line}" if line else "")
 
 
 def exit_reason(exit_code: int) -> str:
-    """Return `killed by signal 9` for -9 and `exit code 1` for 1."""
+    """Return how a process ended from its exit code: `killed by signal 9` for -9, `exit code 1` for 1."""
     return f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
@@ -217,6 +225,6 @@ DTYPES = {
 
 
 def dtype_name(recorded: str) -> str:
-    """Return the type of a tensor as PyTorch names it in Python: `bfloat16` for the `c10::BFloat16` of a recording."""
+    """Return a tensor type as PyTorch names it in Python: `bfloat16` for the `c10::BFloat16` of a recording."""
     name = recorded.removeprefix("c10::").lower()
     return DTYPES.get(name, name)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from analyzers import hangs, logs, memory, steps, store, traces
 from analyzers.errors import NothingRecorded, WorkbenchError
 from analyzers.hangs import HangData
+from analyzers.limits import limited
 from analyzers.logs import EventKind, LogsData
 from analyzers.memory import MemoryData
 from analyzers.report import Finding, Report
@@ -24,9 +25,9 @@ MOST_SNAPSHOTS = 32
 
 @dataclass
 class RoomReports:
-    """The report of each room; None where it has nothing to read or could not read it, which `problems` tell.
+    """The report of each analyzer; None where it had nothing to read, or could not read it (see `problems`).
 
-    `unreadable` are the findings on rooms none of whose files could be read.
+    `unreadable` are the findings on analyzers none of whose files could be read.
     """
 
     memory: Report[MemoryData] | None = None
@@ -39,7 +40,7 @@ class RoomReports:
     unreadable: list[Finding] = field(default_factory=list)
 
     def by_name(self) -> dict[str, RoomReport]:
-        """Return the reports by the room's name, which the ids of its findings begin with."""
+        """Return the existing reports by the analyzer's name, which the ids of its findings begin with."""
         reports: Mapping[str, RoomReport | None] = {
             "memory": self.memory,
             "hang": self.hang,
@@ -51,17 +52,17 @@ class RoomReports:
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether all ranks marked a clean end, and their launcher says nothing else: then nothing printed is fatal."""
+        """Whether all ranks marked a clean end and no launcher reported a failure, so that nothing printed is fatal."""
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 
     def reports(self) -> list[RoomReport]:
-        """Return the reports that there are."""
+        """Return the reports that are not None."""
         return list(self.by_name().values())
 
 
 def ask_rooms(run: Run, options: store.Options) -> RoomReports:
-    """Return what each room says about its own artefacts."""
+    """Return the reports of all analyzers on their own artefacts of a run."""
     rooms = RoomReports()
     if snapshots := snapshots_to_read(run):
         rooms.memory = attempt(rooms, snapshots, "memory", lambda: memory.analyze(snapshots, options))
@@ -76,7 +77,7 @@ def ask_rooms(run: Run, options: store.Options) -> RoomReports:
 
 
 def ask_about_steps(rooms: RoomReports, run: Run, options: store.Options) -> None:
-    """Ask about the steps, where a log says that there were some."""
+    """Set the report on steps, if a log may have some, and whether step logs were empty."""
     timed = run.of(*TIMED)
     if any(log.kind is not Kind.LOG for log in timed):
         rooms.steps = attempt(rooms, timed, "steps", lambda: steps.analyze(timed, options))
@@ -88,7 +89,7 @@ def ask_about_steps(rooms: RoomReports, run: Run, options: store.Options) -> Non
 
 
 def snapshots_to_read(run: Run) -> list[Artefact]:
-    """Return all memory snapshots, or of too many those of the last step."""
+    """Return all memory snapshots, or only those of the last step if there are more than `MOST_SNAPSHOTS`."""
     snapshots = run.of(Kind.SNAPSHOT)
     return snapshots if len(snapshots) <= MOST_SNAPSHOTS else newest_step(snapshots)
 
@@ -100,7 +101,7 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 
 
 def is_foreign_end(run: Run) -> bool:
-    """Return whether the run of a trainer that is not ours marked a clean end on all ranks.
+    """Return whether all ranks of a run by a different trainer than ours marked a clean end.
 
     Such a trainer writes no run.json; where our launcher started it, that file holds its command.
     """
@@ -112,9 +113,11 @@ def is_foreign_end(run: Run) -> bool:
 def attempt(
     rooms: RoomReports, files: Sequence[Artefact], name: str, question: Callable[[], Report[Data]]
 ) -> Report[Data] | None:
-    """Return a room's report on its files; an error is recorded, so that the other rooms still count."""
+    """Return the report of one analyzer on its files; None after an error, which is added to `rooms`."""
     try:
-        return question()
+        # Half of the time: what one room wastes is left to the others.
+        with limited(str(files[0].path) if files else name, [file.path for file in files], share=0.5):
+            return question()
     except WorkbenchError as error:
         rooms.problems.append(error.message)
         if files and not isinstance(error, NothingRecorded):

@@ -12,7 +12,7 @@ from analyzers.words import agree, capitalised, exit_reason, joined_sentences, q
 
 
 class Outcome(StrEnum):
-    """How a run with nothing to blame went."""
+    """How a run ended in which nothing is to blame."""
 
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -40,7 +40,7 @@ NO_STEP_LOG = "a step log, which would show the steps"
 
 
 def link_of(event: Event) -> Link:
-    """Return an event with its sentence, as the document holds it."""
+    """Return an event with its sentence, as a link of the chain in the JSON document."""
     return Link(
         text=capitalised(text_of(event)), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings
     )
@@ -56,17 +56,27 @@ def text_of(event: Event) -> str:
 
 
 def launcher_text(launcher: Mapping[str, object]) -> str:
-    """Return `launcher lost: process 71 on n1 was killed, and its guard ended 4 processes of the job`."""
+    """Return the sentence on a launcher that was killed.
+
+    For example `launcher lost: process 71 on n1 was killed, and its guard ended 4 processes of the job`.
+    """
     pid, host, ended = (launcher.get(name) for name in ("pid", "host", "ended_processes"))
     rest = f", and its guard ended {quantity(ended, 'process')} of the job" if isinstance(ended, int) else ""
     return f"launcher lost: process {pid} on {host} was killed{rest}"
 
 
 def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
-    """Return `ranks 0-2 wait in all_reduce #412 of dp for it`, or without the operation."""
+    """Return which ranks wait in what: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
+
+    Without `with_operation` the operation is left out.
+    """
     victims, operation = waiting.culprit.victims, waiting.operation
     verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
-    where = f" in {operation.operation} #{operation.seq} of {waiting.group}" if operation and with_operation else ""
+    where = (
+        f" in {operation.operation} #{operation.seq} of process group {waiting.group}"
+        if operation and with_operation
+        else ""
+    )
     return f"{rank_names(victims)} {verb}{where} for {whom}"
 
 
@@ -86,7 +96,7 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
 
 
 def crash_text(crash: Crash) -> str:
-    """Return `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
+    """Return an exception as `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
     name = rank_names(crash.ranks) if crash.ranks else "a rank"
     did = "gave up waiting for a different rank:" if crash.is_symptom else "failed with"
     where = f" in {crash.line.name} ({source_line(crash.line.filename, crash.line.line)})" if crash.line else ""
@@ -115,7 +125,7 @@ def crash_finding(crash: Crash) -> Finding:
 
 
 def verdict_sentence(chain: Sequence[Event]) -> str:
-    """Return the root cause, followed by who waits for it."""
+    """Return the sentence of the root cause, followed by which ranks wait for it."""
     root = chain[0]
     victims = next((event.waiting for event in chain[1:3] if event.kind == IncidentClass.WAITING), None)
     if victims is None:
@@ -124,7 +134,7 @@ def verdict_sentence(chain: Sequence[Event]) -> str:
 
 
 def names_operation(root: Event, waiting: Waiting) -> bool:
-    """Return whether the root's sentence names the operation that its victims wait in."""
+    """Return whether the sentence of the root cause already names the operation that its victims wait in."""
     culprit, operation = root.culprit, waiting.operation
     # These titles name the culprit's line or memory, not the operation.
     if culprit is None or operation is None or culprit.out_of_memory or culprit.kind is HangClass.SLOW:
@@ -133,7 +143,10 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
 
 
 def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sentence: str = "") -> str:
-    """Return how a run with nothing to blame went, then a room's own sentence or the exit codes of a failed run."""
+    """Return how a run with nothing to blame ended, then `room_sentence` or the exit codes of a failed run.
+
+    `room_sentence` is the verdict of one analyzer, such as that on memory; empty without one.
+    """
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:
         listed = ", ".join(f"rank {rank}: {code}" for rank, code in codes.items())

@@ -36,9 +36,9 @@ FILLED_SIZES = ("memory_bytes", "reserved_bytes")
 
 @dataclass(frozen=True)
 class Chunk:
-    """Logs that one child has read: the columns of a `log_lines.Table`, and the rank of each file.
+    """Step logs that one child process has read: the columns of a `log_lines.Table`, and the rank of each file.
 
-    `before` is the number of the first session.
+    `before` is the number of the first session (process start) of its first file.
     """
 
     columns: dict[str, Column]
@@ -48,17 +48,23 @@ class Chunk:
 
     @property
     def files(self) -> Column:
-        """The index of each row's file."""
+        """The index of the file that each row was read from."""
         return self.columns["file"]
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Names of the columns in the whole table -> here: phases have numbers here that differ between children."""
+        """Names of the columns as {name in the combined table: name in `columns`}.
+
+        In `columns` phases have numbers, which differ between chunks; in the combined table they have names.
+        """
         named = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(self.meta[key])}
         return {named.get(name, name): name for name in self.columns if name not in ("file", "attempt")}
 
     def column(self, name: str) -> Column:
-        """Return a column by its name in the whole table; a phase that these logs lack took no time."""
+        """Return a column by its name in the combined table.
+
+        Filled with the value for "absent" if these logs lack it.
+        """
         if name in DERIVED:
             return DERIVED[name](self)
         if name in self.names:
@@ -68,18 +74,18 @@ class Chunk:
         return np.full(len(self.files), -1 if name.startswith("seq.") else 0, dtype=np.int32)
 
     def rank(self) -> Column:
-        """Return the rank of each row: as logged, else that of its file."""
+        """Return the rank of each row: the logged one, else that of its file."""
         logged = self.columns["rank"]
         of_file = np.asarray(self.ranks, dtype=np.int32)
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
 
     def session(self) -> Column:
-        """Return the number of the process start that each row belongs to, unique over all files."""
+        """Return the number of the process start that each row belongs to, which is unique over all files."""
         sessions: Column = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
         return narrowed(sessions)
 
     def tagged(self, *names: str) -> Mask:
-        """Return which steps have one of these tags."""
+        """Return a mask of the steps that have at least one of these tags, such as `compile`."""
         bits = {tag: 1 << i for i, tag in enumerate(self.meta["tags"])}
         has_tag: Mask = (self.columns["tags"] & sum(bits.get(tag, 0) for tag in names)) != 0
         return has_tag
@@ -96,7 +102,7 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
 
 
 class Source:
-    """The content of the files of one kind."""
+    """The steps and headers of all files of one kind, such as structured logs or console logs."""
 
     def __init__(self, wanted: ColumnMap = ()) -> None:
         self.wanted = wanted
@@ -112,11 +118,11 @@ class Source:
 
     @property
     def empty(self) -> bool:
-        """Whether the files have no step."""
+        """Whether the files contain no step."""
         return not any(len(chunk.files) for chunk in self.chunks)
 
     def add(self, logs: Sequence[run.Artefact], columns: store.Columns) -> None:
-        """Add a chunk of logs that a child has read."""
+        """Add logs that a child process has read into `columns`."""
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
         before = len(self.read) * STARTS_AT_MOST
@@ -137,7 +143,7 @@ class Source:
                 self.others.append(other_log(log, rank, columns, file, number, self.wanted))
 
     def fail(self, log: run.Artefact, error: WorkbenchError) -> None:
-        """Keep what is known of a log that cannot be read."""
+        """Record that a log cannot be read, and why."""
         self.unreadable.append((log, error))
         self.problems.append(error.message)
 
@@ -155,12 +161,12 @@ class Source:
         self.others = []
 
     def whole(self) -> pd.DataFrame:
-        """Return all rows; the chunks are used up."""
+        """Return the rows of all chunks as one table; the chunks' columns are deleted meanwhile."""
         return combined(self.chunks)
 
 
 def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
-    """Return the rows of all chunks as one table.
+    """Return the rows of all chunks as one table; the chunks' columns are deleted meanwhile.
 
     One column is joined after the other, so that no more than one is in memory twice.
     """
@@ -175,12 +181,15 @@ def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
 
 
 def joined(parts: list[Column]) -> Column:
-    """Return the parts of a column in one piece; a single part is not copied."""
+    """Return the parts of a column as one array; a single part is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with some lines of a file, by its entry in `meta.files`."""
+    """Return the sentence on damaged lines of a log as a list, empty if there are none.
+
+    `file` is its entry in `meta.files`.
+    """
     return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
 
@@ -188,8 +197,8 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     """Return the steps in these logs.
 
     Raises:
-        NothingRecorded: None of them holds a step.
-        InputError: None of them can be read.
+        NothingRecorded: No log contains a step.
+        InputError: No log can be read.
     """
     sources: list[Source] = []
     problems: list[str] = []
@@ -218,12 +227,12 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
 
 
 def is_complete(sources: Sequence[Source]) -> bool:
-    """Return whether the sources so far have times and losses; those that follow are coarser."""
+    """Return whether a source so far records losses, so that the coarser kinds after it need not be read."""
     return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
 
 def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
-    """Return the content of logs of one kind."""
+    """Return the content of logs that are all of one kind."""
     source = Source(options.columns)
     for chunk in split_evenly(logs, options.jobs):
         for numbers, columns in store.load_set([log.path for log in chunk], READER, options):
@@ -236,14 +245,17 @@ def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
 
 
 def split_evenly(logs: Sequence[run.Artefact], jobs: int) -> list[Sequence[run.Artefact]]:
-    """Return the logs in equally many parts for each of at most `jobs` children."""
+    """Return the logs in consecutive parts, one for each of at most `jobs` child processes."""
     count = max(1, min(jobs, sum(log.bytes for log in logs) // SHARED_BYTES, len(logs)))
     bounds = [len(logs) * i // count for i in range(count + 1)]
     return [logs[a:b] for a, b in pairwise(bounds)]
 
 
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the rank of each file: by its header, else by its name or folder."""
+    """Return the rank of each log: the one in its header, else the one in its name or folder.
+
+    `files` are the entries of the logs in `meta.files`.
+    """
     headers = (next((h.get("rank") for h in file["headers"]), None) for file in files)
     return [rank if is_rank(rank) else named_rank(log) for rank, log in zip(headers, logs, strict=True)]
 
@@ -257,19 +269,22 @@ def named_rank(log: run.Artefact) -> int:
 
 
 def is_rank(value: object) -> TypeGuard[int]:
-    """Return whether a value can be a rank; a hostile header may have any number."""
+    """Return whether a value can be a rank, as a damaged header may have any number."""
     return isinstance(value, int) and 0 <= value < RANKS_AT_MOST
 
 
 def named_tags(bits: Column, names: Sequence[str]) -> Column:
-    """Return each row's tags, joined by commas; there are few different sets of them."""
+    """Return the tags of each row as a text, joined by commas; bit i of `bits` stands for `names[i]`."""
     sets, codes = np.unique(bits, return_inverse=True)
     texts = [",".join(tag for i, tag in enumerate(names) if int(value) >> i & 1) for value in sets]
     return np.array(texts, dtype=object)[codes]
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy of a table in which missing losses, gradient norms and memory are taken from a second source."""
+    """Return a copy of `frame` whose missing losses, gradient norms and memory are taken from the table `other`.
+
+    Rows are matched by rank and step.
+    """
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
     # -1 where the other source has no such step.
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))
@@ -287,7 +302,10 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def steps_of(
     source: Source, frame: pd.DataFrame, inputs: list[Input], problems: list[str], mapped: Sequence[MappedLog] = ()
 ) -> Steps:
-    """Return the rows in order; where a later attempt did a step again, its row counts."""
+    """Return the steps of a source as a table in order of rank and step; of a step that was redone the last row counts.
+
+    `frame` holds all of its rows, `mapped` says how logs of other trainers were read.
+    """
     kept, redone = in_order(frame)
     plain = {name: kept[name] for name in map(str, kept) if "." not in name}
     sizes = [h["world_size"] for h in source.headers if isinstance(h.get("world_size"), int)]
@@ -310,9 +328,9 @@ def steps_of(
 
 
 def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows by rank and step, and those that a later attempt did again.
+    """Return the rows in order of rank and step, and separately the rows of steps that a later attempt redid.
 
-    Rows that are in order, as most logs are, are not copied.
+    Rows that are in order already, as in most logs, are not copied.
     """
     rank, step = frame["rank"].to_numpy(), frame["step"].to_numpy()
     if ((rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (step[1:] > step[:-1]))).all():
@@ -323,11 +341,11 @@ def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
-    """Return ns as seconds; NaN where they are not recorded (-1)."""
+    """Return durations in ns as seconds; NaN where they are not recorded (-1)."""
     return (ns / 1e9).where(ns >= 0)
 
 
 def part(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """Take the columns with a prefix out of the frame and return them without it."""
-    data = {name.removeprefix(prefix): frame.pop(name) for name in map(str, list(frame)) if name.startswith(prefix)}
+    """Return the columns whose names begin with `prefix`, without it in their names."""
+    data = {name.removeprefix(prefix): frame[name] for name in map(str, frame) if name.startswith(prefix)}
     return pd.DataFrame(data, index=frame.index, copy=False)

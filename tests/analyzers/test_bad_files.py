@@ -113,6 +113,34 @@ def test_what_is_not_what_its_name_says_is_a_finding(tmp_path, monkeypatch, kind
     assert report.verdict.kind in ("oom", "dead")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("steps/heartbeat_1.bin", lambda body: body[:20]),
+        ("steps/heartbeat_1.bin", lambda _: b""),
+        ("steps/heartbeat_1.bin", lambda body: body + b"more"),
+        ("steps/heartbeat_1.bin", lambda _: b"\xfe" * 64),
+        ("dumps/stacks_1.txt", lambda _: b""),
+        ("dumps/stacks_1.txt", lambda body: body[: body.index(b", line")]),
+        ("dumps/stacks_1.txt", lambda _: b"\0" * 4096),
+        ("dumps/stacks_1.txt", lambda _: b"Killed\n"),
+    ],
+)
+def test_a_damaged_heartbeat_or_stack_is_a_finding(folder, name, content):
+    path = folder / name
+    path.write_bytes(content(path.read_bytes()))
+    report = answer(folder)
+    [finding] = [finding for finding in report.findings if finding.id == "run.unreadable"]
+    assert [evidence.source for evidence in finding.evidence] == [str(path)]
+    assert any(str(path) in missing for missing in report.verdict.missing)
+    assert report.data is not None
+
+
+def test_whole_heartbeats_and_stacks_are_no_finding():
+    for run in ("stuck_2ranks", "stuck_gil_2ranks", "stuck_sleep_2ranks", "oom_2ranks", "torchtitan_2ranks"):
+        assert not discover(STUCK.with_name(run)).unreadable
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_named(folder):
     (folder / "run.json").chmod(0)

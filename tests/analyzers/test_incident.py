@@ -104,7 +104,7 @@ def test_out_of_memory_explains_the_wait_of_the_others(tmp_path):
     report = incident.analyze(run.discover(manifest(logged(tmp_path), status="failed", exit_codes={"0": -15, "1": 1})))
     assert (report.verdict.kind, report.verdict.ranks) == ("oom", [1])
     assert report.verdict.sentence.startswith("Rank 1 ran out of memory at step 6")
-    assert "rank 0 waits in all_gather #16 of default_pg for it" in report.verdict.sentence
+    assert "rank 0 waits in all_gather #16 of process group default_pg for it" in report.verdict.sentence
     assert [link.kind for link in report.data.chain] == ["oom", "waiting"]
 
 

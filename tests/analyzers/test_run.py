@@ -50,6 +50,7 @@ LAYOUTS = [
     ("slurm-1.out", b"[rank0]:[titan] 2026-01-01 10:00:00,000 - root", Kind.LOG, None, None, False),
     ("job.txt", b"hello\n\x1b[31mstep:  1  \x1b[32mloss:  8.2", Kind.LOG, None, None, False),
     ("run.json", b"{}", Kind.MANIFEST, None, None, False),
+    ("parity.json", b"{}", Kind.MESHES, None, None, False),
 ]
 
 

@@ -141,7 +141,7 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
 
 def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path, monkeypatch):
     monkeypatch.setattr(child, "run_forked", child.run_in_new_interpreter)  # its limit is beyond what it inherits
-    paths = [tmp_path / f"rank_{number}" for number in range(4)]
+    paths = [tmp_path / f"rank_{number}" for number in range(store.FEW_FILES + 1)]
     for path in paths:
         path.write_bytes(dump.read_bytes())
     name = reader(
@@ -155,7 +155,7 @@ def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dum
     limits = [
         one["limit"][0] for one in store.load_many([[p] for p in paths], name, store.Options(jobs=4, max_memory=whole))
     ]
-    assert limits == [whole // 4, whole // 4, whole, whole // 4]
+    assert limits == [whole // 4, whole // 4, whole, whole // 4, whole // 4]
 
 
 def test_a_set_falls_apart_when_one_file_takes_the_child_down(reader, dump, tmp_path):

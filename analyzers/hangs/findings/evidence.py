@@ -23,7 +23,7 @@ SLOWER = 1.5
 
 
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
-    """Return the facts behind a cause beside those in its sentences."""
+    """Return the facts behind a cause that its title and explanation do not state."""
     side = context.side
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
@@ -32,7 +32,7 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
 
 
 def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return the user's line that a culprit is in, and the functions that called it."""
+    """Return the evidence of the user's line that a culprit is in, with the functions that called it."""
     rank, own = cause.ranks[0], [f for f in cause.culprit.frames if not is_library(f)]
     if not own:
         return []
@@ -43,7 +43,7 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return which process on which host a culprit is, so that one can log in there."""
+    """Return the evidence of which process on which host a culprit is, so that one can log in there."""
     files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
     verb = "was" if cause.kind is HangClass.DEAD else "is"
     text = ", ".join(f"rank {rank} {verb} process {file.pid} on {file.host}" for rank, file in files)
@@ -51,7 +51,7 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return what the processes that a stuck rank has started are in: it may wait for a data-loader worker."""
+    """Return the functions that the child processes of a stuck rank are in: it may wait for a data-loader worker."""
     path = side.child_files.get(cause.ranks[0])
     if path is None or cause.kind not in (HangClass.HOST_STUCK, HangClass.SLOW):
         return []
@@ -61,7 +61,7 @@ def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_process(child: Child, path: Path) -> Evidence:
-    """Return what one process that a rank has started is in."""
+    """Return the function that one child process of a rank is in, or its command without a stack."""
     line = user_frame(child.stack)
     does = f"is in {line.name}" if line else f"runs {child.command}"
     at = f"{line.filename}:{line.line}" if line else ""
@@ -69,7 +69,7 @@ def child_process(child: Child, path: Path) -> Evidence:
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return how long a living rank has been where it is, and how long its steps took before."""
+    """Return how long a living rank has been in its phase, and how long its steps took before, as one fact or none."""
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
     phase = f"its phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
@@ -79,7 +79,7 @@ def timing(side: SideFiles, rank: int) -> list[Evidence]:
 
 
 def earlier_steps(steps: list[float]) -> str:
-    """Return what the steps before the hang took, in seconds given, and whether the last ones were slow already."""
+    """Return a phrase on how long the `steps` before the hang took (in seconds), and whether the last were slow."""
     recent, before = median(steps[-RECENT_STEPS:]), median(steps[:-RECENT_STEPS] or steps)
     if recent > SLOWER * before:
         took = f"its last {RECENT_STEPS} steps took {duration(recent)} each"
@@ -88,7 +88,7 @@ def earlier_steps(steps: list[float]) -> str:
 
 
 def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return how the logs of a rank that died or is stuck end: what it printed, and its errors."""
+    """Return the last lines in the logs of a rank that died or is stuck: what it printed, and its errors."""
     errors: Path | None = side.log_files.get(cause.ranks[0])
     logs = [errors.with_name("stdout.log"), errors] if errors else []
     ends = [(log, NAMES.get(log.name, "log"), lines) for log in logs if (lines := read_last_lines(log))]
@@ -96,7 +96,7 @@ def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
-    """Return where the victims wait: those at the same line together, the largest such sets first."""
+    """Return the evidence of where the victims wait, one for each line, those with most ranks first."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in victims:
         if location := waits_at(context, rank):
@@ -110,12 +110,12 @@ def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evid
 
 
 def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
-    """Return the operation that a rank is in, and the user's line; None for a rank in no operation."""
+    """Return the operation that a rank is in and the user's line, as texts; None for a rank in no operation."""
     job, state = context.job, context.job.ranks.get(rank)
     if state is None or state.front is None:
         return None
     front = state.front
     # JSON dumps have no stacks; there the main thread's own one shows the line.
     line = job.line(front) or user_frame(context.side.main_stack(rank))
-    name = f"{job.operation(front)} of {job.groups[front.group].label}"
+    name = f"{job.operation(front)} of process group {job.groups[front.group].label}"
     return name, f"{line.filename}:{line.line}" if line else ""

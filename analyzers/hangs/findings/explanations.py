@@ -21,7 +21,7 @@ from analyzers.words import rank_names, size
 MECHANISMS = {
     HangClass.HOST_STUCK: "{name} needs {whom}; the process of {ranks} is alive but runs different code",
     HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
-    HangClass.ORDER_CYCLE: "each of these operations needs ranks that wait in a different one, so none can complete",
+    HangClass.ORDER_CYCLE: "each of these operations waits for ranks that wait in another one, so none can complete",
     HangClass.LAGGING: "other ranks have completed {name}, so the network works; all later operations wait for {ranks}",
     HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
@@ -38,14 +38,14 @@ PROCESS_STATES = {
 
 
 def why(cause: Cause) -> str:
-    """Return the mechanism by which a culprit stops the others, and the evidence that its title does not hold."""
+    """Return how a culprit stops the other ranks, and the evidence that its title does not state."""
     text = mechanism(cause)
     evidence = further_evidence(cause)
     return f"{text} ({evidence})" if evidence else text
 
 
 def mechanism(cause: Cause) -> str:
-    """Return how the culprit stops the others."""
+    """Return how the culprit stops the other ranks, as a phrase."""
     if cause.reason is Reason.OTHER_GROUPS:
         return OTHER_GROUPS
     if cause.reason is Reason.DIFFERENT_TAGS:
@@ -64,7 +64,7 @@ def mechanism(cause: Cause) -> str:
 
 
 def end_of_process(cause: Cause) -> str:
-    """Return what ended the process of a dead rank."""
+    """Return how the process of a dead rank ended, as a phrase."""
     if cause.culprit.out_of_memory:
         return "its process ended because an allocation failed"
     if cause.culprit.error:
@@ -77,7 +77,7 @@ def end_of_process(cause: Cause) -> str:
 
 
 def mismatch(cause: Cause) -> str:
-    """Return why operations that differ cannot complete together, as far as the difference shows it."""
+    """Return why operations that differ cannot complete together, as a phrase, as far as the difference shows it."""
     if cause.reason is Reason.OTHER_MODEL:
         return "DDP gives each parameter of a rank to the same parameter of the others, so all must have the same ones"
     if cause.reason is Reason.ABORTED:
@@ -92,7 +92,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def further_evidence(cause: Cause) -> str:
-    """Return the evidence in so far as the title does not show it."""
+    """Return the evidence for a cause that its title does not show; empty if the title shows all."""
     in_title = {
         Reason.UNBALANCED,
         Reason.DIFFERENT_HALVES,
@@ -117,20 +117,20 @@ def further_evidence(cause: Cause) -> str:
 
 
 def detail(cause: Cause) -> str:
-    """Return the evidence as `data.culprits[].detail` holds it: what was compared, then what decides."""
+    """Return the evidence for the field `data.culprits[].detail`: what was compared, then what decides."""
     if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
         return f"{list_issued(cause.sides)}; {evidence_of_reason(cause)}"
     return evidence_of_reason(cause)
 
 
 def evidence_of_reason(cause: Cause) -> str:
-    """Return the evidence that distinguishes a culprit from the other ranks; empty where there is none beside it."""
+    """Return the evidence that distinguishes a culprit from the other ranks; empty where its reason has none."""
     evidence = EVIDENCE.get(cause.reason, "")
     return evidence if isinstance(evidence, str) else evidence(cause)
 
 
 def host_state(host: HostState) -> str:
-    """Return where the heartbeat and the operating system place a living rank; empty where nothing does."""
+    """Return what heartbeat, GIL, operating system and threads show of a living rank, as text; empty if nothing."""
     parts = [
         f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
         "it answers no Python request, so a C call holds the GIL" if host.holds_gil else "",
@@ -143,29 +143,29 @@ def host_state(host: HostState) -> str:
 
 
 def members_that_agree(cause: Cause) -> str:
-    """Return how large the majority is."""
+    """Return how many members of the process group issued the operation of the majority, as a phrase."""
     return f"{len(cause.sides[0].ranks)} of {cause.members} members issued the same"
 
 
 def members_that_completed(cause: Cause) -> str:
-    """Return how many members have completed an operation."""
+    """Return how many members of the process group have completed the operation, as a phrase."""
     return f"{cause.completed} of {cause.members} members have completed it"
 
 
 def elements(cause: Cause) -> str:
-    """Return what members of an unbalanced all_to_all send and receive together."""
+    """Return how many elements the members of an unbalanced all_to_all send and receive in total, as a phrase."""
     sent, received = cause.elements
     return f"together they send {sent} elements and receive {received}"
 
 
 def received_bytes(cause: Cause) -> str:
-    """Return the received and expected sizes that gloo reports; empty if no log of the rank has them."""
+    """Return the received and expected sizes that gloo reports, as a phrase; empty if no log of the rank has them."""
     received, expected = cause.elements
     return f"it received {size(received)} where it expected {size(expected)}" if received else ""
 
 
 def no_answer(cause: Cause) -> str:
-    """Return what keeps a process from answering, if that is known."""
+    """Return why a process did not answer the request for a dump, as far as that is known."""
     return host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
 
 
@@ -173,7 +173,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.MAJORITY: members_that_agree,
     Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
     Reason.EMPTY_TENSOR: lambda cause: f"the tensor of {rank_names(cause.ranks)} is empty",
-    Reason.EARLIER_STEPS: "in earlier steps it issued the same operations as the others",
+    Reason.EARLIER_STEPS: "in its earlier steps it called a different operation here",
     Reason.SISTER_GROUPS: "other process groups of this kind issued the operation of the other ranks",
     Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"

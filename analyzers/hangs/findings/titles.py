@@ -34,7 +34,7 @@ def title(cause: Cause) -> str:
 
 
 def with_victims(cause: Cause) -> str:
-    """Return the title, and which ranks wait for the culprit."""
+    """Return the title, followed by which ranks wait for the culprit."""
     waiting = cause.victims
     if not waiting:
         return title(cause)
@@ -43,13 +43,13 @@ def with_victims(cause: Cause) -> str:
 
 
 def in_function(cause: Cause, otherwise: str = "") -> str:
-    """Return ` in tokenize (data/text.py:41)`."""
+    """Return ` in tokenize (data/text.py:41)`, the culprit's innermost user frame; `otherwise` if no stack is known."""
     where = format_function(cause.culprit.frames)
     return f" in {where}" if where else otherwise
 
 
 def dead(cause: Cause) -> str:
-    """Return the title of a rank that ended, or of which only a missing dump says so."""
+    """Return the title of a rank that ended, or that probably did, as it left no dump."""
     name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
@@ -65,17 +65,17 @@ def dead(cause: Cause) -> str:
 
 
 def in_other_line(cause: Cause) -> str:
-    """Return where the others gave up, as ` in step (train.py:12)`; empty where no error of theirs says so."""
+    """Return the line at which the other ranks gave up, as ` in step (train.py:12)`; empty where none is known."""
     return in_line(cause.expected.line) if cause.expected else ""
 
 
 def in_line(line: Frame | None) -> str:
-    """Return ` in step (train.py:12)`; empty where no line is known."""
+    """Return a source line as ` in step (train.py:12)`; empty where no line is known."""
     return f" in {line.name} ({format_line(line)})" if line else ""
 
 
 def other_groups(cause: Cause) -> str:
-    """Return the title of ranks that made other process groups than the rest, or did not join in making one."""
+    """Return the title of ranks that created other process groups than the rest, or did not join in creating one."""
     assert cause.expected
     expected = f"{format_operation(cause.expected)}, which {rank_names(cause.expected.ranks)} made"
     ranks, step = rank_names(cause.ranks), at_step(cause)
@@ -99,7 +99,7 @@ def host_stuck(cause: Cause) -> str:
 
 
 def skipped(cause: Cause) -> str:
-    """Return the title of a rank that left an operation out."""
+    """Return the title of a rank that skipped an operation."""
     line = user_frame(cause.culprit.frames)
     went_on = f" and went on to {format_line(line)}" if line else ""
     return f"{rank_names(cause.ranks)} skipped {name_operation(cause.culprit)}{at_step(cause)}{went_on}"
@@ -127,7 +127,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def aborted(cause: Cause) -> str:
-    """Return the title of a rank that gloo ended because sizes differ; of two ranks both, with the line of each."""
+    """Return the title of a rank that gloo ended as sizes differ, or of two ranks of which either may be wrong."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
         places = ", ".join(f"{rank_names(side.ranks)}{in_line(side.line)}" for side in cause.sides)
@@ -137,10 +137,10 @@ def aborted(cause: Cause) -> str:
 
 
 def called(side: RanksInOp, cause: Cause) -> str:
-    """Return what one side of a mismatch called, with its line: the cause is between the lines of the two sides.
+    """Return what the ranks on one side of a mismatch called, with the line that did.
 
-    `rank 3 called all_gather of 8 float32 (train.py:12)`; where both called all_gather, `rank 3 passed a tensor of 8
-    float32 to all_gather (train.py:12)`.
+    For example `rank 3 called all_gather of 8 float32 (train.py:12)`; where both sides called all_gather, `rank 3
+    passed a tensor of 8 float32 to all_gather (train.py:12)`.
     """
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):
@@ -150,13 +150,16 @@ def called(side: RanksInOp, cause: Cause) -> str:
 
 
 def tensor_name(shape: str) -> str:
-    """Return `a tensor of 4x4 float32`; of `0 float32` that it is empty."""
+    """Return a shape with its type as `a tensor of 4x4 float32`; for `0 float32`, say that the tensor is empty."""
     empty = shape.removeprefix("0 ")
     return f"a tensor of {shape}" if empty == shape else f"an empty tensor (0 elements, {empty})"
 
 
 def both_sides(cause: Cause) -> str:
-    """Return `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`."""
+    """Return `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`.
+
+    The first is what the culprits issued, the second what was expected.
+    """
     assert cause.issued
     assert cause.expected
     return f"{format_operation(cause.issued)} instead of {format_operation(cause.expected)}"
@@ -168,7 +171,7 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def message_halves(cause: Cause) -> str:
-    """Return `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of 5x4 float32 (train.py:9)`."""
+    """Return both halves of a message: `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`."""
     halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
     return ", ".join(
         f"{rank_names(side.ranks)} issued {append_line(operation_text(half, side.shape), side.line)}"
@@ -177,7 +180,7 @@ def message_halves(cause: Cause) -> str:
 
 
 def order_cycle(cause: Cause) -> str:
-    """Return the title of ranks that used their groups in different orders."""
+    """Return the title of ranks that used their process groups in different orders."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.issued and cause.expected:
         mine, theirs = (
@@ -197,7 +200,7 @@ def order_cycle(cause: Cause) -> str:
 
 
 def all_arrived(cause: Cause) -> str:
-    """Return the title of an operation that all ranks joined and that does not complete."""
+    """Return the title of an operation that all members joined and that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     everyone = "all joined" if len(cause.ranks) > 1 else "joined, as the only member,"
     joined = "issued both the send and the recv of" if cause.reason is Reason.BOTH_HALVES_ISSUED else everyone
@@ -205,7 +208,7 @@ def all_arrived(cause: Cause) -> str:
 
 
 def lagging(cause: Cause) -> str:
-    """Return the title of ranks in an operation that others have completed."""
+    """Return the title of ranks that are still in an operation that other members have completed."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     completed = f"{cause.completed} of its {cause.members} members have"
     return f"{ranks} not completed {name_operation(cause.culprit)}{at_step(cause)}; {completed}"
@@ -220,13 +223,14 @@ def slow(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title of a send or recv without its other half."""
+    """Return the title of a send or recv whose other half was not issued or does not match."""
     ranks, step, name = cause.ranks, at_step(cause), name_operation(cause.culprit)
     names = rank_names(ranks)
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:
             each = f"each waits for a send or recv that its peer has not issued{in_function(cause)}"
-            return f"{names} wait for each other in sends and receives of {cause.culprit.group_desc}{step}: {each}"
+            group = f"process group {cause.culprit.group_desc}"
+            return f"{names} wait for each other in sends and receives of {group}{step}: {each}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
             return f"{names} never issued the other half of {name}{step}{in_function(cause)}"
         case Reason.DIFFERENT_TAGS:

@@ -19,80 +19,83 @@ ENDINGS = {
 
 
 def format_line(line: Frame | None) -> str:
-    """Return `data/text.py:41`; empty where no line is known."""
+    """Return a source line as `data/text.py:41`; empty where no line is known."""
     return source_line(line.filename, line.line) if line else ""
 
 
 def format_function(frames: list[Frame]) -> str:
-    """Return `tokenize (data/text.py:41)`, of the user's innermost frame; empty where there is no stack."""
+    """Return the user's innermost frame of a stack as `tokenize (data/text.py:41)`; empty where there is no stack."""
     line = user_frame(frames)
     return f"{line.name} ({format_line(line)})" if line else ""
 
 
 def name_operation(culprit: Culprit) -> str:
-    """Return the operation in which a culprit is missed: `all_reduce #412 of dp`, `send 0->1 of pp`."""
+    """Return the operation that waits for a culprit, as `all_reduce #412 of process group dp`; empty if unknown."""
     if culprit.seq is None:
         return ""
     number = "" if is_message(culprit) else f" #{culprit.seq}"
-    return f"{culprit.operation or 'operation'}{number} of {culprit.group_desc}"
+    return f"{culprit.operation or 'operation'}{number} of process group {culprit.group_desc}"
 
 
 def is_message(culprit: Culprit) -> bool:
-    """Return whether a culprit is missed in a send or recv."""
+    """Return whether the operation that waits for a culprit is a send or recv."""
     return (culprit.operation or "").startswith(("send ", "recv "))
 
 
 def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
-    """Return what ranks issued: `all_reduce of 4x4 float32 (train.py:12)`."""
+    """Return what ranks issued, as `all_reduce of 4x4 float32 (train.py:12)`.
+
+    `with_group` names the process group in place of the shape.
+    """
     given = side.group if with_group else side.shape
     return append_line(operation_text(side.operation, given), side.line)
 
 
 def append_line(text: str, line: Frame | None) -> str:
-    """Return a text with its line in parentheses, where that is known."""
+    """Return a text followed by its source line in parentheses, if that is known."""
     return f"{text} ({format_line(line)})" if line else text
 
 
 def list_issued(sides: Sequence[RanksInOp]) -> str:
-    """Return what each side issued: `rank 0 issued all_reduce of 4x4 float32, ranks 1-3 issued barrier`."""
+    """Return what the ranks of each side issued: `rank 0 issued all_reduce of 4 float32, ranks 1-3 issued barrier`."""
     return ", ".join(f"{rank_names(side.ranks)} issued {format_operation(side)}" for side in sides)
 
 
 def list_waiting(sides: Sequence[RanksInOp]) -> str:
-    """Return which operation each side is in: `rank 0 is in all_reduce #1 of tp (train.py:12), rank 1 is in ...`."""
+    """Return the operation that each side is in: `rank 0 is in all_reduce #1 of process group tp (run.py:12), ...`."""
     return ", ".join(
         f"{rank_names(side.ranks)} {agree(side.ranks, 'is', 'are')} in "
-        + append_line(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of {side.group}", side.line)
+        + append_line(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of process group {side.group}", side.line)
         for side in sides
     )
 
 
 def format_exception(end: ExitFile) -> str:
-    """Return `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
+    """Return an exception and its line: `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
     text = "out of memory" if end.out_of_memory else f"{end.error}: {end.message}"[:EXCEPTION_LENGTH]
     where = format_function(end.traceback)
     return f"{text} in {where}" if where else text
 
 
 def format_ending(end: RankEnd) -> str:
-    """Return how a rank ended."""
+    """Return how a rank ended, as a phrase: its exception, its exit code, or that its process is gone."""
     if end.exit_file:
         return format_exception(end.exit_file)
     return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else ENDINGS[end.ending]
 
 
 def at_step(cause: Cause) -> str:
-    """Return ` at step 6`; empty where no step is known."""
+    """Return the step of a culprit as ` at step 6`; empty where no step is known."""
     return f" at step {cause.culprit.step}" if cause.culprit.step is not None else ""
 
 
 def choose_pronoun(ranks: Sequence[int]) -> str:
-    """Return `it` for one rank and `they` for several, as the subject of a clause."""
+    """Return the pronoun for these ranks, as the subject of a clause: `it` for one, `they` for several."""
     return agree(ranks, "it", "they")
 
 
 def format_location(ranks_there: Location) -> str:
-    """Return `62 ranks in all_gather at job/model.py:212`."""
+    """Return ranks at one line as `62 ranks in all_gather at job/model.py:212`."""
     ranks = ranks_there.ranks
     count = rank_names(ranks) if len(ranks) == 1 else f"{len(ranks)} ranks"
     return f"{count} in {ranks_there.name}" + (f" at {ranks_there.line}" if ranks_there.line else "")

@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from analyzers.damage import BEAT
 from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import GroupsFile, ThreadError, read_side
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 
-BEAT = struct.Struct("<qqqq32s")
-"""Time in ns, step, process, count of beats, phase."""
 DONE_PHASE = "done"
 """The heartbeat's phase after a clean end."""
 FATAL_ERROR = "Fatal Python error: "
@@ -23,7 +22,7 @@ FIRST_LINE_BYTES = 200
 
 @dataclass(frozen=True)
 class LastBeat:
-    """The last change of phase of a rank's process, when it happened, and the step (0: none counted)."""
+    """The last heartbeat of a rank's process: when it entered its phase, and the step (0: none counted)."""
 
     time_ns: int
     step: int
@@ -37,7 +36,7 @@ class LastBeat:
 
 @dataclass(frozen=True)
 class FatalSignal:
-    """The signal that ended a rank, as Python names it, such as `Aborted`, and the main thread's stack."""
+    """The signal that ended a rank, by the name that Python prints (`Aborted`), and the stack of its main thread."""
 
     name: str
     stack: list[Frame] = field(default_factory=list)
@@ -45,7 +44,7 @@ class FatalSignal:
 
 @dataclass(frozen=True)
 class LastWords:
-    """The last heartbeats, fatal signals, and exceptions that ended threads, by rank."""
+    """The last heartbeats, the fatal signals, and the exceptions that ended threads, each by rank."""
 
     beats: dict[int, LastBeat] = field(default_factory=dict)
     signals: dict[int, FatalSignal] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class LastWords:
 
 
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
-    """Return what the processes of these side files, given with their paths, left behind."""
+    """Return what the processes of these side files, given with their paths, left behind, by rank."""
     words = LastWords()
     for path, side in sides:
         dumps = path.parent
@@ -83,7 +82,7 @@ def read_last_beat(path: Path, pid: int) -> LastBeat | None:
 
 
 def read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
-    """Return what faulthandler wrote at a fatal signal; None if there was no such signal."""
+    """Return the fatal signal that faulthandler recorded, with the stack of `rank`; None if there was none."""
     try:
         with open_regular(path) as file:
             first = file.readline(FIRST_LINE_BYTES).decode(errors="replace").strip()

@@ -29,11 +29,11 @@ BASES = {
 }
 WITHOUT_DUMPS = (Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT)
 """Evidence that dumps would make firmer."""
-SHOWN = "no earlier failure explains this one; later messages follow from it"
+SHOWN = "this is the first failure in the log, and no earlier message explains it"
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
-    """Return why this is the cause."""
+    """Return the sentences that say why this is the cause."""
     parts = [
         basis_of(cause, logs),
         numbers_of(cause),
@@ -47,7 +47,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
 
 
 def basis_of(cause: Cause, logs: Logs) -> str:
-    """Return what shows the ranks to blame."""
+    """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if not cause.blame:
         same = (
             "all at the same line: the configuration, not one rank, is the cause" if is_everywhere(cause, logs) else ""
@@ -67,7 +67,10 @@ def is_everywhere(cause: Cause, logs: Logs) -> bool:
 
 
 def numbers_of(cause: Cause) -> str:
-    """Return the numbers of an allocator, or what else a class has."""
+    """Return the memory sizes that the allocator reported, or the number of steps that were skipped before.
+
+    The text is empty if the cause has neither.
+    """
     if cause.kind is LogClass.OOM:
         facts = first_with(cause, "requested_bytes").facts
         known = (
@@ -84,11 +87,14 @@ def numbers_of(cause: Cause) -> str:
 def chain_of(cause: Cause) -> str:
     """Return a sentence about the exceptions that preceded and caused this one; empty if there are none."""
     chain = cause.lead.chain
-    return f"It followed from {chain[0].splitlines()[0][:200]}" if chain else ""
+    return f"It was raised while this was handled: {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
 def survived_before(cause: Cause, logs: Logs) -> str:
-    """Return what the ranks to blame reported before of an error that they survived, or that ended another thread."""
+    """Return a clause on an earlier error that the ranks to blame survived, or that ended one of their threads.
+
+    Empty if there is none.
+    """
     if not cause.blame or cause.caught:
         return ""
     error = next((e for e in handled_errors(logs) if e.rank is not None and e.rank in cause.ranks), None)
@@ -99,7 +105,7 @@ def survived_before(cause: Cause, logs: Logs) -> str:
 
 
 def consequences_of(answer: Answer) -> str:
-    """Return how many other failures follow."""
+    """Return a clause that names the other ranks that report consequences; empty if there are none."""
     ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
@@ -108,9 +114,9 @@ def consequences_of(answer: Answer) -> str:
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:
-    """Return a sentence if torchrun's "Root Cause" names a different rank.
+    """Return a clause if torchrun's "Root Cause" names a different rank than those to blame, else an empty text.
 
-    It is only the one with the earliest time stamp.
+    torchrun's is only the rank with the earliest time stamp.
     """
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
@@ -119,7 +125,10 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:
-    """Return that a rank is known by its local rank alone, if so: on a second node it would be a different rank."""
+    """Return a clause that the rank is known by its local rank alone, so that on a second node it would be another one.
+
+    The text is empty if the rank is certain.
+    """
     tables = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
     local = cause.lead.facts.local_rank
     if cause.lead.kind is not EventKind.EXIT or local is None or any(e.kind in tables for e in logs.events):
@@ -128,7 +137,7 @@ def doubt_of_rank(cause: Cause, logs: Logs) -> str:
 
 
 def evidence(cause: Cause) -> list[Evidence]:
-    """Return the lines of the logs that show the cause, one for each rank, the rank to blame for a mismatch first."""
+    """Return the events that show the cause as evidence, one per rank; for a mismatch a rank to blame comes first."""
     own = [event for event in cause.failure.events if event.rank in cause.ranks]
     chosen: list[LogEvent] = own[:1] if cause.kind is LogClass.MISMATCH and own else [cause.lead]
     for event in (*cause.caught, *cause.failure.events, *cause.killed):
@@ -143,7 +152,7 @@ def evidence_of(event: LogEvent) -> Evidence:
 
 
 def missing(answer: Answer, logs: Logs) -> list[str]:
-    """Return the evidence that would have made the verdict firmer."""
+    """Return what the logs lack to make the verdict firmer, as short texts."""
     cause = answer.cause
     lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]

@@ -10,7 +10,7 @@ from analyzers.logs.findings.wording import place, quoted, who
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogFile
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import quantity, rank_names, source_line
+from analyzers.words import quantity, rank_names, source_line, times
 
 CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTED: 0.4}
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
@@ -23,7 +23,10 @@ HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
 
 
 def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
-    """Return the cause, its consequences, and what could not be read."""
+    """Return the findings: the cause, its consequences, and logs that could not be read.
+
+    If there is no cause, skipped steps and handled errors are reported instead.
+    """
     found = [cause_finding(answer.cause, answer, logs)] if answer.cause else []
     found += [consequence(failure, answer.cause) for failure in answer.others[:CONSEQUENCES_AT_MOST]]
     found += [*overflow_finding(logs), *handled_finding(logs)] if not answer.cause else []
@@ -46,7 +49,7 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
 
 
 def is_mild(cause: Cause) -> bool:
-    """Return whether the job itself did nothing wrong, or may have done nothing wrong."""
+    """Return whether the cause deserves only a warning, as the job itself did, or may have done, nothing wrong."""
     return cause.kind in HARMLESS or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
 
@@ -55,12 +58,12 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
     reporter = REPORTERS.get(failure.role.kind, "a process of the job")
-    times = sum(event.count for event in failure.events)
+    count = sum(event.count for event in failure.events)
     return Finding(
         id="logs.consequence",
         severity=Severity.INFO,
         title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
-        why=f"It was printed {quantity(times, 'time')}, and the first failure explains it.",
+        why=f"It was printed {times(count)}, and the first failure explains it.",
         next=f"no action here: follow the next step of the first failure{first_failure(cause)}",
         ranks=failure.ranks,
         step=lead.step,
@@ -70,7 +73,7 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
 
 
 def first_failure(cause: Cause | None) -> str:
-    """Return ` (logs.oom, train.py:41)`, the finding of the cause and its line, as far as they are known."""
+    """Return the id of the cause's finding and its source line as ` (logs.oom, train.py:41)`; empty without a cause."""
     if cause is None:
         return ""
     file, _, line = cause.lead.source.rpartition(":")
@@ -79,13 +82,16 @@ def first_failure(cause: Cause | None) -> str:
 
 
 def finding_id(cause: Cause) -> str:
-    """Return the id of the finding on a cause; it ends with the reason where a start-up failed."""
+    """Return the id of the finding on a cause, such as `logs.oom`; for a failed start the reason follows it."""
     detail = f".{cause.reason}" if cause.kind is LogClass.STARTUP and cause.reason else ""
     return f"logs.{cause.kind}{detail}"
 
 
 def overflow_finding(logs: Logs) -> list[Finding]:
-    """Return that many steps were skipped, as fp16 gradients overflowed."""
+    """Return the finding that many steps were skipped because fp16 gradients overflowed.
+
+    The list is empty if only few were.
+    """
     skips = [event for event in logs.events if event.kind is EventKind.OVERFLOW_SKIP]
     count = sum(event.count for event in skips)
     if count <= OVERFLOWS:
@@ -104,7 +110,7 @@ def overflow_finding(logs: Logs) -> list[Finding]:
 
 
 def handled_finding(logs: Logs) -> list[Finding]:
-    """Return the errors that ranks printed and survived."""
+    """Return the finding on errors that ranks printed and survived, as a list; empty if there are none."""
     events = handled_errors(logs)
     if not events:
         return []
@@ -139,7 +145,7 @@ def unreadable(file: LogFile) -> Finding:
 
 
 def make_verdict(answer: Answer, logs: Logs) -> Verdict:
-    """Return the verdict: the cause in one sentence, or how the logs end."""
+    """Return the verdict: the cause in one sentence, or how the logs end if they show no failure."""
     cause = answer.cause
     if cause is None:
         return without_failure(logs, missing(answer, logs))
@@ -155,7 +161,10 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
 
 
 def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
-    """Return healthy where a log says that the training completed, else unknown: a log may just end."""
+    """Return the verdict on logs that show no failure: healthy if one says that training completed, else unknown.
+
+    `lacks` says what the logs lack.
+    """
     steps = [r.last_step for r in (*logs.ranks.values(), *logs.unranked) if r.last_step is not None]
     if has_completed(logs):
         after = f" after step {max(steps)}" if steps else ""

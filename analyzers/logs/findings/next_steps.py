@@ -17,9 +17,9 @@ STEPS = {
     " `torch.distributed.elastic.multiprocessing.errors.record`",
     LogClass.DISK_FULL: "free space or raise the quota where the file is written (`df -h`, `quota -s`), and check the"
     " last checkpoint: it may be truncated",
-    LogClass.NETWORK: "check first that the peer process was still alive: a refused or reset connection is often a rank"
-    " that ended; then the network of both nodes (`ping`, `ibstat`, `ethtool`), and exclude a faulty one from the next"
-    " run (`--exclude=NODE` of Slurm)",
+    LogClass.NETWORK: "check first whether the process at the other end had already ended: then this error is only a"
+    " consequence. If it was alive, check the network of both nodes (`ping`, `ibstat`, `ethtool`), and exclude a faulty"
+    " node from the next run (Slurm: `--exclude=NODE`)",
     LogClass.UNUSED_PARAMETERS: "make every parameter take part in the loss on each rank, also where forward()"
     " branches, or pass `find_unused_parameters=True` to DistributedDataParallel; TORCH_DISTRIBUTED_DEBUG=DETAIL"
     " prints the names",
@@ -28,7 +28,7 @@ STEPS = {
     LogClass.EARLY_EXIT: "find why that rank's loop ends earlier: uneven data (`drop_last=True`, DistributedSampler),"
     " an early `return`, `sys.exit()`",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"
-    " warns before",
+    " sends SIGUSR1 120 s before the limit, so that the job can save",
     LogClass.TERMINATED: "find out who sent it: `sacct -j JOB`, the scheduler's log, a `timeout` command, a closed"
     " terminal; the log shows no failure of a rank before it",
     LogClass.UNKNOWN: "read the logs of the ranks that are missing here; start torchrun with `--log-dir logs --tee 3`",
@@ -53,7 +53,8 @@ STARTUP = {
     " driver (`nvidia-smi` shows its version)",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
-    Reason.NO_SCRIPT: "correct the path; write `torchrun script.py`, not `torchrun python script.py`",
+    Reason.NO_SCRIPT: "correct the path of the script. Where it ends in `python`, that word was taken for the script:"
+    " write `torchrun script.py`, not `torchrun python script.py`",
 }
 WORKERS = {
     Reason.SHARED_MEMORY: "give the container more shared memory (`--shm-size=16g`, or mount /dev/shm), or use fewer"
@@ -68,7 +69,9 @@ HARDWARE = {
     " broken",
     Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and exclude it from the next run",
 }
-BROKEN_GPU = "drain this node and reset or replace the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`)"
+BROKEN_GPU = (
+    "drain this node, check the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`), and reset or replace it"
+)
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
 TIMEOUTS = {
     Basis.FIRST_OPERATION: "run once with NCCL_DEBUG=INFO and read which transport and interface NCCL chose; then try"
@@ -80,18 +83,18 @@ TIMEOUTS = {
 
 
 def next_step(cause: Cause) -> str:
-    """Return what to do, with the exact setting where there is one."""
+    """Return what the user should do about a cause, with the exact setting where there is one."""
     special = SPECIAL.get(cause.kind)
     return special(cause) if special else STEPS[cause.kind]
 
 
 def for_startup(cause: Cause) -> str:
-    """Return what to check when a job did not start."""
+    """Return what to check for a job that did not start."""
     return STARTUP.get(cause.reason or Reason.INVALID_USAGE, STARTUP[Reason.INVALID_USAGE])
 
 
 def for_crash(cause: Cause) -> str:
-    """Return where to look after an exception; errors of CUDA are raised in a line that has nothing to do with them."""
+    """Return where to look after an exception; errors of CUDA are raised at a line that did not cause them."""
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
             "check indices and labels against the sizes that they index"
@@ -106,7 +109,7 @@ def for_crash(cause: Cause) -> str:
 
 
 def for_signal(cause: Cause) -> str:
-    """Return how to find who sent a signal."""
+    """Return how to find out who sent a signal."""
     if cause.lead.facts.signal == "SIGKILL":
         return (
             "look for the kernel's OOM killer (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`): logs"
@@ -116,7 +119,7 @@ def for_signal(cause: Cause) -> str:
 
 
 def for_memory(cause: Cause) -> str:
-    """Return how to need less device memory."""
+    """Return how to use less device memory."""
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
@@ -142,7 +145,7 @@ def for_memory(cause: Cause) -> str:
 
 
 def for_host_memory(cause: Cause) -> str:
-    """Return how to need less memory of the host."""
+    """Return how to use less memory of the host."""
     if cause.reason is Reason.HOST_ALLOCATOR:
         return "check the size that this line computes; it is allocated on the host, not on a device"
     return (
@@ -172,7 +175,7 @@ def for_hardware(cause: Cause) -> str:
 
 
 def for_mismatch(cause: Cause) -> str:
-    """Return how to find the branch that differs."""
+    """Return how to find the branch of the program in which ranks differ."""
     if cause.reason is Reason.FINGERPRINTS:
         return (
             f"compare the code that leads {who(cause.ranks, 'each rank')} to its call with that of the others: a"
@@ -203,12 +206,13 @@ def for_timeout(cause: Cause) -> str:
 
 
 def for_numbers(cause: Cause) -> str:
-    """Return how to find where NaN begins."""
+    """Return how to find where NaN or infinity first occurs."""
     if cause.ranks:
         return "look at this rank's batch and device: NaN appeared before the ranks exchanged gradients"
     return (
-        "find the first module whose output is NaN (`torch.autograd.set_detect_anomaly(True)` finds only operations"
-        " whose backward returns NaN); lower the learning rate, clip gradients, or skip the batch"
+        "find where the first NaN appears: in the forward pass by a forward hook that checks each module's output with"
+        " `torch.isfinite`, in the backward pass by `torch.autograd.set_detect_anomaly(True)`. If the loss rose before,"
+        " lower the learning rate or clip gradients; if one batch causes it, check that batch or leave it out"
     )
 
 

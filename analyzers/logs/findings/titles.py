@@ -8,7 +8,7 @@ from analyzers.logs.answers.waits import Basis
 from analyzers.logs.findings.mismatch_titles import mismatch, waiting_places
 from analyzers.logs.findings.startup_titles import startup
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
-from analyzers.logs.model import EventKind, LogClass, Reason
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.words import duration, exit_reason, quantity, rank_names, size
 
 MS = 1000.0
@@ -25,12 +25,12 @@ IB_STATUS = {
 
 
 def title(cause: Cause) -> str:
-    """Return what happened, in one sentence."""
+    """Return the title of a cause: what happened, in one sentence."""
     return TITLES[cause.kind](cause)
 
 
 def crashed(cause: Cause) -> str:
-    """Return the title of an exception, or of an error of a CUDA kernel."""
+    """Return the title for an exception, or for an error of a CUDA kernel."""
     lead = cause.lead
     if lead.kind is EventKind.CUDA_ERROR:
         return cuda_error(cause)
@@ -38,7 +38,7 @@ def crashed(cause: Cause) -> str:
 
 
 def cuda_error(cause: Cause) -> str:
-    """Return the title of a CUDA error; of a failed assertion its condition."""
+    """Return the title for a CUDA error; of a failed device-side assertion it names the condition."""
     lead = cause.lead
     condition = next(
         (e.facts.name for e in cause.failure.events if e.facts.reason is Reason.DEVICE_ASSERT and ".cu:" in e.message),
@@ -53,13 +53,13 @@ def cuda_error(cause: Cause) -> str:
 
 
 def is_caught(cause: Cause) -> bool:
-    """Return whether the program went on after each error of CUDA that it printed."""
+    """Return whether the program went on after each CUDA error that it printed."""
     errors = [event for event in cause.failure.events if event.kind is EventKind.CUDA_ERROR]
     return bool(errors) and all(event.facts.caught and not event.source for event in errors)
 
 
 def oom(cause: Cause) -> str:
-    """Return the title of a device without memory, with the numbers of the allocator."""
+    """Return the title for a device that ran out of memory, with the sizes that the allocator reported."""
     lead = first_with(cause, "requested_bytes")
     facts = lead.facts
     if cause.reason is Reason.NCCL_BUFFERS:
@@ -68,8 +68,8 @@ def oom(cause: Cause) -> str:
         return f"{device} has no memory left for NCCL's buffers{wanted}{at_step(lead)}"
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
-            f"a CUDA call outside PyTorch's caching allocator ran out of device memory on {who(cause.ranks)}"
-            f"{place(lead)}: {quoted(lead)}"
+            f"a CUDA call outside PyTorch's caching allocator ran out of device memory{place(lead)} on"
+            f" {who(cause.ranks)}: {quoted(lead)}"
         )
     wanted = f": tried to allocate {size(facts.requested_bytes)}" if facts.requested_bytes is not None else ""
     free = f", {size(facts.free_bytes)} free of {size(facts.total_bytes)}" if facts.free_bytes is not None else ""
@@ -77,7 +77,7 @@ def oom(cause: Cause) -> str:
 
 
 def host_oom(cause: Cause) -> str:
-    """Return the title of a host without memory."""
+    """Return the title for a host that ran out of memory."""
     lead = cause.lead
     if cause.reason is Reason.HOST_ALLOCATOR:
         wanted = f": tried to allocate {size(lead.facts.requested_bytes)}" if lead.facts.requested_bytes else ""
@@ -91,7 +91,7 @@ def host_oom(cause: Cause) -> str:
 
 
 def signal(cause: Cause) -> str:
-    """Return the title of a rank that a signal ended."""
+    """Return the title for a rank that a signal ended."""
     lead = cause.lead
     name = lead.facts.signal or "a signal"
     verb = "was killed by" if name == "SIGKILL" else "crashed with"
@@ -99,14 +99,14 @@ def signal(cause: Cause) -> str:
 
 
 def exit_code(cause: Cause) -> str:
-    """Return the title of a rank of which only the exit code is known."""
+    """Return the title for a rank of which only the exit code is known."""
     lead = first_with(cause, "exit_code")
     code = lead.facts.exit_code
     return f"{who(cause.ranks)} ended with {exit_reason(code or 1)}{at_step(lead)}, and these logs do not show why"
 
 
 def dataloader_worker(cause: Cause) -> str:
-    """Return the title of a data-loader worker's death."""
+    """Return the title for the death of a data-loader worker."""
     lead = first_with(cause, "signal")
     if cause.reason is Reason.WORKER_TIMEOUT:
         return f"the data loader of {who(cause.ranks)} timed out{at_step(lead)}"
@@ -117,7 +117,10 @@ def dataloader_worker(cause: Cause) -> str:
 
 
 def signal_text(described: str) -> str:
-    """Return `SIGKILL` for the `Killed` of PyTorch's message; other descriptions with their article."""
+    """Return the name of the signal that PyTorch describes, such as `SIGKILL` for `Killed`.
+
+    A description without a known name is returned after the word `signal`.
+    """
     return {
         "killed": "SIGKILL",
         "segmentation fault": "SIGSEGV (segmentation fault)",
@@ -126,14 +129,14 @@ def signal_text(described: str) -> str:
 
 
 def disk_full(cause: Cause) -> str:
-    """Return the title of a file that could not be written."""
+    """Return the title for a file that could not be written."""
     lead = cause.lead
     why = "no space is left" if cause.reason is Reason.NO_SPACE else "the file system is probably full"
-    return f"{who(cause.ranks)} could not write a file, as {why}{place(lead)}{at_step(lead)}: {quoted(lead)}"
+    return f"{who(cause.ranks)} could not write a file{place(lead)}{at_step(lead)}, as {why}: {quoted(lead)}"
 
 
 def hardware(cause: Cause) -> str:
-    """Return the title of a broken device, link or node."""
+    """Return the title for a broken device, link or node."""
     lead, facts = cause.lead, cause.lead.facts
     device = (
         f"the GPU at {facts.pci}" if facts.pci else f"the GPU of {rank_names(cause.ranks)}" if cause.ranks else "a GPU"
@@ -153,7 +156,7 @@ def hardware(cause: Cause) -> str:
 
 
 def network(cause: Cause) -> str:
-    """Return the title of a connection that failed."""
+    """Return the title for a connection that failed."""
     lead = first_with(cause, "peer")
     peer = lead.facts.peer
     if cause.reason is Reason.REFUSED:
@@ -167,7 +170,7 @@ def network(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title of sends and receives that did not meet: who did not issue one, and where each rank waits."""
+    """Return the title for sends and receives that do not match: who did not issue one, and where each rank waits."""
     sides, waiting = waiting_places(cause), {e.rank for e in cause.waited if e.facts.operation in MESSAGES}
     if not cause.ranks:
         return f"sends and receives do not match: {sides}"
@@ -177,7 +180,7 @@ def unmatched_p2p(cause: Cause) -> str:
 
 
 def unused_parameters(cause: Cause) -> str:
-    """Return the title of parameters without gradient."""
+    """Return the title for parameters that got no gradient."""
     lead = first_with(cause, "name")
     name = lead.facts.name or ""
     which = f": {'indices ' if name[:1].isdigit() else ''}{name}" if name else ""
@@ -186,7 +189,7 @@ def unused_parameters(cause: Cause) -> str:
 
 
 def collective_timeout(cause: Cause) -> str:
-    """Return the title of a collective that timed out: who did not join, and who waited."""
+    """Return the title for a collective that timed out: who did not join, and who waited."""
     after = duration_of(cause)
     if cause.lead.kind is EventKind.HEARTBEAT:
         ranks = who(cause.failure.ranks)
@@ -205,7 +208,7 @@ def collective_timeout(cause: Cause) -> str:
         " not join cannot be named",
     }
     alone = {
-        Basis.ALONE: f"only {ranks} issued {name} after the training had ended, and timed out{after}{where}",
+        Basis.ALONE: f"{ranks} alone issued {name}, after the end of the training; it timed out{after}{where}",
         Basis.EXTRA_OPERATION: f"{ranks} issued {name}{where}, which no other rank joined{after}",
     }
     basis = cause.blame.basis if cause.blame else Basis.ONE_SIDE
@@ -216,7 +219,7 @@ def collective_timeout(cause: Cause) -> str:
 
 
 def stuck(cause: Cause) -> str:
-    """Return the title of ranks whose stacks are elsewhere than in the collective that the others wait in."""
+    """Return the title for ranks whose stacks are outside of the collective that the others wait in."""
     inside = next(event for event in cause.failure.events if event.facts.operation)
     whom = who(cause.blame.waiting if cause.blame else [])
     return (
@@ -226,7 +229,10 @@ def stuck(cause: Cause) -> str:
 
 
 def duration_of(cause: Cause) -> str:
-    """Return ` after 10.0 min`, the time that the waiting ranks gave up after."""
+    """Return how long the ranks waited, as ` after 10.0 min`, or ` for 60 s` for a stuck watchdog.
+
+    Empty if not logged.
+    """
     event = first_with(cause, "waited_ms")
     waited = event.facts.waited_ms or first_with(cause, "timeout_ms").facts.timeout_ms
     if not waited:
@@ -236,29 +242,36 @@ def duration_of(cause: Cause) -> str:
 
 
 def early_exit(cause: Cause) -> str:
-    """Return the title of a rank that left without an error."""
+    """Return the title for a rank that ended without an error."""
     others = who(cause.failure.ranks, "the other ranks")
     return f"{who(cause.ranks)} exited without an error; {others} lost the connection"
 
 
 def nonfinite_loss(cause: Cause) -> str:
-    """Return the title of a loss or gradient that is not finite."""
+    """Return the title for a loss or gradient that is not finite."""
     lead = cause.lead
     if cause.reason is Reason.SCALE_EXHAUSTED:
         return f"fp16 gradients overflowed at every loss scale{at_step(lead)}: the training diverged"
     if cause.ranks:
         return f"gradients of {rank_names(cause.ranks)} became NaN{at_step(lead)}{place(lead)}"
     step = f" at step {lead.step}" if lead.step is not None else ""
-    return f"the loss or the gradient is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
+    return f"{what_is_nonfinite(lead)} is NaN or infinite{step}{place(lead)}: {quoted(lead)}"
+
+
+def what_is_nonfinite(lead: LogEvent) -> str:
+    """Return what an event says is not finite: the loss, the gradient, or both where it names neither."""
+    text = lead.headline.lower()
+    named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
+    return " or ".join(named or ("the loss", "the gradient"))
 
 
 def time_limit(cause: Cause) -> str:
-    """Return the title of a job that ran out of its time."""
+    """Return the title for a job that reached its time limit."""
     return f"the scheduler ended the job at its time limit{at_step(cause.lead)}"
 
 
 def terminated(cause: Cause) -> str:
-    """Return the title of a job that was ended from outside."""
+    """Return the title for a job that was ended from outside."""
     how = {
         Reason.PREEMPTION: "the scheduler preempted the job",
         Reason.CANCELLED: "the job was cancelled from outside",
@@ -268,7 +281,7 @@ def terminated(cause: Cause) -> str:
 
 
 def unknown(cause: Cause) -> str:
-    """Return the title of ranks that lost their connections, where nothing shows which one left."""
+    """Return the title for ranks that lost their connections, where nothing shows which rank ended first."""
     if cause.lead.kind is EventKind.EXCEPTION:
         return (
             f"{who(cause.failure.ranks)} printed {quoted(cause.lead)}{place(cause.lead)}; steps were printed too, and"

@@ -43,7 +43,7 @@ OUTLIER, OUTLIER_SHARE = 6.0, 0.5
 
 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:
-    """Return the mean over ranks; None where the logs do not record when steps were."""
+    """Return the parts of the wall time as the mean over ranks; None if the logs record no start times of steps."""
     table, bounds = goodput_by_rank(steps, late), extent(steps)
     if bounds is None:
         return None
@@ -59,7 +59,7 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
 
 
 def divided(sums: Sequence[int], count: int) -> list[int]:
-    """Return sums divided by a count as integers that still add up: the largest remainders are rounded up.
+    """Return each sum divided by `count`, as integers whose total is the rounded-down quotient of the total.
 
     Example: `divided([5, 3], 4)` is `[1, 1]`, as (5 + 3) / 4 = 2 (largest remainder method).
     """
@@ -69,9 +69,9 @@ def divided(sums: Sequence[int], count: int) -> list[int]:
 
 
 def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
-    """Return int64 ns of each part (columns) and rank (rows); every row adds up to the wall time of the run.
+    """Return a table of int64 ns, a row per rank and a column per part; every row adds up to the wall time of the run.
 
-    Empty where the logs do not record when steps were.
+    It is empty where the logs do not record start times of steps.
     """
     bounds = extent(steps)
     if bounds is None:
@@ -83,7 +83,11 @@ def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
 
 
 def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple[int, int]) -> pd.DataFrame:
-    """Return the same of the ranks in some rows of a timeline."""
+    """Return the ns of each part (columns) for each rank (rows) that occurs in `rows`, which `timeline` returned.
+
+    `stall_ns` is the stalled time of each row of `steps.table`; `bounds` are the start and the end of the run (Unix
+    ns).
+    """
     begin, end = bounds
     # Clocks that were set, or damaged rows, may overlap: a step ends at the latest where the next one starts.
     rows["dur_ns"] = np.minimum(rows["dur_ns"], next_start(rows, end) - rows["start_ns"])
@@ -92,9 +96,9 @@ def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple
 
 
 def extent(steps: Steps) -> tuple[int, int] | None:
-    """Return when the first rank (else its first step) started, and when the last step ended, in Unix ns.
+    """Return the start and the end of the run, in Unix ns; None where the logs do not record start times of steps.
 
-    None where the logs do not record it.
+    The start is the earliest start of a process or a step, the end is the latest end of a step.
     """
     starts, ends = [], []
     for table in (steps.table, steps.redone):
@@ -107,7 +111,7 @@ def extent(steps: Steps) -> tuple[int, int] | None:
 
 
 def is_timed(table: pd.DataFrame) -> Mask:
-    """Return which rows have a start and a duration that can be true."""
+    """Return a mask of the rows whose start time and duration are recorded and plausible."""
     # As floats: the product of damaged numbers can overflow int64.
     length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
     start = table["start_ns"].to_numpy()
@@ -116,9 +120,9 @@ def is_timed(table: pd.DataFrame) -> Mask:
 
 
 def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
-    """Return the timed rows of some neighbouring ranks, ordered by rank and time, with those that were redone.
+    """Return the timed rows of consecutive ranks by rank and start time, including steps that were redone later.
 
-    `row` is the row of the table, -1 for those that were redone.
+    Column `row` is the row number in `steps.table`, or -1 for a step that was redone after a restart.
     """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
@@ -132,7 +136,7 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def next_start(rows: pd.DataFrame, end: int) -> Integers:
-    """Return when the next row of the same rank starts; `end` for its last one."""
+    """Return, for each row, the start time of the same rank's next row in Unix ns; `end` for the rank's last row."""
     following = np.append(rows["start_ns"].to_numpy()[1:], end)
     # Unlike a shift within groups, this is one pass over the rows of all ranks.
     following[np.append(rank_changes(rows), True)] = end
@@ -140,13 +144,16 @@ def next_start(rows: pd.DataFrame, end: int) -> Integers:
 
 
 def rank_changes(rows: pd.DataFrame) -> Mask:
-    """Return, for all rows but the last, whether the next row belongs to a different rank."""
+    """Return a mask of all rows but the last: whether the next row belongs to a different rank."""
     ranks = rows["rank"].to_numpy()
     return np.asarray(ranks[1:] != ranks[:-1])
 
 
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
-    """Return what the time in steps went for: each part takes its share of what is left, the rest trained."""
+    """Return, for each part, the ns that it takes within the step of each row.
+
+    Each part in turn takes at most what the parts before it left; the rest is `productive`.
+    """
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
     # The work of a step that was done again is lost, whatever it went for.
     redone = row < 0
@@ -162,13 +169,18 @@ def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[s
 
 
 def phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = ALL_ROWS) -> Integers:
-    """Return the ns that phases took together, in rows of the table."""
+    """Return the summed duration of the named phases in ns, for each of the given rows of `steps.table`."""
     logged = [steps.phases.at(name, rows) for name in names if name in steps.phases]
-    return np.rint(sum(logged, np.zeros(len(steps.table))[rows]) * 1e9).astype(np.int64)
+    ns = np.rint(sum(logged, np.zeros(len(steps.table))[rows]) * 1e9)
+    # Whatever a log claims, sums of a few phases stay below what int64 holds.
+    return np.clip(ns, -LONGEST_NS, LONGEST_NS).astype(np.int64)
+
+
+LONGEST_NS = 1 << 60
 
 
 def stalled_ns(steps: Steps, late: Lateness) -> Integers:
-    """Return the ns of each row lost to waiting for late ranks, or to a step far longer than the others."""
+    """Return, for each row of `steps.table`, the ns lost to waiting for late ranks or to an unusually long step."""
     work_ns = steps.table["dur_ns"].to_numpy() - sum(phase_ns(steps, names) for names in PHASES.values())
     waited_ns = np.rint(waited_s(steps, late) * 1e9).astype(np.int64)
     plain = steps.plain.to_numpy()
@@ -185,7 +197,10 @@ def stalled_ns(steps: Steps, late: Lateness) -> Integers:
 
 
 def waited_s(steps: Steps, late: Lateness) -> Floats:
-    """Return the seconds of each row spent waiting for the latest rank, in steps where one is late."""
+    """Return the seconds that the rank of each row of `steps.table` waited for the latest rank.
+
+    They are 0 in steps in which no rank counts as late.
+    """
     rows = np.zeros(len(steps.table))
     if not late.is_known or not len(late):
         return rows
@@ -199,7 +214,10 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
 
 
 def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
-    """Return what the time between steps went for, charged to the row after it; at the end to the row before it."""
+    """Return, for each part, the ns outside of steps that are charged to each row.
+
+    The time before a step is charged to that step's row; the time after a rank's last step to the row of that step.
+    """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
     first = np.insert(rank_changes(rows), 0, True)
     last = np.append(rank_changes(rows), True)

@@ -30,9 +30,9 @@ MAIN_CAUSE_SHARE = 0.6
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a rank counts as a straggler.
+    """The limits from which on a rank counts as a straggler, as shares.
 
-    `late`: it takes longer than the others by this share of an undisturbed step. `few_steps`: the share grows by this
+    `late`: it takes longer than the others by this share of an undisturbed step. `few_steps`: that share grows by this
     number divided by the count of steps, as few steps prove little. `cost`: the share of time a straggler must cost.
     """
 
@@ -64,7 +64,7 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
 
 
 def late_thresholds(late: Lateness) -> Floats:
-    """Return, for each step, the seconds from which on a rank counts as late.
+    """Return, for each step, the lateness in seconds from which on a rank counts as late.
 
     It is a share of what a step takes when nobody is late, and by processor time never more than what the others need:
     a rank with twice their work is late even where, on a busy machine, the step is mostly waiting for cores.
@@ -87,12 +87,14 @@ def lateness_noise(late: Lateness) -> float:
     It is taken from differences of neighbouring steps (hence the sqrt(2)), so that a rank which is always late does not
     raise it.
     """
+    if len(late) < 2:
+        return 0.0
     differences = np.abs(np.diff(late.excess.to_numpy(), axis=0))
     return MAD_TO_STD * float(np.median(np.median(differences, axis=0)) / np.sqrt(2))
 
 
 def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
-    """Return how a rank is late, or None if it rarely is.
+    """Return how often, how much and why a rank is late; None if it rarely is.
 
     `thresholds` holds the tolerated lateness (s) of each step, `first` is the first step logged.
     """
@@ -119,7 +121,10 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> S
 
 
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:
-    """Return the first late step after which most steps are late, if most of the late steps follow it; else None."""
+    """Return the first late step from which on the rank is late in most steps.
+
+    None if there is no such step, or most of the late steps come before it.
+    """
     # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()
     lasting = (from_end.mean() >= LASTING) & (2 * from_end.sum() > is_late.sum())
@@ -128,16 +133,15 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
 
 
 def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
-    """Return the step from which on a rank is late, given in which steps it is.
+    """Return the step from which on a rank is late, given its lateness (s) and whether it counts as late, by step.
 
     Every step before the begin should lie below a limit, every one from it on above: the step is taken that leaves the
     smallest sum of distances on the wrong side. The limit lies between both levels, nearer to the one that varies less.
-    The first late step would be a step of chance where the lateness varies around the threshold.
-    A rank that is late in all steps that can be compared is late from the `first` step of its log.
+    The first late step would be a step of chance where the lateness varies around the threshold. A rank that is late in
+    all steps that can be compared is late from the `first` step of its log.
 
     Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. Usual are 46 ms (varying by 4) and 0 ms (by 1),
-    so the limit is 46 * 1 / 5 = 9 ms: the begin is the step with 20 ms, as no other leaves so little on the wrong
-    side.
+    so the limit is 46 * 1 / 5 = 9 ms: the begin is the step with 20 ms, as no other leaves so little on the wrong side.
     """
     late_s, on_time_s = (np.asarray(excess[rows], dtype=np.float64) for rows in (is_late, ~is_late))
     level = float(np.median(late_s))
@@ -150,14 +154,14 @@ def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s
 
 
 def is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
-    """Return whether a straggler costs at least this share of the time between its first and last late step."""
+    """Return whether a straggler costs at least the share `cost` of the time between its first and last late step."""
     # Not of the whole run: a rank that became slow in its last hundred steps is a straggler all the same.
     step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
     return straggler.lateness_s * straggler.steps_late >= cost * step_s
 
 
 def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
-    """Return the cause that explains most of a rank's lateness in some steps; MIXED where none explains the most."""
+    """Return the cause that explains most of a rank's lateness in the given steps; MIXED where no single cause does."""
     # Being faster than the others in one cause does not make up for another: clipped at 0.
     extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
     largest = max(extra_s, key=lambda cause: extra_s[cause])
@@ -165,7 +169,10 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
 
 
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
-    """Return the ranks that are late in turns, each only in some steps, if that costs at least `cost`; else none."""
+    """Return the ranks that are late in turns, each in some of the steps.
+
+    Empty if that costs less than the share `cost`.
+    """
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)
     is_late = latest > thresholds
@@ -181,9 +188,9 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
 
 
 def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
-    """Return the stragglers, with the pattern HOST where a machine explains them.
+    """Return the stragglers, with the pattern HOST for those whose machine explains them.
 
-    Such a machine has several ranks, all of them late, and other machines are not late as a whole.
+    Such a machine has several ranks, all of them late, while another machine has ranks that are not late.
     """
     ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:

@@ -13,7 +13,11 @@ SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
 
 
 def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return one finding for ranks that are late together or in turns, and one for each other straggler."""
+    """Return the findings on stragglers.
+
+    Ranks of one machine that are all late share a finding, as do ranks that are late in turns; each other straggler has
+    its own.
+    """
     groups: dict[str, list[Straggler]] = {}
     for straggler in stragglers:
         # 512 ranks in turns are one finding, not 512.
@@ -23,18 +27,18 @@ def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Fi
 
 
 def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
-    """Return the finding on stragglers of one pattern, the costliest first."""
+    """Return the finding on stragglers of one pattern, which `group` lists with the costliest first."""
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
-    lateness = f"{duration(first.lateness_s)} late on average in {quantity(first.steps_late, 'step')}"
+    lateness = f"late in {quantity(first.steps_late, 'step')}, by {duration(first.lateness_s)} on average"
     lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
         title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the time goes into {causes}",
-        why="every rank waits for the slowest one in a synchronised step: this costs the job"
-        f" {duration(lost)} per step on average, {percent(share)} of all step time",
+        why="in a synchronised step every rank waits for the slowest one. Over all recorded steps this costs the job"
+        f" {duration(lost)} per step, {percent(share)} of all step time",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
         ranks=ranks,
         step=begin,
@@ -44,7 +48,10 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
 
 
 def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
-    """Return `rank 3 makes the others wait`, with the pattern."""
+    """Return a clause such as `rank 3 makes the others wait in some steps`; the words after it depend on the pattern.
+
+    `first` is the costliest straggler of the group, `ranks` are the ranks of all.
+    """
     host = next((start.host for start in steps.starts if start.rank == first.rank), "")
     whole_host = f" (all of host {host})" if first.pattern is Pattern.HOST else ""
     when = {Pattern.RECURRING: " in some steps", Pattern.ROTATING: " in turns"}.get(first.pattern, "")
@@ -52,8 +59,8 @@ def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
 
 
 def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
-    """Return how late a rank is, with its log as the source."""
-    late_in = f"{duration(straggler.lateness_s)} in {quantity(straggler.steps_late, 'step')}"
+    """Return the evidence of how late a rank is, with its log as the source."""
+    late_in = f"{duration(straggler.lateness_s)} on average in {quantity(straggler.steps_late, 'step')}"
     text = f"rank {straggler.rank} is late by {late_in}: {CAUSE_NAMES[straggler.cause]}"
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
 
@@ -65,7 +72,8 @@ NEXT_BY_PATTERN = {
 NEXT_BY_CAUSE = {
     Cause.COMPUTE: "compare the trace of this rank with that of a rank that is not late (`workbench trace`): if it runs"
     " more kernels, it has more work; if its kernels take longer, its device is slower or its inputs are larger",
-    Cause.DATA: "give this rank's data loader more workers (num_workers, prefetch_factor), or check its storage",
+    Cause.DATA: "find out why loading is slow on this rank only: its storage, the CPUs of its host, its part of the"
+    " data; more workers (num_workers) or a higher prefetch_factor can hide it",
     Cause.GC: "collect garbage in the same step on all ranks: gc.disable(), and gc.collect() every N steps",
     Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",
     Cause.EVALUATION: "evaluate in the same step on all ranks",

@@ -32,7 +32,7 @@ BACKWARD_SHARE = 0.05
 
 @dataclass(frozen=True)
 class MappedRows:
-    """The steps of a log, and how it was read."""
+    """The steps of a log of another trainer, and how its columns were read."""
 
     content: Content
     log: MappedLog
@@ -40,7 +40,7 @@ class MappedRows:
 
 @dataclass
 class Rows:
-    """The rows that have a step, in order of rank and attempt."""
+    """The rows of a log that have a step number, in order of rank and attempt."""
 
     rank: Integers
     attempt: Integers
@@ -52,7 +52,10 @@ class Rows:
 
 
 def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedRows:
-    """Return the steps in a table of a stranger's names, and what was mapped to what."""
+    """Return the steps in a log of another trainer, and which column was read as which quantity.
+
+    `wanted` holds the (quantity, column) pairs that the user gave.
+    """
     choice = choice_of(table, wanted)
     if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
         table = RawTable(texts=table.texts)
@@ -79,7 +82,7 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
 
 
 def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
-    """Return the step of each row (NaN: none), and how the steps were numbered."""
+    """Return the step number of each row (NaN: none), and their source: a column, the epoch or the line."""
     columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
     steps = whole_numbers(first_present(columns, len(table)))
     if not np.isnan(steps).all():
@@ -93,12 +96,12 @@ def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, Numbe
 
 
 def whole_numbers(values: Floats) -> Floats:
-    """Return the values that can be a step; NaN for others."""
+    """Return the values, with NaN for each that is not a whole number and so no step number."""
     return np.where((np.abs(values) < LARGEST_STEP) & (values == np.floor(values)), values, np.nan)
 
 
 def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
-    """Return which rows are of a training step: those with a loss, or with anything where the log has no loss."""
+    """Return a mask of the rows of training steps: those with a loss, or with any value where the log has no loss."""
     names = choice.used(Quantity.LOSS) or list(table.columns)
     present = np.zeros(len(table), dtype=bool)
     for name in names:
@@ -109,7 +112,10 @@ def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
 
 
 def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
-    """Return the rows that have a step, each rank's in the order they were written, with the attempt of each."""
+    """Return the rows that have a step number, by rank in the order they were written, with their restarts (attempts).
+
+    `steps` is the step number of each row, `usable` a mask of those that have one.
+    """
     rank = first_present([table.columns[name] for name in choice.used(Quantity.RANK)], len(table))
     ranks: Integers = np.where((rank >= 0) & (rank < 1 << 20), rank, UNKNOWN)[usable].astype(np.int64)
     step: Integers = steps[usable].astype(np.int64)
@@ -122,7 +128,10 @@ def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: M
 
 
 def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
-    """Return the columns that are read, and KEPT_NUMBERS of the others; a loss or norm that was NaN is infinite."""
+    """Return by name the columns that a quantity is read from, and KEPT_NUMBERS of the others.
+
+    A loss or gradient norm that was written as NaN becomes infinite, as NaN stands for "no value".
+    """
     used = {name for quantity in choice.by_quantity for name in choice.used(quantity)}
     others = [name for name in table.columns if name not in used][:KEPT_NUMBERS]
     kept = {name: np.asarray(table.columns[name]) for name in (*used, *others)}
@@ -135,12 +144,16 @@ def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
 
 
 def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
-    """Return which rows have a loss; None where the log has none."""
+    """Return a mask of the rows that have a loss; None where the log has no column of it."""
     return next((~np.isnan(values[name]) for name in choice.used(Quantity.LOSS)), None)
 
 
 def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
-    """Return the number of restarts before each row of its rank: how often the step went back in a row that trained."""
+    """Return, for each row, the number of restarts of its rank before it: how often the step number went back.
+
+    Only rows of the mask `trained` count (None: all). All are 0 where the step number goes back so often that the rows
+    are simply unordered.
+    """
     back = np.zeros(len(step), dtype=bool)
     rows = np.arange(len(step)) if trained is None else np.flatnonzero(trained)
     same = rank[rows][1:] == rank[rows][:-1]
@@ -154,7 +167,10 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
 
 
 def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
-    """Return one row for each step of an attempt, and how many rows were dropped. The last row of a step counts."""
+    """Return one row for each step of an attempt, and how many rows with a loss were dropped as repetitions.
+
+    Of several rows of a step each column's last value counts.
+    """
     steps_up = (
         (rows.step[1:] > rows.step[:-1]) | (rows.rank[1:] != rows.rank[:-1]) | (rows.attempt[1:] != rows.attempt[:-1])
     )
@@ -172,7 +188,7 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
 
 
 def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
-    """Return rows under the names of a step log."""
+    """Return the rows as columns under the names and in the units of our step logs."""
     count = len(rows)
     fixed: Arrays = {
         name: np.zeros(count, dtype=np.int64)
@@ -200,18 +216,18 @@ def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
 
 
 def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
-    """Return the values of a quantity; NaN where there are none."""
+    """Return the value of a quantity in each row; NaN where a row has none."""
     return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
 
 
 def number_columns(name: str, values: Floats) -> Arrays:
-    """Return a column of numbers and that of its state."""
+    """Return a column `name` of finite numbers and a column `{name}_state` that says ABSENT, FINITE or BROKEN."""
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
 
 
 def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
-    """Return when each row was written, in Unix seconds; NaN where that is not recorded."""
+    """Return when each row was written, in Unix seconds; NaN where the log does not record it."""
     seconds = in_unit(rows, choice, Quantity.CLOCK, TIME_UNITS) / 1e9
     return np.where((seconds > UNIX_S[0]) & (seconds < UNIX_S[1]), seconds, np.nan)
 
@@ -225,7 +241,11 @@ def step_gaps(rows: Rows) -> Integers:
 
 
 def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
-    """Return the duration of each step: as logged, else by the logged rate, else by the clock since the row before."""
+    """Return the duration of a step for each row, in seconds; NaN where it is unknown.
+
+    It is the logged one, else follows from the logged rate, else from the time since the row before. `gaps` is the
+    number of steps that each row covers.
+    """
     if choice.used(Quantity.STEP_TIME):
         seconds = in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
     elif choice.used(Quantity.STEP_RATE):
@@ -239,26 +259,27 @@ def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers
 
 
 def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
-    """Return a quantity times the factor of its unit; NaN where its unit is unknown."""
+    """Return a quantity times the factor of its unit, which `units` has by name; NaN where its unit is unknown."""
     used = choice.used(quantity)
     unit = choice.units[used[0]] if used else UNKNOWN_UNIT
-    return quantity_of(rows, choice, quantity) * units.get(unit, np.nan)
+    with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
+        return quantity_of(rows, choice, quantity) * units.get(unit, np.nan)
 
 
 def sizes(rows: Rows, choice: ColumnChoice) -> Arrays:
-    """Return the memory columns in bytes; 0 where they are not recorded."""
+    """Return the columns of allocated and reserved memory in bytes; 0 where they are not recorded."""
     pairs = (("memory_bytes", Quantity.MEMORY), ("reserved_bytes", Quantity.RESERVED))
     return {name: whole_or_zero(in_unit(rows, choice, quantity, SIZE_UNITS)) for name, quantity in pairs}
 
 
 def whole_or_zero(values: Floats) -> Integers:
-    """Return values rounded to int64; 0 for what is no usable number."""
+    """Return the values rounded to int64; 0 for each that is not finite or too large."""
     usable = np.isfinite(values) & (np.abs(values) < LONGEST_NS)
     return np.round(np.where(usable, values, 0.0)).astype(np.int64)
 
 
 def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
-    """Return the numbers that have no column of their own in a step log, by name."""
+    """Return by name the numbers that our step logs have no column for, such as the learning rate."""
     named = {
         "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),
         "epoch": quantity_of(rows, choice, Quantity.EPOCH),

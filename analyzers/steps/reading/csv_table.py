@@ -34,22 +34,30 @@ TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a table is written: its separator, whether commas are decimal, and the header's line."""
+    """How a CSV table is written: the separator of its cells, and its header line."""
 
     separator: str
     header: bytes
 
     def names(self) -> list[str]:
         """Return the names of the columns."""
-        text = self.header.decode("utf-8", "replace")
-        return [name.strip() for name in next(csv.reader([text], delimiter=self.separator, skipinitialspace=True), [])]
+        return [name.strip() for name in header_cells(self.header, self.separator)]
+
+
+def header_cells(header: bytes, separator: str) -> list[str]:
+    """Return the cells of a header line; empty where the line cannot be read as CSV."""
+    text = header.decode("utf-8", "replace")
+    try:
+        return next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:
+        return []
 
 
 def read(path: Path) -> RawTable:
-    """Return the columns of a table.
+    """Return the columns of a CSV table.
 
     Raises:
-        InputError: It has no header.
+        InputError: The table has no header.
     """
     content = content_of(path).removeprefix(BOM)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -64,7 +72,7 @@ def read(path: Path) -> RawTable:
 
 
 def comment_lines_removed(content: bytes) -> Iterator[bytes]:
-    """Yield the content without the comment and empty lines at its beginning."""
+    """Yield the content without the comment and empty lines at its beginning, in one piece."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
         end = content.find(b"\n", at)
@@ -73,14 +81,14 @@ def comment_lines_removed(content: bytes) -> Iterator[bytes]:
 
 
 def dialect_of(content: bytes) -> Dialect:
-    """Return how a table is written, from its first lines.
+    """Return how a table is written, from its first line.
 
     Raises:
-        InputError: Its first line is no header.
+        InputError: The first line is no header.
     """
     header = content[:LONGEST_HEADER].partition(b"\n")[0].rstrip(b"\r")
     text = header.decode("utf-8", "replace")
-    counts = {separator: len(next(csv.reader([text], delimiter=separator), [])) for separator in SEPARATORS}
+    counts = {separator: len(header_cells(header, separator)) for separator in SEPARATORS}
     separator = max(SEPARATORS, key=lambda one: counts[one])
     if not text.strip() or (counts[separator] < 2 and not re.fullmatch(r"\"?[A-Za-z_][\w /.-]*\"?", text.strip())):
         raise InputError("no header in the first line of the table", "the first line must name the columns")
@@ -88,9 +96,9 @@ def dialect_of(content: bytes) -> Dialect:
 
 
 def sections(content: bytes, dialect: Dialect) -> Iterator[tuple[list[str], bytes]]:
-    """Yield (names, lines) of each part of a table that begins with a header.
+    """Yield (column names, lines) of each part of a table that begins with a header.
 
-    A header that is written again begins like the first one: with the name of its first column.
+    A repeated header is recognised by its beginning: the name of the first column.
     """
     first = dialect.header.split(dialect.separator.encode())[0]
     mark = b"\n" + first + dialect.separator.encode()
@@ -103,7 +111,7 @@ def sections(content: bytes, dialect: Dialect) -> Iterator[tuple[list[str], byte
 
 
 def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
-    """Return the columns of a part of a table."""
+    """Return the columns of one part of a table, given as (column names, lines)."""
     names, lines = unique(section[0]), section[1]
     table = RawTable(omitted=max(0, len(names) - COLUMNS_AT_MOST))
     if not lines.strip():
@@ -130,23 +138,23 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 
 
 def quoting_of(lines: bytes) -> Literal[0, 3]:
-    """Return how quotes are to be read: as text where their number is odd, as then one of them has no end."""
+    """Return the quoting mode of the `csv` module: an odd number of quotes means that they are plain text."""
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 
 def blank_lines(lines: bytes) -> int:
-    """Return how many lines are empty."""
+    """Return the number of empty lines."""
     return lines.count(b"\n\n") + lines.count(b"\n\r\n") + lines.startswith((b"\n", b"\r\n"))
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last line has fewer cells than the header: the job stopped while it wrote it."""
+    """Return whether the last line has fewer than `columns` cells, as the job stopped while writing it."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 
 
 def unique(names: list[str]) -> list[str]:
-    """Return names that differ: one that occurs again gets a number, an empty one the number of its column."""
+    """Return the names made unique: a repeated name gets a number, an empty one becomes `column N`."""
     seen: dict[str, int] = {}
     distinct = []
     for position, given in enumerate(names):
@@ -157,7 +165,7 @@ def unique(names: list[str]) -> list[str]:
 
 
 def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_commas: bool) -> None:
-    """Add a column to a table: as numbers, or as the name of a text."""
+    """Add a column to a table; of a column that mostly holds text only the name is kept."""
     if cells.dtype.kind in "iuf":
         table.columns[name] = np.asarray(cells, dtype=np.float64)
         return
@@ -175,7 +183,7 @@ def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_c
 
 
 def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats, Mask]:
-    """Return the numbers in a column of texts (NaN: none), and in which rows NaN was written."""
+    """Return the numbers in a column of texts (NaN: none), and a mask of the rows in which NaN itself was written."""
     codes, texts = pd.factorize(cells.astype(str).str.strip())
     values = np.array([number_in(text, decimal_commas=decimal_commas) for text in texts], dtype=np.float64)
     nan = np.array([text.lower() in WRITTEN_NAN for text in texts], dtype=bool)
@@ -185,7 +193,10 @@ def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats
 
 
 def number_in(text: str, *, decimal_commas: bool) -> float:
-    """Return the number in a cell, NaN for what is none; `1,234.5` has thousands, `0,5` may have a decimal comma."""
+    """Return the number in a cell; NaN if it is none.
+
+    `1,234.5` has a thousands separator; in `0,5` the comma is decimal if `decimal_commas`.
+    """
     try:
         return float(text) if "_" not in text else math.nan
     except ValueError:
@@ -198,7 +209,7 @@ def number_in(text: str, *, decimal_commas: bool) -> float:
 
 
 def joined(parts: list[RawTable]) -> RawTable:
-    """Return the parts of a table under each other."""
+    """Return the parts of a table as one table, the rows of each part after those of the part before."""
     if len(parts) == 1:
         return parts[0]
     whole = RawTable(omitted=max(part.omitted for part in parts), damaged=sum(part.damaged for part in parts))

@@ -26,7 +26,7 @@ Field = tuple[int, int, int | bytes]
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number that was logged at `wall_s`, Unix time in seconds."""
+    """A number that was logged under `tag` at `wall_s`, Unix time in seconds."""
 
     step: int
     tag: str
@@ -36,7 +36,10 @@ class Scalar:
 
 @dataclass
 class Events:
-    """The scalars of a file. `torn`: its last record is truncated; `damaged`: records whose checksum is wrong."""
+    """The scalars of an event file. `torn`: its last record is truncated.
+
+    `damaged` counts records with a wrong checksum.
+    """
 
     scalars: list[Scalar] = field(default_factory=list)
     torn: bool = False
@@ -60,14 +63,17 @@ def read(path: Path) -> Events:
 
 
 def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
-    """Yield (content, stored CRC) of each record that may hold a scalar."""
+    """Yield (content, stored CRC) of each record that is short enough to hold a scalar.
+
+    Truncation and damage are recorded in `events`.
+    """
     at = 0
     while at < len(data):
         if at + HEAD.size > len(data):
             events.torn = True
             return
         length, check = HEAD.unpack_from(data, at)
-        if masked(int(crc32c([data[at : at + 8]])[0])) != check:
+        if masked(crc32c_of_one(data[at : at + 8])) != check:
             events.damaged += 1
             return
         begin, at = at + HEAD.size, at + HEAD.size + length + FOOT.size
@@ -88,16 +94,33 @@ def polynomial_table() -> Column:
 TABLE = polynomial_table()
 
 
+FEW = 32
+"""So many messages of one length are done one after the other."""
+TABLE_OF_INTS: list[int] = TABLE.tolist()
+
+
+def crc32c_of_one(message: bytes) -> int:
+    """Return the CRC-32C of one short message."""
+    crc = 0xFFFFFFFF
+    for byte in message:
+        crc = TABLE_OF_INTS[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
 def crc32c(messages: list[bytes]) -> Column:
     """Return the CRC-32C of each message.
 
-    Messages of one length are done together, one byte of all at a time: a loop over bytes in Python is far slower.
+    Messages of one length are done together, one byte position of all at a time. Where few have the same length, a loop
+    over bytes in Python is faster.
     """
     sums = np.zeros(len(messages), dtype=np.uint32)
     of_length: defaultdict[int, list[int]] = defaultdict(list)
     for number, message in enumerate(messages):
         of_length[len(message)].append(number)
     for length, numbers in of_length.items():
+        if len(numbers) <= FEW:
+            sums[numbers] = [crc32c_of_one(messages[number]) for number in numbers]
+            continue
         block = np.frombuffer(b"".join(messages[n] for n in numbers), dtype=np.uint8).reshape(len(numbers), length)
         crc = np.full(len(numbers), 0xFFFFFFFF, dtype=np.uint32)
         for column in block.T:
@@ -107,12 +130,12 @@ def crc32c(messages: list[bytes]) -> Column:
 
 
 def masked(crc: int) -> int:
-    """Return a CRC as TFRecord stores it: rotated and offset, as CRCs of data that contain CRCs are weak."""
+    """Return a CRC in the form that TFRecord stores: rotated and offset, as CRCs of data that contain CRCs are weak."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def scalars(event: bytes) -> Iterator[Scalar]:
-    """Yield the scalars of an `Event` message: wall_time = 1, step = 2, summary = 5."""
+    """Yield the scalars in the bytes of an `Event` protobuf message: wall_time = 1, step = 2, summary = 5."""
     wall_s, step, summaries = 0.0, 0, []
     for number, kind, value in fields(event):
         if number == 1 and kind == FIXED64:
@@ -130,7 +153,10 @@ def scalars(event: bytes) -> Iterator[Scalar]:
 
 
 def tagged_number(value: bytes) -> tuple[str, float] | None:
-    """Return (tag, number) of a `Summary.Value`: tag = 1, simple_value = 2, tensor = 8."""
+    """Return (tag, number) of a `Summary.Value` message; None if it holds no number.
+
+    Its fields are tag = 1, simple_value = 2, tensor = 8.
+    """
     tag, content = "", None
     for number, kind, part in fields(value):
         if number == 1 and isinstance(part, bytes):
@@ -143,7 +169,10 @@ def tagged_number(value: bytes) -> tuple[str, float] | None:
 
 
 def tensor_scalar(tensor: bytes) -> float | None:
-    """Return the only element of a float or double `TensorProto`: tensor_content = 4, float_val = 5, double_val = 6."""
+    """Return the number in a float or double `TensorProto` with one element; None if there is none.
+
+    Its fields are tensor_content = 4, float_val = 5, double_val = 6.
+    """
     for number, kind, part in fields(tensor):
         width = WIDTHS.get(kind) or (len(part) if isinstance(part, bytes) else 0)
         if number in (4, 5, 6) and width in (4, 8):
@@ -152,13 +181,13 @@ def tensor_scalar(tensor: bytes) -> float | None:
 
 
 def as_float(value: int | bytes) -> float:
-    """Return the float32 in four bytes, or in an integer of the same bits."""
+    """Return the float32 with these four bytes, or with the bits of this integer."""
     raw = value if isinstance(value, bytes) else value.to_bytes(4, "little")
     return float(struct.unpack("<f", raw)[0])
 
 
 def as_double(value: int | bytes) -> float:
-    """Return the float64 in eight bytes, or in an integer of the same bits."""
+    """Return the float64 with these eight bytes, or with the bits of this integer."""
     raw = value if isinstance(value, bytes) else value.to_bytes(8, "little")
     return float(struct.unpack("<d", raw)[0])
 
@@ -167,7 +196,7 @@ def fields(message: bytes) -> Iterator[Field]:
     """Yield the fields of a protobuf message; nested messages are bytes.
 
     Raises:
-        ValueError: It is no protobuf message.
+        ValueError: The bytes are no protobuf message.
     """
     at = 0
     while at < len(message):
@@ -191,7 +220,7 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return (value, index after it) of the variable-length integer at an index."""
+    """Return the variable-length integer at index `at` of a message, and the index after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[at]

@@ -243,7 +243,7 @@ def test_a_segmentation_fault_is_told_with_its_line(folder, recorder):
     size_abort(folder, recorder, [(10,), (10,)])
     folder.side("crash_2.txt", CRASH.format(name="Segmentation fault"))
     assert folder.report().verdict.sentence == (
-        "Rank 2 died before all_reduce #2 of default_pg: Segmentation fault in main (me/train.py:24);"
+        "Rank 2 died before all_reduce #2 of process group default_pg: Segmentation fault in main (me/train.py:24);"
         " ranks 0-1 wait for it"
     )
 
@@ -259,7 +259,10 @@ def test_a_monitored_barrier_waits_for_the_rank_that_is_elsewhere(folder, record
         folder.side(f"stacks_{rank}.txt", f"Thread 0x1 (most recent call first):\n{here}")
     verdict = folder.report().verdict
     assert (verdict.kind, verdict.ranks) == ("host_stuck", [2])
-    assert "in prepare (me/train.py:9) and never joined monitored_barrier #2 of default_pg" in verdict.sentence
+    assert (
+        "in prepare (me/train.py:9) and never joined monitored_barrier #2 of process group default_pg"
+        in verdict.sentence
+    )
 
 
 @pytest.mark.parametrize("named", ["Rank 1 failed", "Ranks 1 failed"])

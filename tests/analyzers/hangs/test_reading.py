@@ -476,7 +476,7 @@ def spelled_out(label):
 def test_victims_at_one_line_are_named_together(folder, world):
     report = folder.write(world(8, 4, 2).dumps("missing", 43, "dp")).report()
     waiting = [
-        fact.text for fact in report.findings[0].evidence if " of mesh_tp" in fact.text or " of def" in fact.text
+        fact.text for fact in report.findings[0].evidence if "group mesh_tp" in fact.text or "group def" in fact.text
     ]
     assert 0 < len(waiting) <= 4
     assert all(text.startswith("ranks ") for text in waiting)

@@ -76,24 +76,24 @@ def test_a_mismatch_of_shapes_names_both_shapes():
     [
         (
             RankEnd(0, Ending.EXIT_CODE, exit_code=-9),
-            "rank 0 died at step 4 before all_reduce #6 of dp: killed by signal 9",
+            "rank 0 died at step 4 before all_reduce #6 of process group dp: killed by signal 9",
         ),
         (
             RankEnd(0, Ending.NO_ERROR),
             (
-                "rank 0 ended normally at step 4 before all_reduce #6 of dp, while the other ranks went on in step"
-                " (job/train.py:22)"
+                "rank 0 ended normally at step 4 before all_reduce #6 of process group dp, while the other ranks went"
+                " on in step (job/train.py:22)"
             ),
         ),
         (
             RankEnd(0, Ending.PROCESS_EXITED),
-            "rank 0 exited at step 4 before all_reduce #6 of dp without an error message",
+            "rank 0 exited at step 4 before all_reduce #6 of process group dp without an error message",
         ),
         (
             RankEnd(0, Ending.EXCEPTION, exit_file=ExitFile(0, error="ValueError", message="no", traceback=[BACKWARD])),
-            "rank 0 died at step 4 before all_reduce #6 of dp: ValueError: no in step (job/train.py:22)",
+            "rank 0 died at step 4 before all_reduce #6 of process group dp: ValueError: no in step (job/train.py:22)",
         ),
-        (None, "rank 0 probably died at step 4 before all_reduce #6 of dp: it left no dump"),
+        (None, "rank 0 probably died at step 4 before all_reduce #6 of process group dp: it left no dump"),
     ],
 )
 def test_how_a_rank_ended(end, expected):

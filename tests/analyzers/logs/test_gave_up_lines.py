@@ -116,4 +116,4 @@ def test_a_rank_that_the_launcher_never_started_is_a_failed_start(tmp_path):
         )
     verdict = logs.analyze(run.discover(tmp_path)).verdict
     assert (verdict.kind, verdict.ranks) == ("startup", [])
-    assert "rank 2 never joined init_process_group in <module> (me/train.py:26)" in verdict.sentence
+    assert "rank 2 never joined init_process_group in me/train.py:26" in verdict.sentence

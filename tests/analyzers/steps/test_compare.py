@@ -121,7 +121,7 @@ def test_a_few_steps_tell_a_large_change(pair):
     assert few.high - few.low > 2 * (many.high - many.low)
 
 
-def test_no_alarm_for_healthy_runs_of_few_steps(pair):
+def test_no_alarm_for_healthy_runs_of_few_steps(pair, here):
     kinds = []
     for first in range(0, 40, 2):
         runs = pair(steps=10, noise=0.1, first_seed=first)
