@@ -16,7 +16,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import parts, room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import RunSubject
+from workbench.tui.subject import subject_of
 from workbench.watch.app import WatchApp
 from workbench.web.app import make_app
 from workbench.web.served_run import ServedRun, served_run
@@ -50,7 +50,7 @@ async def settled(app: App[object], pilot: Pilot[object]) -> None:
 
 def inspecting(folder: Path) -> WorkbenchApp:
     run = discover(folder)
-    return WorkbenchApp(RunSubject(run, room_for(run), Options()))
+    return WorkbenchApp(subject_of(run, room_for(run), Options()))
 
 
 def page(view: ServedRun, path: str, name: str) -> None:

@@ -15,6 +15,7 @@ TESTS = Path(__file__).parent
 FIXTURES = TESTS / "fixtures"
 KEPT = FIXTURES / "documents.json.gz"
 PROSE = {
+    "check",
     "lacking",
     "title",
     "why",

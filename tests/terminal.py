@@ -7,7 +7,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
-from workbench.tui.subject import RunSubject
+from workbench.tui.subject import subject_of
 
 PATIENCE_S = 120.0
 """A busy machine is slow, and a wait that succeeds costs nothing."""
@@ -16,7 +16,7 @@ PATIENCE_S = 120.0
 def app_on(run, room=None):
     """An app of a run or of a run's folder."""
     run = discover(run) if isinstance(run, Path) else run
-    return WorkbenchApp(RunSubject(run, room or room_for(run), Options()))
+    return WorkbenchApp(subject_of(run, room or room_for(run), Options()))
 
 
 async def settle(app, pilot, rest=None):

@@ -1,10 +1,12 @@
 """From paths on the command line to the report on them: which room of the analyzers is asked, and with which files."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzers.errors import InputError
+from analyzers.limits import limited
 from analyzers.report import Report
 from analyzers.run import ANALYSED, TIMED, Artefact, Kind, Run, discover, with_unreadable
 from analyzers.store import Options
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from analyzers.incident import IncidentData
     from analyzers.logs import LogsData
     from analyzers.memory import MemoryData
+    from analyzers.parity import ParityData
     from analyzers.steps import StepsData
     from analyzers.traces import TraceData
 
@@ -29,10 +32,12 @@ PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
 """The kinds that say how a job ended: beside any other they call for the joined answer."""
 JOINED = "incident"
 """The room that joins the answers of the others."""
+PARITY = "parity"
+"""The room that compares the runs of `workbench parity`, each in a folder of its own."""
 
 
 def find_run(paths: Sequence[Path]) -> Run:
-    """Return what is at the paths, as one run."""
+    """Return one run that holds the files found at all of the paths."""
     if len(paths) == 1:
         return discover(paths[0])
     runs = [discover(path) for path in paths]
@@ -41,8 +46,13 @@ def find_run(paths: Sequence[Path]) -> Run:
 
 
 def room_for(run: Run) -> str:
-    """Return the room that answers: that of the only kind of file there is, else the one that joins all."""
+    """Return the name of the room to ask: that of the run's only kind of file, such as memory, else all rooms joined.
+
+    A folder of `workbench parity` holds several runs, which are compared.
+    """
     present = {artefact.kind for artefact in run.artefacts}
+    if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):
+        return PARITY
     if present.intersection(PRINTED) and present - {Kind.TEXT}:
         return JOINED
     kinds = present.intersection((*ANALYSED, Kind.MANIFEST)) or present
@@ -51,12 +61,20 @@ def room_for(run: Run) -> str:
 
 
 def ask(room: str, run: Run, options: Options) -> Report[object]:
-    """Return the report of one room, or of all of them joined.
+    """Return the report of one room of the analyzers on a run, or of all rooms joined.
 
     Raises:
         InputError: The run holds nothing that this room can read.
+        LimitExceeded: The analysis needs too much memory or time.
     """
-    return with_unreadable(ANALYZERS[room](run, options), run)
+    with limited_to(options, run):
+        return with_unreadable(ANALYZERS[room](run, options), run)
+
+
+def limited_to(options: Options, *runs: Run) -> AbstractContextManager[None]:
+    """Return a context manager inside which the analysis of these runs is limited in memory and time."""
+    files = [artefact.path for run in runs for artefact in run.artefacts]
+    return limited(" and ".join(str(run.root) for run in runs), files, options.max_memory)
 
 
 def memory_report(run: Run, options: Options) -> "Report[MemoryData]":
@@ -100,6 +118,14 @@ def incident_report(run: Run, options: Options) -> "Report[IncidentData]":
     return incident.analyze(run, options)
 
 
+def parity_report(run: Run, options: Options) -> "Report[ParityData]":
+    from analyzers import parity
+    from analyzers.parity.folder import read_runs
+
+    runs, tolerance = read_runs(run.root)
+    return parity.analyze(runs, options, tolerance)
+
+
 ANALYZERS: dict[str, Callable[[Run, Options], Report[object]]] = {
     "memory": memory_report,
     "hang": hang_report,
@@ -107,11 +133,12 @@ ANALYZERS: dict[str, Callable[[Run, Options], Report[object]]] = {
     "steps": steps_report,
     "logs": logs_report,
     JOINED: incident_report,
+    PARITY: parity_report,
 }
 
 
 def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
-    """Return the files of these kinds.
+    """Return the run's files of these kinds.
 
     Raises:
         InputError: There is none.
@@ -123,7 +150,7 @@ def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
 
 
 def nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
-    """Return the error that names what was looked for, and what there is instead."""
+    """Return the error that names the kinds of files that were looked for, and the kinds that the run has instead."""
     present = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
     wanted = " or ".join(kind.replace("_", " ") for kind in kinds) or "files of a run"
     hint = f"it holds {', '.join(present)}: try `workbench inspect`" if present else "give the folder of a run"

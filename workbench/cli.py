@@ -1,14 +1,13 @@
 """The command line: one short function per command, which imports what it needs so that `--help` stays fast."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from workbench import options as opt
 from workbench.config_commands import PASS_ON, config_app
-from workbench.launch_options import ForeignOptions, ProcessOptions
+from workbench.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
 from workbench.option_groups import spread_groups
 
 EPILOG = (
@@ -26,21 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(config_app, name="config", rich_help_panel=HELP)
-
-
-FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
-"""A dry run that does a step without values; Click has no options whose value may be left out."""
-
-
-class LaunchCommand(TyperCommand):
-    """A command that keeps what follows `--` apart: Click would mix it with the options that it does not know."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what precedes `--`, and keep the rest as `ctx.obj`."""
-        if "--" in args:
-            ctx.obj = tuple(args[args.index("--") + 1 :])
-            args = args[: args.index("--")]
-        return super().parse_args(ctx, [word for given in args for word in FAKE_DRY_RUN.get(given, (given,))])
 
 
 def print_version(wanted: bool) -> None:
@@ -278,7 +262,7 @@ def estimate(
 def parity(
     ctx: typer.Context,
     model: opt.ModelOptions,
-    document: opt.DocumentOptions,
+    show: opt.ShowOptions,
     run: Annotated[
         list[str] | None,
         typer.Option(
@@ -302,17 +286,21 @@ def parity(
 
     workbench parity --config x.toml --run dp_shard=4 --run dp_replicate=2,dp_shard=2,tp=2 --run dp_shard=2,cp=2,pp=2
 
-    Where curves differ, the first step, module and tensor are named. Further options go to all runs.
+    Where curves differ, the first step, module and tensor are named. Further options go to all runs. To see the
+    answer again: workbench inspect FOLDER.
     """
     from analyzers.errors import Exit
-    from workbench.commands.output import deliver
-    from workbench.commands.parity import Comparison, compare_meshes, subject, variant
+    from workbench.ask import PARITY
+    from workbench.commands.analyse import answer
+    from workbench.commands.parity import Comparison, compare_meshes, variant
     from workbench.launch.plan import Request
+    from workbench.options import StepReadOptions
 
     request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
     comparison = Comparison(request, [variant(text) for text in run or []], folder, steps, values)
-    report = compare_meshes(comparison, tolerance=tolerance)
-    raise typer.Exit(deliver(report, document, subject(comparison), fail_on) if report else Exit.FINDINGS)
+    if not compare_meshes(comparison, tolerance=tolerance):
+        raise typer.Exit(Exit.FINDINGS)
+    raise typer.Exit(answer(PARITY, [folder], StepReadOptions(no_cache=True), show, fail_on))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)

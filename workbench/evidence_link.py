@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from analyzers.report import Finding
 from workbench.ask import ROOMS
 
-ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare"}
+ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity"}
 """The room of findings whose id does not begin with its name."""
 PARTS = {
     "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),
@@ -15,6 +15,22 @@ PARTS = {
     "operations": ("hang.mismatch", "hang.skipped", "hang.order_cycle"),
     "stacks": ("hang.host_stuck",),
     "waits": ("trace.straggler", "trace.exposed_communication"),
+    "opportunities": (
+        "trace.host_bound",
+        "trace.data_loader",
+        "trace.python",
+        "trace.synchronising_call",
+        "trace.launch",
+        "trace.unfused_attention",
+        "trace.recomputation",
+        "trace.float32",
+        "trace.misaligned",
+        "trace.layout_copies",
+        "trace.pageable_copies",
+        "trace.elementwise",
+        "trace.small_collectives",
+        "trace.bus_bandwidth",
+    ),
     "held": ("trace.memory_grows", "trace.memory_near_limit", "trace.memory_unused"),
     "phases": ("steps.straggler",),
     "times": ("steps.slowdown", "steps.global_stall"),
@@ -25,9 +41,9 @@ PARTS = {
 
 @dataclass(frozen=True)
 class EvidenceLink:
-    """The room whose view shows the evidence, and the part of that view; empty for all of it.
+    """The view that shows the evidence of a finding: its room, and the part of that view (empty: the whole view).
 
-    `rank` and `step` are None where the finding is about all of them.
+    `rank` and `step` are None where the finding is not about one rank or one step.
     """
 
     room: str
@@ -37,7 +53,7 @@ class EvidenceLink:
 
 
 def evidence_link(finding: Finding) -> EvidenceLink | None:
-    """Return where the evidence of a finding is shown; None where no view shows any."""
+    """Return the view that shows the evidence of a finding; None if no view does."""
     prefix = finding.id.partition(".")[0]
     room = ROOM_OF_FINDING.get(finding.id) or ROOM_OF_FINDING.get(prefix) or prefix
     if room not in (*ROOMS, *ROOM_OF_FINDING.values()):
@@ -47,5 +63,5 @@ def evidence_link(finding: Finding) -> EvidenceLink | None:
 
 
 def is_about(finding: str, *names: str) -> bool:
-    """Return whether a finding's id is one of these names, or below one of them."""
+    """Return whether the finding id `finding` is one of `names`, or begins with one of them and a dot."""
     return any(finding == name or finding.startswith(f"{name}.") for name in names)

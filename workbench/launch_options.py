@@ -1,9 +1,10 @@
 """The options of `workbench launch`, grouped by what they are about."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from workbench.options import Scheduler
 
@@ -28,7 +29,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions:
-    """What is recorded of a command after `--`."""
+    """Options of how a command after `--` is recorded."""
 
     timeout: Annotated[
         float | None,
@@ -46,3 +47,18 @@ class ForeignOptions:
     recorders: Annotated[
         bool, typer.Option("--recorders/--no-recorders", help="Attach the recorders.", rich_help_panel=FOREIGN)
     ] = True
+
+
+FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
+"""A dry run that does a step without values; Click has no options whose value may be left out."""
+
+
+class LaunchCommand(TyperCommand):
+    """A command that keeps what follows `--` apart: Click would mix it with the options that it does not know."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what precedes `--`, and keep the rest as `ctx.obj`."""
+        if "--" in args:
+            ctx.obj = tuple(args[args.index("--") + 1 :])
+            args = args[: args.index("--")]
+        return super().parse_args(ctx, [word for given in args for word in FAKE_DRY_RUN.get(given, (given,))])

@@ -8,7 +8,7 @@ from pathlib import Path
 from analyzers.errors import Exit, InputError
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
-from workbench.ask import ROOMS, ask, find_run, memory_report, required_files, room_for, trace_report
+from workbench.ask import ROOMS, ask, find_run, limited_to, memory_report, required_files, room_for, trace_report
 from workbench.commands.output import deliver, refusing_to_overwrite
 from workbench.console import note
 from workbench.errors import UsageProblem
@@ -111,9 +111,9 @@ def open_app(run: Run, room: str, options: Options) -> Exit:
     """Open the terminal app on a run, at the view of a room."""
     # Textual is imported only here: a document need not wait for it.
     from workbench.tui.app import open_app
-    from workbench.tui.subject import RunSubject
+    from workbench.tui.subject import subject_of
 
-    open_app(RunSubject(run, room, options))
+    open_app(subject_of(run, room, options))
     return Exit.OK
 
 
@@ -125,7 +125,7 @@ def memory_with_tables(
 
     options, run = reader_options(read), find_run(paths)
     snapshots = required_files(run, *ROOMS["memory"])
-    with shown_progress(run):
+    with shown_progress(run), limited_to(options, run):
         report = memory_report(run, options)
         whole = extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
     return deliver(whole, document, run, fail_on)
@@ -138,7 +138,7 @@ def trace_with_critical_path(
     from analyzers.traces import with_critical_path
 
     options, run = reader_options(read), find_run(paths)
-    with shown_progress(run):
+    with shown_progress(run), limited_to(options, run):
         report = with_critical_path(trace_report(run, options), options)
     return deliver(report, document, run, fail_on)
 
@@ -170,7 +170,7 @@ def compare_runs(
 
         open_app(ComparisonSubject(*runs, options))
         return Exit.OK
-    with shown_progress(*runs):
+    with shown_progress(*runs), limited_to(options, *runs):
         report = compare.analyze(*runs, options, gate.limits)
     if show.web:
         from workbench.web.served_run import ServedRun

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analyzers import parity
-from analyzers.parity.model import NamedRun, ParityData
-from analyzers.report import Report
-from analyzers.run import Run
-from analyzers.store import Options
+from analyzers.parity.folder import write_runs
+from analyzers.parity.model import NamedRun
 from analyzers.words import quantity
 from trainer.config import ConfigError, JobConfig, load
 from trainer.config.degrees import EXPERT, KEYS, REPLICATE, SHARD
@@ -92,28 +90,30 @@ def flag(key: str, value: str) -> tuple[str, ...]:
     return switches.get(value.lower(), (f"--{key}", value))
 
 
-def compare_meshes(
-    comparison: Comparison, start: Start | None = None, tolerance: float | None = None
-) -> Report[ParityData] | None:
-    """Run the training on all meshes and return how they compare; None if a run did not end well.
+def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance: float | None = None) -> bool:
+    """Run the training on all meshes; returns whether all runs ended well, which can then be compared.
 
     Raises:
-        WorkbenchError: The configuration does not fit a mesh, which is found before any process starts.
+        UsageProblem: There are no two runs, or the configuration does not fit a mesh: no process was started.
     """
+    if len(comparison.variants) < 2:
+        raise UsageProblem("parity needs two runs at least", "give --run for each mesh, such as --run tp=2")
     base = configuration(comparison.request)
-    folders = [comparison.folder / f"run_{number}" for number in range(1, len(comparison.variants) + 1)]
+    runs = [
+        NamedRun(one.text, comparison.folder / f"run_{number}") for number, one in enumerate(comparison.variants, 1)
+    ]
     jobs = [seed_job(comparison)] + [
-        plan(request_of(comparison, base, one, folder))
-        for one, folder in zip(comparison.variants, folders, strict=True)
+        plan(request_of(comparison, base, one, Path(run.folder)))
+        for one, run in zip(comparison.variants, runs, strict=True)
     ]
     shutil.rmtree(comparison.folder / SEED_FOLDER / "checkpoint", ignore_errors=True)
-    for job, what in zip(jobs, ("the seed checkpoint", *(one.text for one in comparison.variants)), strict=True):
+    for job, what in zip(jobs, ("the seed checkpoint", *(run.name for run in runs)), strict=True):
         note(f"{what} on {quantity(job.nproc, 'rank')}; output in {job.folder}")
         if (start or start_job)(job) != "completed":
             diagnose(job)
-            return None
-    runs = [NamedRun(one.text, folder) for one, folder in zip(comparison.variants, folders, strict=True)]
-    return parity.analyze(runs, Options(cache=False), tolerance or tolerance_of(base))
+            return False
+    write_runs(comparison.folder, runs, tolerance_of(base) if tolerance is None else tolerance)
+    return True
 
 
 def start_job(job: Plan) -> str:
@@ -191,8 +191,3 @@ def with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) -> 
         overrides=(*request.overrides, *overrides),
         watch=False,
     )
-
-
-def subject(comparison: Comparison) -> Run:
-    """Return what the report is about, for its heading."""
-    return Run(comparison.folder, ())

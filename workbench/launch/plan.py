@@ -18,8 +18,8 @@ from workbench.options import Scheduler
 from workbench.python_path import search_path, search_path_last
 
 OWN_TRAINER = "workbench"
-FAKE = "fake_backend"
-"""The mode of communication in which one process stands for all ranks."""
+IN_ONE_PROCESS = ("fake_backend", "local_tensor")
+"""The modes of communication in which one process stands for all ranks."""
 MODULES = {"torchtitan": "torchtitan.train"}
 """What to start where `--trainer` names a package and not a module."""
 PROCESSES_WITHOUT_GPU = 2
@@ -38,7 +38,7 @@ OUTPUTS = Path("outputs")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of `workbench launch`."""
+    """The options of `workbench launch`, as given on the command line."""
 
     config: str | None = None
     module: str | None = None
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A job that is ready to start: `command` holds the arguments of `module`, or a whole command without one.
+    """A job that is ready to start; `command` has the arguments of the Python module `module`, or is a whole command.
 
     `starts_ranks`: our agent starts each rank; otherwise the command runs once, and may start ranks itself.
     """
@@ -90,16 +90,16 @@ class Plan:
 
     @property
     def logs(self) -> Path:
-        """The folder of the ranks' output."""
+        """The folder for the output of the ranks."""
         return self.folder / "logs"
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command line of each rank, or of the whole job."""
+        """The words of the command line that starts each rank, or the whole job."""
         return self.command if self.module is None else (sys.executable, "-u", "-m", self.module, *self.command)
 
     def shell(self) -> str:
-        """Return the same job as a command line without this launcher."""
+        """Return a shell command line that starts the same job without this launcher."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         if not self.starts_ranks:
             return " ".join([*settings, shlex.join(self.command)])
@@ -113,7 +113,7 @@ class Plan:
 
 
 def plan(request: Request) -> Plan:
-    """Return the job that was asked for.
+    """Return the plan of the job that was asked for.
 
     Raises:
         WorkbenchError: The configuration is wrong, or training is not installed.
@@ -127,7 +127,7 @@ def plan(request: Request) -> Plan:
 
 
 def refuse_options_of_commands(request: Request) -> None:
-    """Refuse what only jobs after `--` have.
+    """Refuse a request for our trainer that has options or words which only a command after `--` can have.
 
     Raises:
         UsageProblem: An option has no effect on a trainer, or a command stands without `--`.
@@ -145,13 +145,13 @@ def refuse_options_of_commands(request: Request) -> None:
 
 
 def plan_own_trainer(request: Request) -> Plan:
-    """Return the plan of a run of our trainer, whose configuration names the folder."""
+    """Return the plan for our trainer; its configuration names the folder of the run."""
     arguments = trainer_arguments(request)
     world_size = request.processes_per_node * request.nnodes
     config = training_config(arguments, world_size)
     folder, notes = Path(config.job.dump_folder), tuple(startup_notes(arguments))
     environment = own_environment(request)
-    if config.comm.mode == FAKE:
+    if config.comm.mode in IN_ONE_PROCESS:
         return Plan(
             request=request,
             command=(sys.executable, "-u", "-m", "trainer", *arguments),
@@ -210,7 +210,7 @@ def plan_module(request: Request) -> Plan:
 
 
 def trainer_arguments(request: Request) -> tuple[str, ...]:
-    """Return the arguments of `python -m trainer` that do what was asked."""
+    """Return the arguments for `python -m trainer` that the request amounts to."""
     named = (
         ("--module", request.module, "--config", request.config)
         if request.module
@@ -222,7 +222,7 @@ def trainer_arguments(request: Request) -> tuple[str, ...]:
 
 
 def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
-    """Return the trainer's configuration.
+    """Return the trainer's configuration for these arguments, checked for `world_size` ranks.
 
     Raises:
         UsageProblem: The trainer refuses it, or it does not fit that number of ranks.
@@ -244,12 +244,12 @@ def gpu_count() -> int:
 
 
 def own_environment(request: Request) -> dict[str, str]:
-    """Return what processes of our trainer need: no module in the user's folder is imported in place of ours."""
+    """Return the environment variables by which processes of our trainer import our modules, not the user's."""
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 
 def rank_settings(request: Request) -> dict[str, str]:
-    """Return what every rank needs that our agent starts; what the user has set stays."""
+    """Return the environment variables for each rank that our agent starts, without those that the user has set."""
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -260,13 +260,13 @@ def rank_settings(request: Request) -> dict[str, str]:
 
 
 def rank_environment(request: Request) -> dict[str, str]:
-    """Return what the ranks of our trainer need beside the launcher's environment; what the user has set stays."""
+    """Return the environment variables that our trainer's ranks need, without those that the user has set."""
     wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
     return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
 
 
 def torch_version() -> tuple[int, ...]:
-    """Return the version of torch beside us as (major, minor); (0, 0) where there is none."""
+    """Return (major, minor) of the installed torch; (0, 0) if there is none."""
     try:
         return tuple(int(part) for part in version("torch").split(".")[:2])
     except (PackageNotFoundError, ValueError):
@@ -274,9 +274,9 @@ def torch_version() -> tuple[int, ...]:
 
 
 def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
-    """Return the Flight Recorder settings for a job; those that the user has set stay.
+    """Return the environment variables that configure Flight Recorder, without those that the user has set.
 
-    NCCL's watchdog writes to `dumps`.
+    Its ring has `entries` entries, and NCCL's watchdog writes dumps to the folder `dumps`.
     """
     prefix = str(dumps.resolve() / "rank_")
     wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}

@@ -35,7 +35,7 @@ def run(request: Request) -> Exit:
         note(text)
     if request.scheduler != Scheduler.LOCAL:
         if job.is_dry_run:
-            raise UsageProblem("a dry run without values needs no scheduler", "leave out --scheduler")
+            raise UsageProblem("a dry run in one process needs no scheduler", "leave out --scheduler")
         return give_to_scheduler(job)
     if request.dry_run:
         print(job.shell())
@@ -55,14 +55,14 @@ def run(request: Request) -> Exit:
 
 
 def dry_run(job: Plan) -> Exit:
-    """Run one process in place of all ranks, and print what it logs; nothing is recorded."""
-    note(f"one step without values, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
+    """Run the job's single process that simulates all ranks, and print its log; nothing is recorded."""
+    note(f"one step in one process, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
     ended = subprocess.run(job.words, env=os.environ | job.environment, check=False)
     return Exit.FINDINGS if ended.returncode else Exit.OK
 
 
 def warn_of_clashes() -> None:
-    """Name modules that are imported in place of ours somewhere, before a job runs for hours."""
+    """Warn of modules that are imported in place of our packages, before a job runs for hours."""
     for clash in clashes():
         if clash.severity is not Severity.INFO:
             note(f"warning: {clash.title}. {clash.why}\nnext: {clash.next}")
@@ -78,7 +78,7 @@ def give_to_scheduler(job: Plan) -> Exit:
 
 
 def launch(job: Plan) -> Outcome:
-    """Run the job under its progress display, and record how it ended in `run.json`."""
+    """Run the job with its progress display, record its outcome in `run.json`, and return the outcome."""
     began = time.time()
     is_command = job.request.command is not None
     if is_command:
@@ -95,7 +95,7 @@ def launch(job: Plan) -> Outcome:
 
 
 def announcement(job: Plan) -> str:
-    """Return the line that says what is started."""
+    """Return the line to print before the job starts, which says what is started."""
     if not job.starts_ranks:
         return f"running {Path(job.words[0]).name} as it is; its output is also in {job.logs}"
     count = job.nproc * job.request.nnodes
@@ -104,7 +104,7 @@ def announcement(job: Plan) -> str:
 
 
 def diagnose(job: Plan) -> None:
-    """Print why the job failed; where the analysis fails too, say that and no more."""
+    """Print why the job failed, as the analysis of its files says; if the analysis fails, print only that."""
     note(f"the job failed; logs in {job.logs}")
     try:
         recorded = discover(job.folder)
