@@ -1,1 +1,4 @@
-"""A small trainer for PyTorch models, with torchtitan's configuration; it writes what the analyzers read."""
+"""A small trainer for PyTorch models, with torchtitan's configuration keys.
+
+It writes the traces, logs and snapshots that the analyzers read.
+"""

@@ -1,4 +1,4 @@
-"""Train: torchrun --nproc_per_node 2 -m trainer --config configs/debug_model.toml [--section.key value ...]."""
+"""Train a model: torchrun --nproc_per_node 2 -m trainer --config configs/debug_model.toml [--section.key value ...]."""
 
 import sys
 
@@ -19,7 +19,7 @@ def in_one_process(config: JobConfig) -> None:
     """Run one training step in this single process, which simulates all ranks of the job.
 
     Raises:
-        ConfigError: The configuration cannot be trained so, or this PyTorch has no local tensors.
+        ConfigError: The configuration cannot run in one process, or this PyTorch version lacks `LocalTensor`.
     """
     if config.comm.mode == "fake_backend":
         return dry_run(config)
@@ -33,7 +33,7 @@ def in_one_process(config: JobConfig) -> None:
 
 @record
 def main() -> None:
-    """Train as one rank, as its command line says; an exception leaves through `record`, which writes error.json."""
+    """Train as one rank, configured by the command line; the decorator `record` writes an exception to error.json."""
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Checkpoints that load on any mesh, by torch.distributed.checkpoint."""
+"""Save checkpoints with torch.distributed.checkpoint and load them on any mesh."""
 
 import logging
 import re
@@ -51,7 +51,7 @@ class TrainState:
     """The last finished step."""
 
     def gather(self) -> StateDict:
-        """Return {part: its state dict}; the parts are named as in checkpoint.exclude_from_loading."""
+        """Return {part name: state dict}; checkpoint.exclude_from_loading uses the same part names."""
         return {
             "model": get_model_state_dict(self.model),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=OPTIONS),
@@ -60,9 +60,9 @@ class TrainState:
         }
 
     def restore(self, parts: StateDict) -> None:
-        """Load the given states into model, optimizer and the other parts in place.
+        """Load the given state dicts into model, optimizer and the other parts in place.
 
-        Parts that are missing stay unchanged.
+        A part without a state dict stays unchanged.
         """
         if "model" in parts:
             set_model_state_dict(self.model, parts["model"])
@@ -75,7 +75,7 @@ class TrainState:
 
 
 class Checkpointer:
-    """Saves and loads checkpoints of `state` when and where the [checkpoint] section of the configuration says so."""
+    """Saves and loads checkpoints of `state`, as the [checkpoint] section of the configuration sets."""
 
     def __init__(self, config: JobConfig, state: TrainState, made: resume.Made) -> None:
         self.job, self.config, self.state, self.made = config, config.checkpoint, state, made
@@ -93,10 +93,10 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
-        """Load the checkpoint to resume from, else initial_load_path; returns the loaded path, or None without either.
+        """Load the checkpoint to resume from, or else initial_load_path, and return its path; None if there is neither.
 
         Raises:
-            CheckpointError: The step or path that was asked for does not exist.
+            CheckpointError: The configured step or path does not exist.
         """
         if not self.config.enable:
             return None
@@ -131,13 +131,13 @@ class Checkpointer:
         return True
 
     def save_seed(self) -> Path:
-        """Save the present weights as a seed checkpoint, from which other runs can start, and return its folder."""
+        """Save the current weights as a seed checkpoint, from which other runs can start, and return its folder."""
         path = self._new_folder(0)
         save({"model": get_model_state_dict(self.state.model)}, checkpoint_id=path)
         return path
 
     def wait(self) -> None:
-        """Block until an asynchronous save that is still running has ended."""
+        """Block until the asynchronous save has ended, if one is running."""
         if self._saving:
             self._saving.result()
             self._saving = None
@@ -149,7 +149,9 @@ class Checkpointer:
         return path
 
     def _resume(self, path: Path) -> Path:
-        """Load all state from the checkpoint at `path`, and compare the settings it was made with to this run's."""
+        """Load all state from the checkpoint at `path`, and log which settings differ from those of the run that
+        saved it.
+        """
         self._load(path, ("model", "optimizer", "dataloader", "train_state"))
         before = resume.read(path)
         if before and self.takes_seed:
@@ -191,7 +193,10 @@ class Checkpointer:
         return path
 
     def _path_to_resume(self) -> Path | None:
-        """Return the path of the checkpoint of load_step, else of the newest with more than weights, or None."""
+        """Return the path of the checkpoint to resume from; None if there is none.
+
+        It is the checkpoint of step `load_step` if that is set, or else the newest one that holds more than weights.
+        """
         if self.config.load_step >= 0:
             return self.folder / f"step-{self.config.load_step}"
         # The newest may be a last save, which has weights only.

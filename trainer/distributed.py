@@ -1,4 +1,4 @@
-"""Process group, timeouts and seeds: what all ranks must agree on before the first step."""
+"""Process group, timeouts and seeds, which must be set up alike on all ranks before the first step."""
 
 import os
 import random
@@ -39,7 +39,7 @@ def join(config: JobConfig) -> World:
 
 
 def backend(device: torch.device, *, offload: bool) -> str:
-    """Return the backend of the process group; with `offload` also gloo beside nccl.
+    """Return the backend of the process group; with CPU offload it includes gloo for CPU tensors.
 
     With offload, gradients are in CPU memory, and their norm is reduced there.
     """
@@ -58,14 +58,16 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Set the timeout of all later collectives in every process group; the writing of checkpoints may take longer."""
+    """Set the timeout of later collectives in every process group; saving checkpoints has a longer one."""
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
 
 
 def seed_everything(config: Debug, device: torch.device) -> int:
-    """Seed all generators and select deterministic kernels if asked for; returns the seed that all ranks share."""
+    """Seed all random generators, select deterministic kernels if configured, and return the seed, equal on all
+    ranks.
+    """
     if config.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=config.deterministic_warn_only)
@@ -83,9 +85,10 @@ def seed_everything(config: Debug, device: torch.device) -> int:
 
 
 def seed_step(seed: int, stage: int, step: int) -> None:
-    """Seed all random generators for one step, with different numbers on each pipeline stage and equal ones elsewhere.
+    """Seed all random generators for one step. The seed differs between pipeline stages and is the same on all their
+    ranks.
 
-    The random numbers of a step depend on `seed`, `stage` and `step` alone, so a resumed run draws the same ones on any
+    The random numbers of a step depend only on `seed`, `stage` and `step`, so a resumed run draws the same ones on any
     mesh.
     """
     text = f"{seed}/{stage}/{step}".encode()
@@ -93,9 +96,9 @@ def seed_step(seed: int, stage: int, step: int) -> None:
 
 
 def leave() -> NoReturn:
-    """Destroy the process group and end this process at once, without the interpreter's orderly shutdown.
+    """Destroy the process group and end this process at once, without the interpreter's normal shutdown.
 
-    In an orderly shutdown gloo's threads sometimes abort, after correct results.
+    In a normal shutdown gloo's threads sometimes abort the process, although the run was successful.
     """
     dist.barrier()
     dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""One step of any job in one process: every rank's group exists in name only, and tensors have a shape but no values.
+"""Run one step of any job in one process, with a fake process group and tensors that have a shape but no values.
 
-It shows that a configuration can be trained before its devices are there: keys, mesh, model, parallelism, optimizer,
-and each operation of a step on one rank. What depends on values, such as a loss, it cannot show.
+It checks a configuration before the devices are available: keys, mesh, model, parallelism, optimizer, and each
+operation of a step on one rank. It cannot check anything that depends on values, such as the loss.
 """
 
 import logging
@@ -35,7 +35,7 @@ def dry_run(config: JobConfig) -> None:
     """Run one step without tensor values for rank 0 of each pipeline stage, and log model, mesh and layers.
 
     Raises:
-        ConfigError: No job of this size can have this configuration.
+        ConfigError: The configuration does not fit a job of this size.
     """
     size = world_size()
     degrees = validate(config, size)
@@ -54,10 +54,10 @@ def dry_run(config: JobConfig) -> None:
 
 
 def world_size() -> int:
-    """Return the number of ranks of the job to simulate: NGPU, else the launcher's WORLD_SIZE.
+    """Return the number of ranks of the job to simulate: the environment variable NGPU, else the launcher's WORLD_SIZE.
 
     Raises:
-        ConfigError: It is no number from 1.
+        ConfigError: The value is not a positive integer.
     """
     text = os.environ.get(WORLD_SIZE) or os.environ.get("WORLD_SIZE", "1")
     if not text.isdecimal() or int(text) < 1:
@@ -68,10 +68,10 @@ def world_size() -> int:
 
 
 def in_process(local: LocalProblem, stage: int) -> None:
-    """Rehearse one pipeline stage in a new process, as DTensor caches facts about process groups that are destroyed.
+    """Run `rehearse_stage` in a new process, because DTensor caches process groups that no longer exist.
 
     Raises:
-        TrainerError: It failed, and printed why.
+        TrainerError: The process failed; it has printed the reason.
     """
     process = FORK.Process(target=rehearse_stage, args=(local, stage))
     process.start()
@@ -81,7 +81,9 @@ def in_process(local: LocalProblem, stage: int) -> None:
 
 
 def rehearse_stage(local: LocalProblem, stage: int) -> None:
-    """Build the model parts of a pipeline stage as its first rank has them, and run one step on fake tensors."""
+    """Build the model parts of pipeline stage `stage`, run one step of its first rank on fake tensors, and log its
+    duration.
+    """
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     started = time.perf_counter()
     world = join_fake(local, 0, stage)
@@ -92,9 +94,9 @@ def rehearse_stage(local: LocalProblem, stage: int) -> None:
 
 
 def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
-    """Run one step on fake tensors; returns (number of layers of the rank, number of layers that ran).
+    """Run one step on fake tensors; return (number of layers of the rank, number of layers that ran).
 
-    Fewer layers run than the rank has where the others are alike.
+    If most layers are identical, only a few of them run.
     """
     args = model_args(config)
     parts = model_parts(world.stage, args.n_layers, config.parallelism)

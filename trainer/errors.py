@@ -1,4 +1,4 @@
-"""Errors that a user sees: what went wrong, and what to do about it."""
+"""Errors that are shown to the user: what went wrong, and what to do about it."""
 
 
 class TrainerError(Exception):
@@ -14,11 +14,11 @@ class TrainerError(Exception):
 
 
 class ConfigError(TrainerError):
-    """The configuration cannot be read, or asks for what this trainer cannot do."""
+    """The configuration cannot be read, or sets something that this trainer does not support."""
 
 
 class DataError(TrainerError):
-    """The training data cannot be read, or are too few."""
+    """The training data cannot be read, or there is too little of it."""
 
 
 class CheckpointError(TrainerError):

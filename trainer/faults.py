@@ -1,24 +1,24 @@
-"""Incidents that really happen: each breaks one rank of a run in one way, for learning and for tests.
+"""Real faults for learning and for tests: each breaks one rank of a run in one way.
 
 | name | what the faulty rank does at `step` | what follows on gloo |
 |---|---|---|
 | oom | gets a batch 64 times larger, under a memory limit | its forward pass cannot allocate, and it fails |
 | leak | from here on keeps the model's output of each step | its memory grows; the run completes |
-| stuck | loops in Python | the others wait |
-| stuck_sleep | sleeps | the others wait |
-| stuck_gil | waits in C, holding the GIL, for a lock that never opens | the others wait; its Python threads stop |
+| stuck | loops in Python | the other ranks wait |
+| stuck_sleep | sleeps | the other ranks wait |
+| stuck_gil | holds the GIL in C code that waits for a lock | the other ranks wait; its Python threads stop |
 | skip | skips an all_reduce that the others call | they wait in it; it waits in its next collective |
 | mismatch_shape | calls an all_reduce with an empty tensor | it continues at once; the others wait in it |
-| mismatch_type | calls all_gather when the others call all_reduce | all wait there |
+| mismatch_type | calls all_gather when the others call all_reduce | all ranks wait there |
 | kill | kills itself | the others lose the connection |
 | deadlock | calls collectives of two groups in reverse order | it waits in one group, the others in the other |
 | straggler | from here on computes `seconds` longer in each forward pass | the others wait; the run completes |
-| straggler_data | from here on gets its data `seconds` late | the same |
-| straggler_gc | from here on collects garbage for `seconds` in each step | the same |
+| straggler_data | from here on gets its data `seconds` late | the others wait; the run completes |
+| straggler_gc | from here on collects garbage for `seconds` in each step | the others wait; the run completes |
 | nan | from here on its model returns NaN | the loss is NaN from here on |
 
-On gloo most mismatched sizes abort the process that receives too much, so that it can no longer be asked for a dump. An
-empty tensor and another kind of collective hang on any number of ranks.
+With gloo, most size mismatches abort the process that receives too much data, and then it cannot write a dump. An
+empty tensor, or another kind of collective, hangs with any number of ranks instead.
 """
 
 import ctypes
@@ -59,7 +59,8 @@ class FaultConfig(Protocol):
 
 
 class Faults:
-    """Hooks for the training loop that break one rank on purpose; all ranks create the object and call it alike.
+    """Hooks for the training loop that break one rank on purpose. Every rank must create this object and call its
+    hooks.
 
     `timeout_s` is the timeout of the job's collectives.
     """
@@ -83,7 +84,9 @@ class Faults:
             model.register_forward_hook(lambda _module, _inputs, output: self._leak(output))
 
     def before_step(self, step: int) -> None:
-        """Cause the configured fault if it is due in this step. Call it at the step's start, while it is recorded."""
+        """Cause the configured fault if it is due in this step. Call it at the start of the step, inside its
+        recording.
+        """
         self._current_step = step
         if self.name == "deadlock" and step == self.step:
             all_reduce_in_each(self.groups[::-1] if self.is_faulty_rank else self.groups)
@@ -95,7 +98,7 @@ class Faults:
             STEP_FAULTS[self.name](self)
 
     def on_batch(self, step: int, batch: Batch) -> Batch:
-        """Return the batch, after a delay or enlarged if that is the configured fault. Call it in the phase data_wait.
+        """Return the batch; delay or enlarge it first if that is the configured fault. Call it in the phase data_wait.
 
         A batch is a tensor, or tuples, lists and dicts of tensors.
         """
@@ -112,7 +115,7 @@ class Faults:
             compute(self.seconds)
 
     def _make_nan(self, output: torch.Tensor) -> torch.Tensor:
-        """Return NaN in place of this rank's logits; the gradients carry it to all ranks."""
+        """Return NaN instead of this rank's logits; the gradients then spread it to all ranks."""
         return output * float("nan") if self._current_step >= self.step else output
 
     def _leak(self, output: object) -> None:
@@ -121,9 +124,9 @@ class Faults:
 
 
 def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
-    """Run one extra collective, an all_reduce on a healthy rank.
+    """Run one extra collective: an all_reduce, unless `fault` names a mistake for this rank to make.
 
-    `fault` makes a rank pass an empty tensor, run an all_gather instead, or skip it.
+    The mistakes are an empty tensor (mismatch_shape), an all_gather (mismatch_type), and no call at all (skip).
     """
     value = torch.ones(0 if fault == "mismatch_shape" else COLLECTIVE_SIZE, device=device_of(group))
     if fault == "mismatch_type":
@@ -139,12 +142,12 @@ def all_reduce_in_each(groups: list[dist.ProcessGroup]) -> None:
 
 
 def device_of(group: dist.ProcessGroup) -> str:
-    """Return the type of device, "cuda" or "cpu", on which a process group's collectives take their tensors."""
+    """Return the device type, "cuda" or "cpu", of the tensors that the collectives of a process group accept."""
     return "cuda" if "nccl" in dist.get_backend(group) else "cpu"
 
 
 def loop_in_python() -> None:
-    """Keep this thread busy in a Python loop whose end condition never becomes true."""
+    """Keep this thread busy in a Python loop for an hour, longer than any test waits."""
     end = time.monotonic() + STUCK_S
     while time.monotonic() < end:
         pass
@@ -189,7 +192,7 @@ def compute(seconds: float) -> None:
 
 
 def collect_garbage(seconds: float) -> None:
-    """Create cyclic garbage and collect it for some seconds."""
+    """Create cyclic garbage and collect it, again and again for `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         knots: list[Any] = []

@@ -1,6 +1,7 @@
-"""Weights of Llama 3 as the transformers package has them: other names, and rotary features in halves, not in pairs.
+"""Load and save Llama 3 weights in the format of the transformers package.
 
-Each stage of a pipeline writes a file of its own. Whole parameters are gathered and read one at a time, on any mesh.
+That format has other parameter names, and puts the rotary features of a head into two halves instead of adjacent pairs.
+Each pipeline stage writes its own file. Parameters are read and gathered whole, one at a time, on any mesh.
 """
 
 import importlib
@@ -41,9 +42,9 @@ def foreign_name(name: str) -> str:
 
 
 def halves(name: str, weight: Tensor, head_dim: int) -> Tensor:
-    """Return a weight of queries or keys with the rotary features of each head in halves, as transformers has them.
+    """Return a query or key weight with the rotary features of each head in two halves, the order of transformers.
 
-    Example of one head with 6 features, a to f, of which neighbours are rotated together: a c e, then b d f.
+    Example: a head has 6 features a to f, of which neighbours are rotated together. The new order is a c e, then b d f.
     """
     if not name.endswith(ROTATED):
         return weight
@@ -51,14 +52,14 @@ def halves(name: str, weight: Tensor, head_dim: int) -> Tensor:
 
 
 def pairs(name: str, weight: Tensor, head_dim: int) -> Tensor:
-    """Return a weight of queries or keys with each head's rotary features in adjacent pairs; inverse of `halves`."""
+    """Return a query or key weight with the rotary features of each head in adjacent pairs; the inverse of `halves`."""
     if not name.endswith(ROTATED):
         return weight
     return weight.view(-1, 2, head_dim // 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
 
 
 def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
-    """Write the weights of all ranks into a folder that the transformers package loads. All ranks must call it."""
+    """Write the weights of all ranks to a folder that the transformers package can load. All ranks must call it."""
     args, dtype = model_args(config), getattr(torch, config.checkpoint.export_dtype)
     stages = config.parallelism.pipeline_parallel_degree
     stage, position = divmod(dist.get_rank(), dist.get_world_size() // stages)
@@ -84,7 +85,7 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
 
 
 def description(args: ModelArgs, config: JobConfig) -> dict[str, object]:
-    """Return the content of config.json, from which the transformers package reads the shape of the model."""
+    """Return the content of config.json, which tells the transformers package the shape of the model."""
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
         "hidden_size": args.dim, "intermediate_size": args.hidden_dim, "num_hidden_layers": args.n_layers,
@@ -98,7 +99,7 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     """Load weights from a folder in the format of the transformers package into this rank's part of the model.
 
     Raises:
-        CheckpointError: There are none, they are those of another model, or it has what this one has not.
+        CheckpointError: The folder has no weights or those of another model, or the model uses unsupported features.
     """
     args, files = model_args(config), weight_files(path)
     if scaling := position_scaling(path):
@@ -119,10 +120,10 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
 
 
 def weight_files(path: Path) -> Mapping[str, str]:
-    """Return {name of a weight: file in the folder that has it}.
+    """Return {weight name: name of the file that holds the weight}.
 
     Raises:
-        CheckpointError: The folder has none, or a damaged index.
+        CheckpointError: The folder has no weights, or its index is damaged.
     """
     index = read_json(path / INDEX)
     listed = index.get("weight_map") if isinstance(index, dict) else None
@@ -136,10 +137,10 @@ def weight_files(path: Path) -> Mapping[str, str]:
 
 
 def read_weight(path: Path, files: Mapping[str, str], name: str) -> Tensor:
-    """Return the weight `name` as a whole tensor; `files` is what `weight_files` returns.
+    """Return the weight `name` as a whole tensor; `files` is the result of `weight_files`.
 
     Raises:
-        CheckpointError: It is not there.
+        CheckpointError: The folder does not have this weight.
     """
     if name not in files:
         raise CheckpointError(f"{path}: no weight {name} there", "choose the model and the flavor of these weights")
@@ -148,10 +149,10 @@ def read_weight(path: Path, files: Mapping[str, str], name: str) -> Tensor:
 
 
 def opened(file: Path) -> Any:
-    """Return a safetensors file, opened for reading by `safe_open`.
+    """Open a safetensors file with `safe_open`.
 
     Raises:
-        CheckpointError: It is absent or damaged.
+        CheckpointError: The file does not exist or is damaged.
     """
     try:
         return safetensors().safe_open(file, framework="pt")
@@ -160,7 +161,9 @@ def opened(file: Path) -> Any:
 
 
 def position_scaling(path: Path) -> str:
-    """Return how the model in folder `path` scales rotary positions, such as `llama3`; empty if not or not stated."""
+    """Return the kind of rotary-position scaling of the model in folder `path`, such as `llama3`; empty if it has
+    none.
+    """
     described = read_json(path / "config.json")
     found = described if isinstance(described, dict) else {}
     scaling = found.get("rope_scaling") or found.get("rope_parameters") or {}

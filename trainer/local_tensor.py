@@ -1,7 +1,8 @@
-"""One step of all ranks in one process: PyTorch's local tensors hold the parts of every rank, and compute on each.
+"""One step of all ranks in one process: PyTorch's `LocalTensor` holds one tensor per rank, and computes on each.
 
-Losses and gradients are those of real ranks. Only tensor parallelism runs so: all its ranks run the same program, and
-its collectives are those of DTensor. FSDP2, DDP, pipelines, context and expert parallelism do not.
+Losses and gradients are those of real ranks. This works for tensor parallelism only, where all ranks run the same
+program and all collectives belong to DTensor. It does not work for FSDP2, DDP, pipelines, context or expert
+parallelism.
 """
 
 import logging
@@ -34,10 +35,10 @@ logger = logging.getLogger("root")
 
 
 def local_run(config: JobConfig) -> None:
-    """Run one step of all ranks in this process on PyTorch's local tensors, and log its loss and gradient norm.
+    """Run one step of all ranks in this process with `LocalTensor`, and log its loss and gradient norm.
 
     Raises:
-        ConfigError: No job of this size can have this configuration, or local tensors cannot run it.
+        ConfigError: The configuration does not fit a job of this size, or this mode does not support it.
     """
     size, started = world_size(), time.perf_counter()
     degrees = validate(config, size)
@@ -61,7 +62,7 @@ def first_batches(config: Training, seed: int, count: int) -> list[Batch]:
 
 
 def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches: list[Batch]) -> tuple[Tensor, Tensor]:
-    """Return (loss, gradient norm) of one step on these batches, as local tensors; `size` is the world size."""
+    """Run one step on these batches and return (loss, gradient norm) as local tensors; `size` is the world size."""
     world, args = build_world(degrees, 0, size, torch.device("cpu")), model_args(config)
     models = build_parts(config, world, args, model_parts(0, args.n_layers, config.parallelism))
     for model in models:
@@ -77,7 +78,7 @@ def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches:
 
 
 def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
-    """Return the initial values of a whole parameter, drawn once, as a local tensor that is equal on all ranks."""
+    """Return the initial values of a parameter, drawn once, as a local tensor whose values are equal on all ranks."""
     with maybe_disable_local_tensor_mode():
         values = draw(name, torch.empty(parameter.shape, dtype=parameter.dtype), n_layers, seed)
     return copied(values)
@@ -90,5 +91,5 @@ def copied(values: Tensor) -> Tensor:
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:
-    """Return the values that each rank has of a local tensor, one tensor per rank."""
+    """Return the tensor of each rank in a local tensor, in the order of the ranks."""
     return list(tensor._local_tensors.values()) if isinstance(tensor, LocalTensor) else [tensor]  # noqa: SLF001

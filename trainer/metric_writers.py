@@ -1,4 +1,4 @@
-"""Where metrics go beside the console: TensorBoard's files, and the folder of a wandb run, which needs no network."""
+"""Destinations of metrics besides the console: TensorBoard files, and an offline wandb run."""
 
 import importlib
 import os
@@ -40,10 +40,10 @@ class TensorBoard:
 
 
 class Wandb:
-    """Writes a run of wandb below `folder`.
+    """Writes a wandb run below `folder`.
 
-    It stays offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise. WANDB_PROJECT and WANDB_RUN_NAME
-    name it, as in torchtitan.
+    The run stays offline (`wandb sync` uploads it later) unless WANDB_MODE says otherwise. As in torchtitan,
+    WANDB_PROJECT and WANDB_RUN_NAME set its project and its name.
     """
 
     def __init__(self, folder: Path, config: JobConfig, rank: int) -> None:
@@ -67,7 +67,7 @@ class Wandb:
 
 
 def metric_writers(config: JobConfig, world: World) -> Iterator[MetricWriter]:
-    """Yield the metric writers of this rank, as the [metrics] section of the configuration asks for them."""
+    """Yield the metric writers of this rank, as the [metrics] section of the configuration sets."""
     metrics, folder = config.metrics, Path(config.job.dump_folder)
     if world.rank != 0 and not metrics.save_for_all_ranks:
         return

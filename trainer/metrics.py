@@ -1,4 +1,4 @@
-"""What does a run report of itself? Torchtitan's line on the console, and its names of metrics."""
+"""Metrics of a run: torchtitan's console line and torchtitan's names of metrics."""
 
 import logging
 import os
@@ -34,7 +34,10 @@ logger = logging.getLogger("root")
 
 @dataclass(frozen=True)
 class Usage:
-    """Peak memory of the device, in bytes, and counts of retried and failed allocations; on a CPU the resident set."""
+    """Peak memory of the device in bytes, and the numbers of retried and failed allocations.
+
+    On a CPU, the peak is the resident set size of the process.
+    """
 
     active: int
     reserved: int
@@ -49,7 +52,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The values of a logged step that the training loop knows; the Meter adds speed, times and memory."""
+    """The metrics of a step that the training loop computes. The Meter computes the others: speed, times and memory."""
 
     step: int
     loss: float
@@ -78,21 +81,21 @@ class Meter:
 
     @property
     def utilisation_constants(self) -> dict[str, float | None]:
-        """Operations per token and peak operations per second, from which model-flops utilisation is computed."""
+        """FLOPs per token and the device's peak FLOP/s, from which model-FLOPs utilisation (MFU) is computed."""
         return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
 
     def add_data_wait(self, seconds: float) -> None:
-        """Add time that the training loop waited for the next batch."""
+        """Add `seconds` that the training loop waited for the next batch."""
         self.data_s += seconds
 
     def add_step(self, tokens: float) -> None:
-        """Count one step, and `tokens` that this rank trained on in it."""
+        """Count one step in which this rank trained on `tokens` tokens."""
         self.tokens += tokens
         self.steps += 1
         self.usage = self.usage.maximum(memory_usage(self.device))
 
     def report(self, metrics: StepMetrics) -> None:
-        """Log the steps since the last report, and start counting again."""
+        """Log the metrics of the steps since the last report, and reset the counters."""
         seconds = time.perf_counter() - self.started
         tps = self.tokens / seconds
         tflops = tps * self.flops_per_token / 1e12
@@ -115,7 +118,9 @@ class Meter:
             writer.write(values, step)
 
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
-        """Return the console line of a step, worded as in torchtitan; `mfu` None (peak unknown) is shown as N/A."""
+        """Return the console line of a step in torchtitan's words; `mfu` is shown as N/A if it is None (peak
+        unknown).
+        """
         usage = self.usage
         parts = {
             "step": f"{metrics.step:2}",
@@ -133,7 +138,9 @@ class Meter:
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
-        """Return {torchtitan's metric name: value} without speeds; `seconds` is the time since the last report."""
+        """Return {torchtitan's metric name: value} for all metrics but the speeds; `seconds` is the time since the
+        last report.
+        """
         usage = self.usage
         return {
             "loss_metrics/global_avg_loss": metrics.loss,
@@ -159,7 +166,7 @@ class Meter:
 
 
 def memory_usage(device: torch.device) -> Usage:
-    """Return the peak memory of this step on CUDA, of the process since its start on a CPU."""
+    """Return the peak memory of `device`: on CUDA of the current step, on a CPU since the start of the process."""
     if device.type == "cpu":
         # ru_maxrss is in bytes on macOS and in KiB on Linux.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -171,7 +178,7 @@ def memory_usage(device: torch.device) -> Usage:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the nominal peak of bf16 operations per second of the device; None if unknown."""
+    """Return the device's nominal peak of bf16 operations per second; None if it is unknown."""
     if device.type == "cpu":
         return None
     name = torch.cuda.get_device_name(device)
@@ -179,7 +186,7 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def start_logging() -> None:
-    """Log to standard output, with torchtitan's line format but our name."""
+    """Log to standard output in torchtitan's line format, but with this project's name."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("[trainer] %(asctime)s - %(name)s - %(levelname)s - %(message)s"))
     logger.addHandler(handler)

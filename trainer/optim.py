@@ -1,4 +1,4 @@
-"""The optimizer and its learning rate."""
+"""The optimizer and the learning-rate schedule."""
 
 import math
 
@@ -10,7 +10,7 @@ from trainer.config.sections import LRScheduler, Optimizer
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """Return Adam or AdamW over all parameters of the model, with one parameter group per device mesh."""
+    """Return Adam or AdamW for all parameters of the model, with one parameter group per device mesh."""
     optimizer_class = torch.optim.AdamW if config.name == "AdamW" else torch.optim.Adam
     return optimizer_class(
         [{"params": parameters} for parameters in parameters_by_mesh(model)],
@@ -24,7 +24,7 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
 
 
 def parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
-    """Return the parameters in one list per device mesh, as a fused operation cannot take tensors of several meshes."""
+    """Return one list of parameters per device mesh; a fused optimizer cannot mix tensors of several meshes."""
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
@@ -34,8 +34,8 @@ def parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
 def lr_factor(step: int, steps: int, config: LRScheduler) -> float:
     """Return the learning rate of `step` (from 1) as a fraction of its maximum: linear warmup, plateau, decay.
 
-    The decay would reach its end one step after the last, so that no step is wasted on a rate of zero. Example: 10
-    steps, 2 of warmup, decay_ratio 0.4, linear: 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25.
+    The decay ends one step after the last step, so that no step has the final rate of zero. Example: 10 steps, 2 of
+    warmup, decay_ratio 0.4, linear: 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25.
     """
     total = config.total_steps or steps
     warmup = min(config.warmup_steps, total)

@@ -1,4 +1,7 @@
-"""Does a resumed run go on as the run before would have? What a checkpoint was made with, against what resumes it."""
+"""Check whether a resumed run continues as the interrupted run would have.
+
+The settings of the run that saved a checkpoint are compared with those of the run that loads it.
+"""
 
 import json
 import zlib
@@ -50,7 +53,10 @@ class Agreement(Enum):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Setting `what` was `before` when the checkpoint was saved and is `now` in this run; `meaning`: consequence."""
+    """A setting `what` that was `before` when the checkpoint was saved and is `now` in this run.
+
+    `meaning` is the consequence for the following steps.
+    """
 
     what: str
     before: object
@@ -64,7 +70,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Audit:
-    """The settings in which a checkpoint and the run that resumes from it differ."""
+    """The settings that differ between the run that saved a checkpoint and the run that resumes from it."""
 
     mismatches: tuple[Mismatch, ...]
 
@@ -77,7 +83,9 @@ class Audit:
         return Agreement.ROUNDING if grades else Agreement.EXACT
 
     def text(self, path: Path, step: int) -> str:
-        """Return the log message that a resumed run prints before its first step; `step` is that of the checkpoint."""
+        """Return the log message of a resumed run about the differences; `step` is the step of the checkpoint at
+        `path`.
+        """
         differences = "".join(f"\n  - {mismatch}" for mismatch in self.mismatches)
         verdict = {
             Agreement.EXACT: "the run goes on exactly: weights, optimizer, data order, random numbers and schedule",
@@ -92,9 +100,9 @@ class Audit:
 
 
 def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, torch_version: str) -> Made:
-    """Return the settings of a run that decide its later steps and are not part of a checkpoint.
+    """Return the settings that determine the later steps of a run but are not part of a checkpoint.
 
-    They are model, batch, schedule, data, seed, mesh, the version of torch and the configuration keys in `SETTINGS`.
+    They are the model, batch, schedule, data, seed, mesh, torch version and the configuration keys in `SETTINGS`.
     """
     values = as_dict(config)
     shown = {key: values[section][name] for key in SETTINGS if "." in key for section, name in [key.split(".")]}
@@ -113,12 +121,12 @@ def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, to
 
 
 def write(path: Path, made: Made) -> None:
-    """Write the settings that a checkpoint was made with into its folder `path`, completely or not at all."""
+    """Write the settings of the run that saved a checkpoint into the checkpoint's folder `path`, atomically."""
     write_json(path / FILE, made)
 
 
 def read(path: Path) -> Made | None:
-    """Return the settings that the checkpoint in folder `path` was made with; None if the folder does not have them."""
+    """Return the settings of the run that saved the checkpoint in folder `path`; None if they are not recorded."""
     try:
         made = json.loads((path / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -127,7 +135,8 @@ def read(path: Path) -> Made | None:
 
 
 def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = ()) -> Audit:
-    """Return the settings that differ between the run `before`, which saved the checkpoint after `step`, and `now`.
+    """Return the settings that differ between `before`, those of the run that saved the checkpoint after `step`, and
+    `now`.
 
     Parts that are `excluded` from loading are reported as differences, too.
     """
@@ -140,7 +149,7 @@ def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = (
 
 
 def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield each setting whose difference changes the steps after `step`."""
+    """Yield each setting whose change affects the steps after `step`."""
     if before["model"] != now["model"]:
         yield Mismatch("model", before["model"], now["model"], SETTINGS["model"])
     for key, value in now["settings"].items():
@@ -161,7 +170,9 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 
 
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield a mismatch for each step after `step` whose learning rate differs, up to the end of the shorter run."""
+    """Yield a mismatch for each step after `step` whose learning rate differs, up to the end of the shorter
+    schedule.
+    """
     last = min(before["steps"], now["steps"])
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):
         was, becomes = rate(before, number), rate(now, number)
@@ -170,18 +181,18 @@ def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch
 
 
 def rate(schedule: Made, step: int) -> float:
-    """Return the learning rate of a step under a saved schedule."""
+    """Return the learning rate of a step under the schedule of `made_with`."""
     config = LRScheduler(**{key: value for key, value in schedule.items() if key not in ("steps", "lr")})
     return float(schedule["lr"]) * lr_factor(step, int(schedule["steps"]), config)
 
 
 def data_text(data: Made) -> str:
-    """Return a text such as `1,234 tokens (checksum 0123abcd)` about the training data."""
+    """Return a description of the training data, such as `1,234 tokens (checksum 0123abcd)`."""
     return f"{data['tokens']:,} tokens (checksum {data['checksum']:08x})"
 
 
 def shown(value: object) -> object:
-    """Return a mesh as text such as `dp_shard 2 x tp 4`; any other value unchanged."""
+    """Return mesh degrees as text such as `dp_shard 2 x tp 4`; return any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return " x ".join(f"{name} {degree}" for name, degree in value.items() if degree > 1) or "one rank"

@@ -1,4 +1,4 @@
-"""run.json: what was run, and how it ended. See docs/reference/run-folder.md."""
+"""run.json: the configuration, hosts and outcome of a run. See docs/reference/run-folder.md."""
 
 import json
 import platform
@@ -23,7 +23,9 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs", "values")
 
 
 class RunFile:
-    """run.json, written by rank 0 at the start and at a clean end; after any other end the launcher corrects it."""
+    """The file run.json. Rank 0 writes it at the start and at a clean end; after any other end the launcher
+    corrects it.
+    """
 
     def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:
         self.path = Path(config.job.dump_folder) / "run.json"
@@ -80,10 +82,11 @@ def host_names(world_size: int) -> dict[str, str]:
 
 
 def move_earlier_run(config: JobConfig) -> None:
-    """Move what an earlier run left in the dump folder to previous/<its start time>/; checkpoints stay.
+    """Move the files of an earlier run from the dump folder to previous/<its start time>/; checkpoints stay.
 
-    A restart of the same run keeps everything, because the cause of the restart is in there. Logs that are younger than
-    the earlier run.json belong to this run: the launcher opens them before the first rank starts.
+    A restart of the same run moves nothing, because the files show the cause of the restart. Logs that are newer than
+    the
+    earlier run.json belong to this run: the launcher opens them before the first rank starts.
     """
     folder = Path(config.job.dump_folder)
     run_file, rank_info = folder / "run.json", RankInfo.here()
@@ -100,7 +103,7 @@ def move_earlier_run(config: JobConfig) -> None:
 
 
 def start_stamp(run_file: Path) -> str:
-    """Return the start time in a run.json as a UTC stamp that can be a folder name."""
+    """Return the start time in a run.json as a UTC timestamp that is valid as a folder name."""
     try:
         seconds = json.loads(run_file.read_text(encoding="utf-8"))["started_ns"] / 1e9
     except (ValueError, KeyError, TypeError):
@@ -109,6 +112,6 @@ def start_stamp(run_file: Path) -> str:
 
 
 def move(path: Path, target: Path) -> None:
-    """Move a file or folder, and create the folder for it."""
+    """Move a file or folder to `target`, and create the parent folder of `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(path, target)

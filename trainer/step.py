@@ -1,4 +1,4 @@
-"""One step of training: forward, backward, clipping, optimizer. A real run and a rehearsal without memory share it."""
+"""One training step: forward, backward, clipping, optimizer. Both real runs and memory estimates use it."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class OptimizerStep:
-    """One optimizer step: forward, backward, clipping, update; the context `phase(name)` is entered around each."""
+    """One optimizer step: forward, backward, clipping, update. Each of them runs inside the context `phase(name)`."""
 
     config: JobConfig
     world: World
@@ -45,7 +45,7 @@ class OptimizerStep:
         return True
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of one batch, and return its part of the mean loss of the step."""
+        """Accumulate the gradients of one batch, and return its share of the step's mean loss."""
         inputs, labels = batch
         with split_loss(self.world.tensor):
             with self.phase("fwd"), self.autocast():
@@ -63,7 +63,7 @@ class OptimizerStep:
             return whole(self.loss_fn(self.model(inputs), labels))
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context manager of mixed precision; a null one under FSDP, which casts by itself."""
+        """Return the context manager for mixed precision. It does nothing under FSDP, which casts by itself."""
         if self.world.degrees.uses_fsdp or self.config.training.mixed_precision_param == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
@@ -79,7 +79,7 @@ class OptimizerStep:
         return norm
 
     def clip_gradients(self) -> Tensor:
-        """Scale the gradients down to norm max_norm at most; returns their norm before clipping."""
+        """Scale the gradients so that their norm is at most max_norm; return the norm before."""
         # A norm of the norms: the meshes' gradients cannot go through one operation.
         norms = [gradient_norm(parameters) for parameters in parameters_by_mesh(self.model)]
         norm: Tensor = vector_norm(torch.stack(norms))
@@ -97,7 +97,7 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the total norm over all ranks of a group; `norm` is the norm of this rank's part."""
+    """Return the total norm over all ranks of a group; `norm` is the norm of this rank's part of the gradients."""
     squares = norm.square()
     dist.all_reduce(squares, group=group)
     return squares.sqrt()

@@ -37,7 +37,9 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """Everything that one rank needs to train, created in the order of the lines of the constructor."""
+    """The trainer of one rank. The constructor creates its components in the order in which they depend on each
+    other.
+    """
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
@@ -71,7 +73,7 @@ class Trainer:
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
 
     def value_recorder(self) -> ValueRecorder:
-        """Return the recorder of tensors' values, which knows this rank's position in the mesh."""
+        """Return the recorder of tensor values, configured with this rank's position in the mesh."""
         degrees, is_last = self.world.degrees, any(part.part.last for part in self.parts) or not self.world.pipeline
         # Schedules that divide the backward pass run its hooks twice.
         is_split = self.world.pipeline and schedule_name(self.config.parallelism) in SPLIT_BACKWARD
@@ -82,7 +84,9 @@ class Trainer:
         return ValueRecorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json has beside the configuration: parameters, FLOPs constants, seed, loaded checkpoint."""
+        """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, loaded
+        checkpoint.
+        """
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
         return {
@@ -107,7 +111,7 @@ class Trainer:
         return self.recorders.phase(name)
 
     def announce(self) -> None:
-        """Log model, device, mesh, data, seed and the checkpoint resumed from, before the first step."""
+        """Log the model, device, mesh, data, seed and loaded checkpoint, before the first step."""
         config, degrees = self.config, self.world.degrees
         logger.info("Starting job: %s", config.job.description)
         if config.job.print_config:
@@ -126,7 +130,7 @@ class Trainer:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
 
     def train(self) -> None:
-        """Run all remaining steps, or only save the seed checkpoint if one is asked for."""
+        """Run all remaining steps, or only save the seed checkpoint if the configuration says so."""
         self.announce()
         if self.config.checkpoint.create_seed_checkpoint:
             logger.info("Saved the seed checkpoint %s", self.checkpointer.save_seed())
@@ -157,7 +161,9 @@ class Trainer:
             self.meter.report_validation(step, loss)
 
     def print_timing_table(self, step: int, last: int) -> None:
-        """Log the table of time by phase if the configuration asks for it and it is due; `last` is the last step."""
+        """Log the table of time by phase if the configuration turns it on and it is due; `last` is the run's last
+        step.
+        """
         freq = self.config.debug.timing_breakdown_freq
         if self.recorders.steps.timing and (step == last or (freq and step % freq == 0)):
             logger.info(self.recorders.steps.breakdown(last=step == last))
@@ -185,13 +191,15 @@ class Trainer:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that count for this rank in one step; ranks that share a batch share its tokens."""
+        """Tokens of one step that are credited to this rank: ranks that share a batch divide its tokens."""
         training = self.config.training
         tokens = self.compute.accumulation_steps * training.local_batch_size * training.seq_len
         return tokens / self.world.degrees.per_batch
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
-        """Run Python's garbage collection in the same steps on all ranks, so that no rank waits for another's."""
+        """Run Python's garbage collection in the same steps on all ranks, so that ranks do not delay each other in
+        turn.
+        """
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")
             with self.phase("gc"):
@@ -210,7 +218,7 @@ class Trainer:
             return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def log(self, line: StepLine, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:
-        """Reduce the loss over all ranks, then write it to the step log and the metrics."""
+        """Average the loss over all ranks and write the step's numbers to the step log and the metrics."""
         with self.phase("loss_sync"):
             mean, highest = loss.clone(), loss.clone()
             dist.all_reduce(mean, dist.ReduceOp.AVG)
@@ -232,7 +240,7 @@ class Trainer:
             self.meter.report(metrics)
 
     def close(self) -> None:
-        """Close the recorders and logs, and write into `run.json` that the run ended."""
+        """Close the recorders and logs, and write to `run.json` that the run ended cleanly."""
         self.recorders.close()
         if self.values:
             self.values.close()
@@ -241,7 +249,7 @@ class Trainer:
 
 
 def recorder_options(config: JobConfig) -> RecorderOptions:
-    """Return the options of the recorders that the configuration asks for."""
+    """Return the options of the recorders, as the configuration sets them."""
     profiling, comm, breakdown = config.profiling, config.comm, config.debug.memory_breakdown
     if breakdown:
         profiling = replace(profiling, enable_memory_snapshot=True)

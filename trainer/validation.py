@@ -1,4 +1,4 @@
-"""The loss on text that the model is not trained on, every so many steps."""
+"""The loss on validation data, which the model is not trained on, at regular steps."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ logger = logging.getLogger("root")
 
 @dataclass
 class Validator:
-    """Computes the loss on validation data; a collective, so all ranks call it in the same steps."""
+    """Computes the loss on validation data. It uses collectives, so all ranks must call it in the same steps."""
 
     config: JobConfig
     world: World
@@ -37,7 +37,7 @@ class Validator:
         self.batches = batch_count(self.config.validation, self.loader)
 
     def is_due(self, step: int) -> bool:
-        """Return whether to validate after this step; the first step is one of them, as in torchtitan."""
+        """Return whether to validate after this step. As in torchtitan, the first step is included."""
         return step == 1 or step % self.config.validation.freq == 0
 
     def loss(self) -> float:
@@ -58,7 +58,9 @@ class Validator:
 
 @contextmanager
 def untouched(models: Sequence[Decoder]) -> Iterator[None]:
-    """Put the models into evaluation mode inside; at the end restore training mode and the experts' token counts."""
+    """Put the models into evaluation mode inside this context; then restore training mode and the experts' token
+    counts.
+    """
     experts = [moe for model in models for moe in moe_layers(model)]
     counts = [(moe.tokens_per_expert, moe.tokens_per_expert.clone()) for moe in experts]
     for model in models:
@@ -85,10 +87,11 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
 
 
 def batch_count(validation: Validation, loader: Loader) -> int:
-    """Return how many validation batches each rank takes: the configured number, or all complete ones of the text.
+    """Return how many validation batches each rank processes: the configured number, or all complete batches of the
+    text.
 
     Raises:
-        DataError: The text is too short for one.
+        DataError: The text is too short for one batch per rank.
     """
     whole_text = loader.sequences // (loader.share.batch * loader.share.ranks)
     if whole_text < 1:

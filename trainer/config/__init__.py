@@ -1,4 +1,4 @@
-"""The configuration of a run. Importing it needs no torch, so that a launcher can."""
+"""The configuration of a run. This package does not import torch, so that a launcher can use it."""
 
 from trainer.config.checks import validate
 from trainer.config.load import KeyReport, explain, load, load_for_training, startup_notes

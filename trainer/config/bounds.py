@@ -1,18 +1,18 @@
-"""Which numbers may a key have?"""
+"""The range of numbers that each configuration key accepts."""
 
 import math
 from typing import Annotated, NamedTuple
 
 
 class Bounds(NamedTuple):
-    """The numbers from `least` to `most`, both included, and those in `also`."""
+    """Accepted numbers: all from `least` to `most`, both included, and the special values in `also`."""
 
     least: float
     most: float = math.inf
     also: tuple[float, ...] = ()
 
     def __contains__(self, value: object) -> bool:
-        """Return whether a number lies within the bounds; a NaN lies in none."""
+        """Return whether a number is within the bounds; NaN never is."""
         return isinstance(value, int | float) and (value in self.also or self.least <= value <= self.most)
 
     def described(self, kind: type) -> str:

@@ -1,4 +1,4 @@
-"""What can a job not do? Everything that is known before its first process starts."""
+"""Checks that need only the configuration: sizes that cannot be divided, and settings that exclude each other."""
 
 import importlib
 from typing import Protocol
@@ -14,7 +14,7 @@ WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
 
 
 class Shape(Protocol):
-    """The dimensions of a model that the checks of a configuration use."""
+    """The dimensions of a model that the checks in this module use."""
 
     n_layers: int
     n_heads: int
@@ -26,11 +26,11 @@ class Shape(Protocol):
 
 
 def validate(config: JobConfig, world_size: int) -> Degrees:
-    """Return the degrees of a training job on `world_size` ranks.
+    """Return the parallel degrees of a training job on `world_size` ranks.
 
     Raises:
-        ConfigError: There is no such model, the mesh does not fit the world size or the model, or training cannot
-            combine what is asked for.
+        ConfigError: The model does not exist, the mesh does not fit the world size or the model, or the settings
+            cannot be combined.
     """
     found = degrees(config.parallelism, world_size, offload=config.training.enable_cpu_offload)
     check_divisions(config, found)
@@ -56,7 +56,7 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
 
 
 def model_shape(config: JobConfig) -> Shape:
-    """Return the shape of the model that `config` names.
+    """Return the dimensions of the model that `config` names.
 
     Raises:
         ConfigError: There is no such model or flavor.
@@ -72,7 +72,7 @@ def model_shape(config: JobConfig) -> Shape:
 
 
 def check_divisions(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if a part of the model or of the data cannot be divided evenly among its ranks."""
+    """Raise ConfigError if the layers, heads, experts or batches cannot be divided evenly among the ranks."""
     shape = model_shape(config)
     check_experts(config, getattr(shape, "n_experts", 0))
     check_pipeline(config, shape.n_layers)
@@ -94,7 +94,10 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
 
 
 def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
-    """Raise ConfigError if the degree of mesh dimension `name` does not divide `size`; `what` says what that counts."""
+    """Raise ConfigError if `size` is not a multiple of the degree of mesh dimension `name`.
+
+    `what` says in the error message what is counted, such as `heads`.
+    """
     degree = int(getattr(mesh, name))
     if size % degree:
         raise ConfigError(
@@ -113,10 +116,10 @@ def check_experts(config: JobConfig, experts: int) -> None:
 
 
 def accumulation_steps(training: Training, degrees: Degrees) -> int:
-    """Return how many local batches each rank accumulates gradients over in one optimizer step.
+    """Return how many local batches each rank processes in one optimizer step (gradient accumulation).
 
     Raises:
-        ConfigError: global_batch_size is not a multiple of what all ranks take at once.
+        ConfigError: global_batch_size is not a multiple of local_batch_size times the data-parallel ranks.
     """
     at_once = training.local_batch_size * degrees.data_parallel
     global_batch = at_once if training.global_batch_size < 0 else training.global_batch_size
@@ -130,9 +133,10 @@ def accumulation_steps(training: Training, degrees: Degrees) -> int:
 
 
 def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
-    """Return (interval, keep_costly) of activation checkpointing: every how many blocks one block is recomputed.
+    """Return (interval, keep_costly) of activation checkpointing. An interval of 3 recomputes every third block.
 
-    The interval is 0 without recomputation. `keep_costly`: the outputs of costly operations are kept in those blocks.
+    The interval is 0 without recomputation. With `keep_costly`, a recomputed block still keeps the outputs of costly
+    operations such as matrix products.
 
     Raises:
         ConfigError: selective_ac_option is neither a positive number nor "op".
@@ -151,7 +155,7 @@ def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
 
 
 def check_memory_budget(config: JobConfig) -> None:
-    """Raise ConfigError if a memory budget is given to a compiler that does not run, or that takes none."""
+    """Raise ConfigError if a memory budget is set, but torch.compile is off or its backend supports no budget."""
     compiling = config.compile
     compiles_blocks = compiling.enable and "model" in compiling.components
     if config.activation_checkpoint.mode != "memory_budget" or (compiles_blocks and compiling.backend in WITH_BUDGET):
@@ -165,7 +169,7 @@ def check_memory_budget(config: JobConfig) -> None:
 
 
 def check_trace_schedule(profiling: Profiling) -> None:
-    """Raise ConfigError if warm-up and recorded steps of a trace are more than profile_freq, the trace interval."""
+    """Raise ConfigError if a trace's warm-up and recorded steps do not fit into `profile_freq` steps, its interval."""
     needed = profiling.profiler_warmup + profiling.profiler_active
     if profiling.enable_profiling and profiling.profile_freq < needed:
         raise ConfigError(
@@ -176,7 +180,7 @@ def check_trace_schedule(profiling: Profiling) -> None:
 
 
 def check_seed_checkpoint(checkpoint: Checkpoint) -> None:
-    """Raise ConfigError if create_seed_checkpoint is set together with settings under which nothing is saved."""
+    """Raise ConfigError if create_seed_checkpoint is set together with settings that prevent saving."""
     if checkpoint.create_seed_checkpoint and not checkpoint.enable:
         raise ConfigError(
             "checkpoint.create_seed_checkpoint without checkpoint.enable would save nothing", "add --checkpoint.enable"
@@ -198,7 +202,7 @@ def check_loading(checkpoint: Checkpoint) -> None:
 
 
 def check_exports(config: JobConfig) -> None:
-    """Raise ConfigError if weights cannot be loaded or saved in the format (Hugging Face) or dtype that is set."""
+    """Raise ConfigError if weights cannot be loaded or saved in the configured format (Hugging Face) or dtype."""
     checkpoint = config.checkpoint
     hugging_face = [key for key in ("initial_load_in_hf", "last_save_in_hf") if getattr(checkpoint, key)]
     if hugging_face and config.model.name != "llama3":
@@ -250,7 +254,7 @@ NOT_LOCAL = {
 
 
 def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if comm.mode is local_tensor and a setting is on that does not run on local tensors."""
+    """Raise ConfigError if comm.mode is local_tensor and a setting is on that this mode does not support."""
     described = mesh.described()
     wrong = [name for name in NOT_LOCAL if described[name] > 1]
     if config.comm.mode == "local_tensor" and (wrong or mesh.offload or config.compile.enable):
@@ -265,7 +269,7 @@ def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
 
 
 def check_combinations(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if settings are combined that training cannot combine."""
+    """Raise ConfigError if two settings exclude each other."""
     of_expert = config.parallelism.expert_tensor_parallel_degree
     if of_expert > 1 and mesh.ep > 1:
         raise ConfigError(

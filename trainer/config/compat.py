@@ -1,7 +1,7 @@
-"""Which older and newer names of torchtitan does this trainer understand?
+"""Keys of other torchtitan versions, older and newer, and their translation to the keys of this trainer.
 
-`RENAMED` and `CONVERTED` lead to one name of each key; `refusals` says which of these, or which of their values, the
-trainer cannot honour.
+`RENAMED` lists keys whose value stays the same, `CONVERTED` those whose value changes too. The module `refusals` lists
+the keys and values that the trainer does not support.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 
 class Translation(NamedTuple):
-    """The key of this trainer, and its value, that replace a key of a different torchtitan version; and why."""
+    """The key and value of this trainer that replace a key of another torchtitan version, and the reason."""
 
     key: str
     value: object
@@ -99,21 +99,21 @@ RENAMED = {
 
 
 def negate(key: str) -> Converter:
-    """Return a converter to the switch `key`, which means the opposite of the switch that was written."""
+    """Return a converter to the boolean key `key`, which has the opposite meaning of the key that the user wrote."""
     return lambda value, _: Translation(key, not value, "the opposite switch")
 
 
 def data_parallel(value: object, written: Values) -> Translation:
-    """Convert a data-parallel degree.
+    """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP).
 
-    Whether it replicates or shards is set by a different key, training.data_parallel_type.
+    The key training.data_parallel_type decides which of the two it is.
     """
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
 
 
 def data_parallel_type(value: object, _: Values) -> Translation:
-    """Convert DDP or FSDP to the degree that is then 1: DDP shards nothing, FSDP replicates nothing."""
+    """Convert the type "ddp" to a shard degree of 1, and "fsdp" to a replicate degree of 1."""
     if value == "ddp":
         return Translation("parallelism.data_parallel_shard_degree", 1, "ddp shards nothing")
     return Translation("parallelism.data_parallel_replicate_degree", 1, "fsdp replicates nothing")
@@ -123,7 +123,7 @@ def number(key: str, value: object) -> float:
     """Return `value` if it is a number; `key` names it in the error.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: `value` is not a number.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
@@ -138,7 +138,7 @@ def warmup_share(value: object, written: Values) -> Translation:
 
 
 def tokens_to_sequences(key: str) -> Converter:
-    """Return a converter for `key` from a number of tokens to a number of sequences of training.seq_len tokens."""
+    """Return a converter that divides a number of tokens by training.seq_len and sets `key` to the quotient."""
 
     def convert(value: object, written: Values) -> Translation:
         length_written = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
@@ -149,7 +149,10 @@ def tokens_to_sequences(key: str) -> Converter:
 
 
 def microbatch_size(key: str) -> Converter:
-    """Return a converter from `key`, a number of microbatches, to their size in sequences; 1 if no number is given."""
+    """Return a converter from `key`, a number of microbatches, to the microbatch size in sequences.
+
+    The size is 1 if no number is given.
+    """
 
     def convert(value: object, written: Values) -> Translation:
         batch_written = written.get("training.local_batch_size") or written.get("training.batch_size") or 8
@@ -164,7 +167,7 @@ def microbatch_size(key: str) -> Converter:
 
 
 def float8_converter(value: object, _: Values) -> Translation:
-    """Convert the switch for float8 to the name of the model converter that does it."""
+    """Convert the boolean key for float8 to the model converter named "float8"."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
@@ -210,7 +213,7 @@ CONVERTED: dict[str, Converter] = {
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:
-    """Return the key and value here that mean the same as an older or foreign key; None if it needs no translation."""
+    """Return this trainer's key and value for a key of another torchtitan version; None if it needs no translation."""
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None

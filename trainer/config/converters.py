@@ -1,7 +1,7 @@
-"""Converters change a model before it is parallelised: names for `model.converters`, registered by a module of a user.
+"""Converters: functions that change a model before it is parallelised. `model.converters` lists them by name.
 
-A module that `--module` names has a `config_registry`, which is imported on every rank before the configuration is
-read. What it registers can be named in a file, on the command line, or in its own functions:
+Users add their own: a package given with `--module` has a module `config_registry`, which every rank imports before it
+reads the configuration. The names registered there can be used in a file, in a flag or in a configuration function:
 
     from trainer.config import converters
 
@@ -9,8 +9,8 @@ read. What it registers can be named in a file, on the command line, or in its o
     def freeze(model, config):
         model.tok_embeddings.weight.requires_grad_(False)
 
-A converter gets the model on the meta device, on which nothing is allocated; parameters that it adds are initialised by
-their names like all others.
+A converter gets the model on the meta device, where no memory is allocated. Parameters that it adds are initialised
+like all others, by their names.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ REGISTERED: dict[str, Converter] = {}
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """Return a decorator that registers a model converter under `name`, in place of an earlier one of that name."""
+    """Return a decorator that registers a model converter under `name`, replacing an earlier one of that name."""
 
     def add(function: Function) -> Function:
         REGISTERED[name] = function
@@ -36,7 +36,7 @@ def register(name: str) -> Callable[[Function], Function]:
 
 
 class RegisteredNames(tuple[object, ...]):
-    """The values that `model.converters` can have, tested with `in`: any list of registered names."""
+    """The accepted values of `model.converters`, tested with `in`: every list of registered names."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""How many ranks does each kind of parallelism take?"""
+"""The number of ranks of each kind of parallelism."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Degrees:
-    """The degree of each kind of parallelism, which is the number of ranks along that dimension of the mesh."""
+    """The degree of each kind of parallelism: the number of ranks along that dimension of the mesh."""
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -45,15 +45,16 @@ class Degrees:
 
     @property
     def sharding(self) -> int:
-        """Number of ranks that FSDP shards a weight over: those of data sharding times those of context parallelism."""
+        """Number of ranks that FSDP shards a weight over: the shard degree times the context-parallel degree."""
         return self.dp_shard * self.cp
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP averages the gradients, rather than DDP.
+        """Whether FSDP, and not DDP, averages the gradients.
 
-        It does where weights are sharded or offloaded, and for copies beside tensor or pipeline parallelism: DDP can
-        neither average the shards of tensor parallelism nor wait for the last microbatch of a pipeline.
+        It does if weights are sharded or offloaded, or if copies of the model use tensor or pipeline parallelism: DDP
+        can
+        neither average tensor-parallel shards nor wait for the last microbatch of a pipeline.
         """
         return self.offload or self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
 
@@ -66,7 +67,7 @@ class Degrees:
     def sparse(self) -> dict[str, int]:
         """Return {dimension: degree} of the mesh for the experts.
 
-        Ranks along "ep" have different experts, ranks along "efsdp" have shards of the same ones.
+        Ranks along "ep" hold different experts; ranks along "efsdp" hold shards of the same experts.
         """
         shards = self.sharding * self.tp // self.ep
         return {PIPELINE: self.pp, REPLICATE: self.dp_replicate, EXPERT_SHARD: shards, EXPERT: self.ep}
@@ -77,10 +78,11 @@ class Degrees:
 
 
 def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> Degrees:
-    """Return the degrees of a job of `world_size` ranks; a degree of -1 becomes the number of ranks that remain.
+    """Return the degrees of a job of `world_size` ranks; a shard degree of -1 uses all remaining ranks.
 
     Raises:
-        ConfigError: They do not multiply to the world size, or the experts' degree does not divide the ranks of a copy.
+        ConfigError: The degrees do not multiply to the world size, or the expert degree does not divide the number of
+            ranks that share one copy of the model.
     """
     asked = {name: int(getattr(config, key)) for name, key in KEYS.items()}
     for name, degree in asked.items():
@@ -102,10 +104,10 @@ def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> D
 
 
 def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple[str, int] | None:
-    """Return (name, new value) of the one degree whose smallest change makes the degrees divide `world_size`.
+    """Return (name, new value) of the degree that must change least so that all degrees together divide `world_size`.
 
-    `asked` has the degrees as configured, `others` is the product of all but the data-parallel shard degree. None: no
-    change of one degree suffices. Example: tensor 3 on 8 ranks becomes tensor 2.
+    `asked` has the configured degrees; `others` is the product of all degrees except the shard degree. The result is
+    None if no change of a single degree is enough. Example: tensor 3 on 8 ranks becomes tensor 2.
     """
     changes = [
         (abs(new - degree), name, new)
@@ -118,9 +120,9 @@ def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple
 
 
 def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> ConfigError:
-    """Return the error that the degrees do not multiply to the world size; its hint names the nearest mesh that fits.
+    """Return the error for degrees that do not multiply to the world size; its hint names the nearest mesh that fits.
 
-    `asked` has the degrees as configured, `shard` is the data-parallel shard degree, and `others` the product of the
+    `asked` has the configured degrees, `shard` is the data-parallel shard degree, and `others` is the product of the
     other degrees.
     """
     factors = [f"{KEYS[name]} {degree}" for name, degree in asked.items() if degree not in (1, -1) and name != EXPERT]

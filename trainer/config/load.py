@@ -1,4 +1,4 @@
-"""How do a TOML file and flags become a `JobConfig`, and what became of each key?"""
+"""Turn a TOML file and command-line flags into a `JobConfig`, and report how each written key was handled."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,9 @@ class KeyReport:
     """Whether it is refused, because training without it would give another result."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the report as a dict in the format `workbench.config/1`: `cls` is called class, and `source` from."""
+        """Return the report as a dict in the format `workbench.config/1`; `cls` is named "class" there, and
+        `source` "from".
+        """
         return {
             "key": self.key, "value": self.value, "class": self.cls, "from": self.source, "reason": self.reason,
             "suggestion": self.suggestion, "line": self.line, "refused": self.refused,
@@ -79,10 +81,10 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
 
 
 def load_for_training(overrides: Sequence[str]) -> JobConfig:
-    """Return the configuration like `load`, but refuse keys that a run would silently not obey.
+    """Return the configuration like `load`, but raise an error for each key that the trainer does not support.
 
     Raises:
-        ConfigError: As for `load`, or the trainer cannot do what a key asks for.
+        ConfigError: As for `load`, or the trainer does not support the value of a key.
     """
     config = load(None, overrides)
     reports = explain(None, overrides)
@@ -104,7 +106,7 @@ def refusal_text(report: KeyReport) -> str:
 
 
 def startup_notes(overrides: Sequence[str]) -> list[str]:
-    """Return sentences to print before a run: which values were replaced, and which keys have no effect."""
+    """Return the sentences to print before a run: which written values were replaced, and which keys have no effect."""
     resolved = resolve(None, overrides)
     reports = resolved.reports
     replaced = [
@@ -128,7 +130,7 @@ def startup_notes(overrides: Sequence[str]) -> list[str]:
 
 
 def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
-    """Return {key: whether it came from a flag} of the understood keys whose written value is not the default."""
+    """Return {key: whether a flag set it} for the supported keys whose written value differs from the default."""
     known, switches = options(), {switch.key for switch in SWITCHES}
     understood = [report for report in reports if report.cls in ("honoured", "translated") and report.key in known]
     return {
@@ -139,12 +141,12 @@ def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
 
 
 def unique(texts: Iterable[str | None]) -> list[str]:
-    """Return the texts without duplicates and None, in their order."""
+    """Return the texts without None and duplicates, in the order of first occurrence."""
     return list(dict.fromkeys(filter(None, texts)))
 
 
 def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
-    """Return the error that names unknown keys, with the keys that were probably meant."""
+    """Return the error that lists the unknown keys, each with the most similar known key."""
     names = ", ".join(report.key + (f" (line {report.line})" if report.line else "") for report in unknown)
     meant = [f"{report.suggestion} instead of {report.key}" for report in unknown if report.suggestion]
     hint = f"did you mean {', '.join(meant)}?" if meant else "`python -m trainer.config --help` lists every key"
@@ -166,10 +168,10 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
 
 
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
-    """Return the report of one key, changed to refused or not where that depends on other keys of the configuration.
+    """Return the report on a key, with `refused` updated where that depends on other keys of the configuration.
 
-    A key is refused if the model or the data that it names are missing, and not if it changes nothing without another
-    key.
+    A key is refused if the model or data set that it names is missing. A refusal is withdrawn if the key has no effect
+    while another key has its default.
     """
     if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
         section, name = beside.split(".")
@@ -195,7 +197,7 @@ def missing_model(config: JobConfig) -> tuple[str, str] | None:
 
 
 def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
-    """Return (reason, hint) if the data set named by training.dataset or validation.dataset is missing, else None."""
+    """Return (reason, hint) if `key` names a data set that is not available, else None."""
     # A dry run reads no data, and without validation there is nothing to validate on.
     is_read = config.comm.mode != "fake_backend" and (key == "training.dataset" or config.validation.enable)
     source: Training | Validation = config.validation if key == "validation.dataset" else config.training
@@ -207,8 +209,8 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:
     """Set the values of `written_keys` in `resolved.config`, and add a report on each key to `resolved.reports`.
 
-    `own` holds the keys that a user's configuration module adds. If an old and a new name of one key both occur, the
-    new one wins.
+    `own` holds the keys that a user's configuration module adds. If a key is written under both its old and its new
+    name, the new name wins.
     """
     values = {written.key: written.value for written in written_keys}
     for written in written_keys:
@@ -223,7 +225,7 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
     """Return the report on one key; `values` holds all written values by key, `own` the keys that a user's module adds.
 
     Raises:
-        ConfigError: The value is none that the key can have.
+        ConfigError: The key does not accept this value.
     """
     try:
         if option := own.get(written.key):
@@ -236,7 +238,7 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
 
 
 def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
-    """Return the report on one key of this trainer or of torchtitan; an error does not name the line of the key."""
+    """Return the report on a key of this trainer or of torchtitan; the caller adds the line number to an error."""
     key, value, source, reason = written.key, written.value, None, None
     if translation := compat.translate(key, value, values):
         source, key, value, reason = key, *translation
@@ -256,7 +258,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
 
 
 def possible_values(key: str, values: Sequence[object]) -> str:
-    """Return the advice to set `key` to one of `values`, or to remove it if there are none."""
+    """Return a hint: set `key` to one of `values`, or remove it if `values` is empty."""
     named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
@@ -287,12 +289,12 @@ def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
 
 
 def option_of(key: str) -> Option | None:
-    """Return the option with this name or older name; None if there is none."""
+    """Return the option with this name, current or older; None if there is none."""
     return options().get(compat.RENAMED.get(key, key))
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key exists here or in any version of torchtitan."""
+    """Return whether this trainer or any version of torchtitan has this key."""
     return any(key in names for names in (options(), compat.RENAMED, compat.CONVERTED)) or bool(
         refusal_of(key) or reason_without_effect(key)
     )
@@ -302,7 +304,7 @@ def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
     """Return the value of a boolean flag: `state`, which is True for `--NAME` and False for `--no_NAME`.
 
     Raises:
-        ConfigError: A value was written behind the flag.
+        ConfigError: The flag is followed by a value.
     """
     if written.value:
         section, _, name = key.rpartition(".")
@@ -313,7 +315,10 @@ def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
 
 
 def value_of_words(words: list[str]) -> object:
-    """Return the value of a flag of unknown type: None, a number or text of one word, a list of several, else True."""
+    """Return the value of a flag of unknown type.
+
+    No word means True, one word is None, a number or a string, and several words are a list.
+    """
     if len(words) != 1:
         return words or True
     if words[0] in ("None", "none"):
@@ -328,7 +333,7 @@ def value_of_words(words: list[str]) -> object:
 
 
 def suggest(key: str) -> str | None:
-    """Return the key most similar to an unknown one, first in its section, then of its name elsewhere; or None."""
+    """Return the known key most similar to an unknown one, preferably from its own section; None if none is similar."""
     section, _, name = key.rpartition(".")
     names = [*options(), *compat.RENAMED, *compat.CONVERTED]
     beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]

@@ -1,7 +1,7 @@
-"""What can this trainer not do, and what has no effect on a run?
+"""Keys of torchtitan that this trainer does not support, and keys that have no effect here.
 
-A run's outcome is what it computes, what it writes, where it runs and what it costs. `REFUSED` has the keys that change
-it and the values that are possible; `WITHOUT_EFFECT` has the keys that do not.
+`REFUSED` has the keys that would change a run (its results, its files, its devices or its cost), with the values that
+are supported. `WITHOUT_EFFECT` has the keys that would change none of these.
 """
 
 from fnmatch import fnmatchcase
@@ -12,9 +12,9 @@ from trainer.config.converters import RegisteredNames
 
 
 class Refusal(NamedTuple):
-    """The values of a key that this trainer supports, why it does not support others, and what to do instead.
+    """The values of a key that this trainer supports, why it supports no others, and what to do instead.
 
-    `beside` is a different key; while that has its default, the refused key changes nothing.
+    `beside` names another key: while that key has its default, the refused key has no effect.
     """
 
     possible: tuple[object, ...]
@@ -190,7 +190,7 @@ def refusal_of(key: str) -> Refusal | None:
 
 
 def asks_for_something(key: str, value: object) -> bool:
-    """Return whether `value` of a key that has no effect asks for something, so that ignoring it changes the run."""
+    """Return whether ignoring `value` of a key without effect changes the run, because it turns something on or off."""
     refusal = refusal_of(key)
     if refusal and value in refusal.possible:
         return False

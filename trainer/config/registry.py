@@ -1,4 +1,4 @@
-"""Configurations written as Python functions, as torchtitan has them since 0.3: `--module llama3 --config NAME`."""
+"""Configurations written as Python functions, as in torchtitan since 0.3: `--module llama3 --config NAME`."""
 
 import importlib
 import importlib.util
@@ -38,7 +38,9 @@ def from_registry(module: str, function: str) -> JobConfig:
 
 
 def search_working_folder_last() -> None:
-    """Append the working folder to sys.path, so that a user's registry can be imported but hides no module of ours."""
+    """Append the working folder to sys.path, so that a user's registry can be imported but hides no module of this
+    project.
+    """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 

@@ -1,4 +1,4 @@
-"""Which keys does the configuration have? Type, default and help of each, and values made from TOML or from words."""
+"""The keys of the configuration: their types, defaults and help texts, and the conversion of TOML values and flags."""
 
 import ast
 import inspect
@@ -64,10 +64,10 @@ def options() -> dict[str, Option]:
 
 
 def own_options(config: JobConfig) -> dict[str, Option]:
-    """Return {dotted key: option} of the keys that a user's subclass of `JobConfig` adds, also to existing sections.
+    """Return {dotted key: option} of the keys that a user's subclass of `JobConfig` adds, in new or existing sections.
 
     Raises:
-        ConfigError: A section is no dataclass, or a field has a type that no key can have.
+        ConfigError: A section is not a dataclass, or a field has an unsupported type.
     """
     if type(config) is JobConfig:
         return {}
@@ -88,7 +88,7 @@ def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
 
 
 def option(key: str, hint: object, default: object, text: str) -> Option:
-    """Return the option of key `key`, from the type annotation, default and help text of its field."""
+    """Return the option for `key`, made from its field: the type annotation `hint`, the default and the help `text`."""
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     if optional:
         hint = next(part for part in get_args(hint) if part is not NoneType)
@@ -121,10 +121,10 @@ def help_texts(section: type) -> dict[str, str]:
 def from_toml(option: Option, value: object) -> object:
     """Return `value` converted to the option's type.
 
-    TOML has no None: the text "None" means None, as on the command line.
+    TOML has no None: the string "None" means None, as on the command line.
 
     Raises:
-        ConfigError: It has another type, is not one of the choices, or lies outside the bounds.
+        ConfigError: The value has another type, is not one of the choices, or is out of bounds.
     """
     if option.optional and value in ("None", "none", None):
         return None
@@ -143,10 +143,10 @@ def from_toml(option: Option, value: object) -> object:
 
 
 def from_words(option: Option, words: list[str]) -> object:
-    """Return the value that the words after a flag give; numbers and lists may also be written as in TOML.
+    """Return the value of a flag from the words that follow it; numbers and lists may also be in TOML syntax.
 
     Raises:
-        ConfigError: It has another type, is not one of the choices, or lies outside the bounds.
+        ConfigError: The value has another type, is not one of the choices, or is out of bounds.
     """
     if option.kind is list:
         listed = toml_list(words[0]) if len(words) == 1 else None
@@ -160,10 +160,10 @@ def from_words(option: Option, words: list[str]) -> object:
 
 
 def number_of_word(kind: type, word: str) -> object:
-    """Return a word as a number of type `kind`; 1_000, 0x10 and 1e-3 are read, too.
+    """Convert a word to a number of type `kind`; forms such as 1_000, 0x10 and 1e-3 are accepted.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The word is not such a number.
     """
     if kind not in (int, float) or word in ("None", "none"):
         return word
@@ -171,7 +171,7 @@ def number_of_word(kind: type, word: str) -> object:
 
 
 def toml_list(word: str) -> object:
-    """Return the list that a word holds in TOML syntax; None if it is not a list."""
+    """Return the list that `word` holds in TOML syntax; None if it holds no list."""
     try:
         return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
     except tomllib.TOMLDecodeError:
@@ -187,7 +187,7 @@ def checked_list(option: Option, value: object) -> list[str]:
     """Return `value` if it is a list of strings.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is something else.
     """
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         raise wrong_value(option, value)
@@ -197,7 +197,7 @@ def checked_list(option: Option, value: object) -> list[str]:
 
 
 def wrong_value(option: Option, value: object) -> ConfigError:
-    """Return the error that names a key, its value and its type."""
+    """Return the error that names the key, the wrong value and the expected values."""
     return ConfigError(f"{option.key} = {value!r} is not {option.expected}", f"{option.key}: {option.help}")
 
 

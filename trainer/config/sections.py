@@ -1,4 +1,4 @@
-"""The configuration: one dataclass a section, named as in torchtitan 0.2. The string below a field is its help."""
+"""The configuration: one dataclass per section, named as in torchtitan 0.2. The string below a field is its help."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -86,7 +86,7 @@ class Model:
 
 @dataclass
 class Optimizer:
-    """The optimizer's algorithm and its rates."""
+    """The optimizer's algorithm, learning rate and other hyperparameters."""
 
     name: Literal["Adam", "AdamW"] = "AdamW"
     """Optimizer."""
@@ -317,7 +317,7 @@ class Debug:
 
 @dataclass
 class MemoryEstimation:
-    """Torchtitan's memory estimation; here a command of its own does it."""
+    """Torchtitan's keys for memory estimation; this project has a separate command for it."""
 
     enable: bool = False
     """Estimate memory instead of training; `workbench estimate` does."""
@@ -325,7 +325,7 @@ class MemoryEstimation:
 
 @dataclass
 class Faults:
-    """An incident that breaks the run on purpose, for learning and for tests."""
+    """A fault that breaks the run on purpose, for learning and for tests."""
 
     name: Incident = "healthy"
     """Break the run on purpose, in this way."""
@@ -339,7 +339,7 @@ class Faults:
 
 @dataclass
 class JobConfig:
-    """Everything that decides a run."""
+    """The complete configuration of a run."""
 
     job: Job = field(default_factory=Job)
     profiling: Profiling = field(default_factory=Profiling)

@@ -1,4 +1,4 @@
-"""Which layers does each rank of a pipeline have, and how many microbatches can its schedule take?"""
+"""Divide the layers of a model among pipeline ranks, and check the number of microbatches that a schedule supports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` of the `count` parts that a pipeline divides a model into, with the indices of its layers."""
+    """Part `number` (from 0) of the `count` parts of a model in a pipeline; `layers` holds its layer indices."""
 
     number: int
     count: int
@@ -28,20 +28,22 @@ class Part:
 
     @property
     def first(self) -> bool:
-        """Whether this part has the embedding."""
+        """Whether this is the first part, which contains the embedding."""
         return self.number == 0
 
     @property
     def last(self) -> bool:
-        """Whether this part has the output layer."""
+        """Whether this is the last part, which contains the output layer."""
         return self.number == self.count - 1
 
 
 def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
-    """Return the parts that pipeline rank `rank` has of a model of `layers` layers; several in interleaved schedules.
+    """Return the parts of a model of `layers` layers that belong to pipeline rank `rank`.
+
+    There are several per rank in interleaved schedules.
 
     Raises:
-        ConfigError: There is no such schedule, or the layers do not make its parts.
+        ConfigError: There is no such schedule, or the layers cannot be divided into its number of parts.
     """
     ranks = config.pipeline_parallel_degree
     if ranks == 1:
@@ -78,21 +80,21 @@ def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> l
 
 
 def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """Return the indices of the parts that pipeline rank `rank` of `ranks` has; `count` is the number of all parts."""
+    """Return the indices of the parts of pipeline rank `rank` of `ranks`; `count` is the number of all parts."""
     if schedule_name(config) in V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
 def rank_of(number: int, ranks: int, config: Parallelism) -> int:
-    """Return the pipeline rank, of `ranks`, that has part `number`."""
+    """Return the pipeline rank (of `ranks`) that part `number` belongs to."""
     if schedule_name(config) in V_SHAPED:
         return min(number, 2 * ranks - 1 - number)
     return number % ranks
 
 
 def schedule_name(config: Parallelism) -> str:
-    """Return PyTorch's name of the configured schedule; older names had underscores (interleaved_1f1b).
+    """Return PyTorch's name of the configured schedule; older names with underscores (interleaved_1f1b) are accepted.
 
     Raises:
         ConfigError: There is no such schedule.
@@ -122,7 +124,7 @@ def check_pipeline(config: JobConfig, layers: int) -> None:
 
 
 def check_microbatches(schedule: str, count: int, ranks: int) -> None:
-    """Raise ConfigError if a pipeline schedule cannot take `count` microbatches on `ranks` pipeline ranks."""
+    """Raise ConfigError if a pipeline schedule does not support `count` microbatches on `ranks` pipeline ranks."""
     least = {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
     rounds = max(1, count // ranks) if schedule in IN_ROUNDS else 1
     if count < least or count % rounds:

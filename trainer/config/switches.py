@@ -1,4 +1,7 @@
-"""Which keys count only while a switch is on? A run says so, and is refused where its weights depend on one."""
+"""Keys that have an effect only while another key, their switch, is on.
+
+A run prints the keys that its switches disable. Training is refused if such a key would have changed the weights.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -97,8 +100,8 @@ WEIGHTS = (
 def off_switches(config: JobConfig, written: Mapping[str, bool]) -> Iterator[tuple[str, Switch]]:
     """Yield (key, its switch) for each written key that has no effect because its switch is off.
 
-    `written` has, for each key, whether it was written as a flag. A file that turns the switch off itself is not
-    reported, a flag is.
+    `written` maps each key to whether it was written as a flag. A key in a file is not reported if the user also wrote
+    the switch itself, because then the file turns it off on purpose.
     """
     for key, is_flag in written.items():
         for switch in SWITCHES:

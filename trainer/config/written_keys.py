@@ -1,4 +1,4 @@
-"""What did the user write? The keys of a TOML file with their lines, and the flags of the command line."""
+"""Read the keys that the user wrote: those of a TOML file, with their line numbers, and the command-line flags."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 @dataclass(frozen=True)
 class WrittenKey:
-    """One key as written. The value of a flag is the list of the words that follow it."""
+    """A key as the user wrote it. The value of a flag is the list of the words that follow the flag."""
 
     key: str
     value: Any
@@ -62,7 +62,7 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def line_numbers(text: str) -> dict[str, int]:
-    """Return {dotted key: line number from 1} of TOML text, which tomllib does not provide."""
+    """Return {dotted key: line number, from 1} of a TOML text; tomllib does not report line numbers."""
     line_of_key: dict[str, int] = {}
     prefix = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -100,10 +100,10 @@ def read_flags(words: Sequence[str]) -> CommandLine:
 
 
 def one_word(written: WrittenKey) -> str:
-    """Return the single value that was written after a flag.
+    """Return the single value that follows a flag.
 
     Raises:
-        ConfigError: It has none or several.
+        ConfigError: No value, or more than one, follows it.
     """
     if len(written.value) != 1:
         raise ConfigError(f"--{written.key} takes one value", f"got {' '.join(written.value) or 'none'}")

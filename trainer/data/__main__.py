@@ -1,4 +1,4 @@
-"""Print tokens beside their labels as JSON: python -m trainer.data COUNT [--config FILE] [--section.key value ...]."""
+"""Print tokens and their labels as JSON: python -m trainer.data COUNT [--config FILE] [--section.key value ...]."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
 
 
 def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
-    """Return a dict with the first `count` training sequences, a row per token, and counts of all and of unused tokens.
+    """Return the first `count` training sequences, one row per token, and the numbers of all tokens and of unused ones.
 
     Raises:
-        TrainerError: There is no such text, or too little.
+        TrainerError: The training text does not exist or is too short.
     """
     seq_len = config.training.seq_len
     loader = Loader(documents(config.training, config.debug.seed or 0), seq_len, Share(batch=1))
@@ -43,7 +43,7 @@ def sequence(loader: Loader, number: int) -> list[dict[str, object]]:
 
 
 def text(token: int) -> str:
-    """Return a token as text: a printable ASCII character, the name of a special token, or the number of the byte."""
+    """Return a token as text: a printable ASCII character, the name of a special token, or the value of the byte."""
     return SPECIAL.get(token) or (chr(token) if 32 <= token < 127 else f"<{token:#04x}>")
 
 

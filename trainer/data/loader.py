@@ -1,4 +1,4 @@
-"""Batches of packed tokens. One number says how far the data were read, so that a run can resume on any mesh."""
+"""Batches of packed tokens. A single counter stores the position in the data, so a run can resume on any mesh."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ class Share:
 
 
 class Loader:
-    """Cuts the concatenated documents into sequences and distributes these over the ranks; at the end it starts again.
+    """Cuts the concatenated documents into sequences and gives each rank its share; after the last it starts again.
 
     Example with batch 1 and 2 ranks: rank 0 reads sequences 0, 2, 4, ..., rank 1 reads 1, 3, 5, ...
     """
@@ -43,7 +43,9 @@ class Loader:
             )
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, labels) of this rank endlessly, each (B, T) int64; labels are the inputs one token later."""
+        """Yield (inputs, labels) of this rank without end, each (B, T) int64; labels are the inputs shifted by one
+        token.
+        """
         while True:
             first = self.consumed + self.share.rank * self.share.batch
             rows = torch.stack([self.sequence(first + i) for i in range(self.share.batch)])
@@ -53,7 +55,7 @@ class Loader:
             yield (inputs, labels) if positions is None else (inputs[:, positions], labels[:, positions])
 
     def sequence(self, index: int) -> Tensor:
-        """Return sequence number `index` of the text with the one token that follows it: (T + 1,) int64."""
+        """Return sequence number `index` of the text and the token that follows it, as one tensor (T + 1,) int64."""
         # Sequences overlap by one token: the last label of one is the first input of the next.
         start = index % self.sequences * self.seq_len
         return self.tokens[start : start + self.seq_len + 1].long()

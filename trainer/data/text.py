@@ -1,4 +1,4 @@
-"""The documents to train on: seeded synthetic ones, or those of local files."""
+"""The documents to train on: synthetic text from a seed, or local files."""
 
 import json
 import random
@@ -31,12 +31,14 @@ def documents(config: Training, seed: int) -> Iterator[str]:
 
 
 def held_out_documents(seed: int) -> Iterator[str]:
-    """Yield synthetic documents for validation: those that follow the training documents, made of the same words."""
+    """Yield synthetic documents for validation. They use the words of the training documents, but come after them."""
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS, SYNTHETIC_DOCUMENTS + HELD_OUT_DOCUMENTS)
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:
-    """Yield sentences of a hundred invented words endlessly; one of four words follows each, which is easy to learn."""
+    """Yield sentences of a hundred invented words without end. Each word has four possible successors: easy to
+    learn.
+    """
     rng = random.Random(seed)  # noqa: S311
     words = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]
     following = {word: rng.sample(words, 4) for word in words}

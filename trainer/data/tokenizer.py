@@ -1,4 +1,4 @@
-"""A tokenizer without files: a token is a byte."""
+"""A tokenizer that needs no files: each byte is a token."""
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 320

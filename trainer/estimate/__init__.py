@@ -1,1 +1,1 @@
-"""Estimate the memory of a run before it: the trainer's own step, rehearsed with tensors that have no memory."""
+"""Estimate the memory of a run before it starts, by running the trainer's own step on fake tensors."""

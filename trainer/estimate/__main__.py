@@ -1,4 +1,7 @@
-"""Estimate: WORLD_SIZE=64 python -m trainer.estimate --config FILE [--section.key value ...]. Prints JSON."""
+"""Estimate the memory of a job and print it as JSON.
+
+WORLD_SIZE=64 python -m trainer.estimate --config FILE [--section.key value ...]
+"""
 
 import json
 import multiprocessing
@@ -27,7 +30,10 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Case(NamedTuple):
-    """One memory estimate, valid for `alike` data-parallel ranks of a pipeline stage, of which `rank` is computed."""
+    """One memory estimate: it is computed for data-parallel rank `rank` of pipeline stage `stage`.
+
+    It is valid for `alike` data-parallel ranks of that stage.
+    """
 
     local: LocalProblem
     args: ModelArgs
@@ -37,7 +43,7 @@ class Case(NamedTuple):
 
 
 def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
-    """Return the estimate as a dict: model, mesh, assumptions, and the memory in bytes of each kind of rank.
+    """Return the estimate as a dict: model, mesh, assumptions, and the memory in bytes for each group of equal ranks.
 
     Raises:
         ConfigError: There is no such model, or the mesh does not fit the world size.
@@ -60,9 +66,10 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
 
 
 def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
-    """Return the memory of each case, each computed in a new process, as DTensor caches facts about process groups.
+    """Return the memory of each case. Each is computed in a new process, because DTensor caches process groups.
 
-    The processes are forked here, where no other thread of ours runs; a pool forks from its threads, and loses errors.
+    The processes are forked from this thread, when no other thread runs; a process pool would fork from its own threads
+    and lose errors.
     """
     waiting, answers = iter(cases), list[dict[str, object]]()
     while started := [start(case) for case in islice(waiting, os.cpu_count() or 1)]:
@@ -71,7 +78,7 @@ def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
 
 
 def start(case: Case) -> Connection:
-    """Start the process that computes one case; returns the end of the pipe from which to read its answer."""
+    """Start the process that computes one case; return the end of the pipe from which to read its result."""
     receiving, sending = FORK.Pipe(duplex=False)
     FORK.Process(target=send, args=(sending, case), daemon=True).start()
     sending.close()
@@ -79,7 +86,7 @@ def start(case: Case) -> Connection:
 
 
 def send(sending: Connection, case: Case) -> None:
-    """Compute the memory of one case and send it through the pipe, or the error that was raised."""
+    """Compute the memory of one case and send the result, or the error, through the pipe."""
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     try:
         sending.send(rank_memory(case))
@@ -105,7 +112,12 @@ def answer(receiving: Connection) -> dict[str, object]:
 
 
 def rank_memory(case: Case) -> dict[str, object]:
-    """Return the memory of the ranks of one case: peak in bytes, its window and categories, peaks of all windows."""
+    """Return the memory of the ranks of one case, in bytes.
+
+    The dict has the highest peak, its window (the part of the step in which it occurs) and its categories, and the
+    peaks
+    of all windows.
+    """
     local = case.local
     world = join_fake(local, case.rank, case.stage)
     peaks = highest_passes(window_peaks(local.config, world, case.args))
@@ -121,7 +133,7 @@ def rank_memory(case: Case) -> dict[str, object]:
 
 
 def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
-    """Return {window: highest peak}, where `peaks` has the windows of each pass through a pipeline separately."""
+    """Return {window: highest peak over all passes}; `peaks` has a separate window for each pipeline pass."""
     highest: dict[str, Peak] = {}
     for name, peak in peaks.items():
         window, *_ = name.partition(NUMBER_SIGN)
@@ -130,10 +142,12 @@ def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
 
 
 def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
-    """Return (rank, number of ranks like it) for the data-parallel ranks with the largest shards, and the smallest.
+    """Return (rank, number of equal ranks) for the data-parallel ranks with the largest shards and with the smallest.
 
-    There is one kind where the rows of all parameters divide evenly. Ranks between the two hold no more than the first.
-    Of the ranks that share a sequence the last is estimated, as it attends to all of the sequence.
+    If the rows of all parameters divide evenly, all ranks are equal and the list has one entry. Ranks whose shards are
+    between the two count with the largest. Among ranks that share a sequence (context parallelism), the last is
+    estimated,
+    because it attends to the whole sequence.
     """
     shards, tensor = local.degrees.sharding, local.degrees.tp
     copies, first = local.degrees.dp_replicate, local.degrees.cp - 1
@@ -146,7 +160,9 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
 
 
 class ShardedRows(NamedTuple):
-    """`size` rows of a parameter, divided into `shards` shards; `neighbours` consecutive ranks have the same shard."""
+    """The `size` rows of a parameter in `shards` shards; each group of `neighbours` consecutive ranks has the same
+    shard.
+    """
 
     size: int
     shards: int
@@ -154,7 +170,9 @@ class ShardedRows(NamedTuple):
 
 
 def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
-    """Yield, for each parameter of a pipeline stage, its number of rows and over how many ranks they are sharded."""
+    """Yield the number of rows of each parameter of a pipeline stage, and the number of ranks that they are sharded
+    over.
+    """
     config, tensor = local.config, local.degrees.tp
     shards, experts = local.degrees.sharding, local.degrees.ep
     for part in model_parts(stage, model_args(config).n_layers, config.parallelism):
@@ -168,7 +186,7 @@ def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
 
 
 def rows_on_rank(piece: ShardedRows, rank: int) -> int:
-    """Return how many rows of a parameter a rank has. FSDP fills the first ranks; the last ones may have none.
+    """Return the number of rows of a parameter on rank `rank`. FSDP fills the first ranks; the last may have no rows.
 
     Example: 10 rows over 4 ranks are 3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
     """

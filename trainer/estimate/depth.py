@@ -1,4 +1,6 @@
-"""Rehearses shallow models for deep ones: what a step holds grows evenly with the number of equal layers."""
+"""Extrapolate the memory of a deep model from two shallow ones: memory grows linearly with the number of equal
+layers.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,9 +17,9 @@ from trainer.parallel.mesh import World
 
 @dataclass(frozen=True)
 class Shallow:
-    """Two small numbers of layers, `few` and `more`, from whose peaks those of a model with `layers` are extrapolated.
+    """Two small numbers of layers, `few` and `more`, whose peaks are extrapolated to a model with `layers` layers.
 
-    Example: a step holds 10 GiB with 4 layers and 12 GiB with 5, so it holds 66 GiB with 32: 10 + 2 * (32 - 4).
+    Example: the peak is 10 GiB with 4 layers and 12 GiB with 5, so it is 66 GiB with 32: 10 + 2 * (32 - 4).
     """
 
     few: int
@@ -26,19 +28,22 @@ class Shallow:
 
     @classmethod
     def for_model(cls, layers: int, period: int) -> "Shallow | None":
-        """Return the two numbers of layers to rehearse, `period` layers apart; None if the model is too shallow itself.
+        """Return the two numbers of layers to measure, `period` layers apart; None if the model itself is shallow.
 
-        Layers repeat in kind every `period` layers, so whole periods are left out.
+        The kinds of layers repeat every `period` layers (such as dense and expert layers), so only whole periods are
+        removed.
         """
         least = 2 * max(ENDS, period)
         few = least + (layers - least) % period
         return cls(few, few + period, layers) if few + period < layers else None
 
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
-        """Return the whole model's peak, extrapolated from those at `few` and `more` layers; None if not possible.
+        """Return the whole model's peak, extrapolated from those with `few` and `more` layers; None if that is not
+        possible.
 
-        It is not possible if a category shrinks as layers are added, as it would become negative: then the two peaks
-        are not at the same moment of the step.
+        It is not possible if a category shrinks when layers are added: then the two peaks occur at different moments of
+        the
+        step, and an extrapolation would become negative.
         """
         times = (self.layers - self.few) / (self.more - self.few)
         names = {*at_few.categories, *at_more.categories}
@@ -50,9 +55,10 @@ class Shallow:
 
 
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
-    """Return {window of a step: its peak}; deep models are extrapolated from shallow ones (see `rehearsal.rehearse`).
+    """Return {window of a step: its peak memory}; see `rehearsal.rehearse` for the windows.
 
-    What a layer in the middle holds lies between what the layers at the ends hold, so the ends suffice.
+    Deep models are extrapolated from shallow ones. The memory in the window of a middle layer lies between that of the
+    first and that of the last layers, so the latter contain the peak.
     """
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
     if shallow := shallow_model(config, args, parts):
@@ -65,12 +71,12 @@ def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, 
 
 
 def shallow_model(config: JobConfig, args: ModelArgs, parts: Sequence[Part]) -> Shallow | None:
-    """Return the numbers of layers from which to extrapolate these parts; None if the parts are shallow themselves."""
+    """Return the numbers of layers to extrapolate from; None if `parts` have too few layers to leave any out."""
     interval, _ = recompute_interval(config.activation_checkpoint)
     period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
     return Shallow.for_model(min(len(part.layers) for part in parts), period)
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
-    """Return the parts with fewer layers: the smallest part keeps `layers`, and all lose the same number of layers."""
+    """Return the parts with fewer layers: the smallest part keeps `layers` layers, and all lose the same number."""
     return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

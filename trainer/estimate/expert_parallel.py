@@ -1,4 +1,6 @@
-"""Experts without data: every expert is assumed to get equally many tokens, and products have a size but no values."""
+"""Experts on fake tensors: each expert is assumed to get equally many tokens, and products have a size but no
+values.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +14,16 @@ from trainer.parallel import expert_parallel
 
 
 class SizedProduct(torch.autograd.Function):
-    """A product of tokens (R, D) of several experts by their weights (E, D, F) -> (R, F), with sizes but without
+    """Multiply tokens (R, D), grouped by expert, by weights (E, D, F): returns (R, F) with the right size but no
     values.
 
-    It keeps what torch's product keeps, which has no form without memory in float32.
+    It saves the same tensors for the backward pass as torch's grouped product, which cannot run on fake float32
+    tensors.
     """
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, weights: Tensor) -> Tensor:
-        """Return an output of the right size, and keep what the product's backward pass needs."""
+        """Return an output of the right size, and save the tensors that the backward pass needs."""
         ctx.save_for_backward(tokens, weights)
         return tokens.new_empty(len(tokens), weights.shape[-1])
 
@@ -33,7 +36,9 @@ class SizedProduct(torch.autograd.Function):
 
 @contextmanager
 def even_routing(copies: int) -> Iterator[None]:
-    """Assume inside that a rank's `copies` of tokens go in equal parts to all ranks that share the experts."""
+    """Assume within this context that a rank's `copies` token copies are sent in equal parts to all ranks with
+    experts.
+    """
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
     expert_parallel.split_sizes = lambda counts: even_split(copies, len(counts))
@@ -44,6 +49,6 @@ def even_routing(copies: int) -> Iterator[None]:
 
 
 def even_split(copies: int, ranks: int) -> list[int]:
-    """Return `copies` as a list with one part per rank, as equal as possible: 7 over 3 ranks is [3, 2, 2]."""
+    """Split the number `copies` into one part per rank, as equal as possible: 7 over 3 ranks is [3, 2, 2]."""
     share, more = divmod(copies, ranks)
     return [share + (rank < more) for rank in range(ranks)]

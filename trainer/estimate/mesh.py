@@ -1,4 +1,4 @@
-"""What is rehearsed in place of a job, and what does that assume?"""
+"""The smaller job whose memory is measured in place of a large job, and the assumptions that this makes."""
 
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +11,7 @@ from trainer.models.decoder import model_args
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """The smaller job that is rehearsed in place of a large one: `config` on a mesh of these `degrees`."""
+    """The smaller job that is run on fake tensors in place of a large one: its `config`, and its mesh `degrees`."""
 
     config: JobConfig
     degrees: Degrees = field(default_factory=Degrees)
@@ -19,18 +19,17 @@ class LocalProblem:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks in a pipeline stage that shard or copy the weights.
-
-        All tensor-parallel ranks count as one.
+        """The number of ranks in a pipeline stage that shard or copy the weights; tensor-parallel ranks count as
+        one.
         """
         return self.degrees.dp_replicate * self.degrees.sharding
 
 
 def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
-    """Return the smaller job to rehearse in place of a job of `world_size` ranks.
+    """Return the smaller job to measure in place of a job of `world_size` ranks.
 
     Raises:
-        ConfigError: There is no such model, its parts do not divide, or the degrees do not multiply to the world size.
+        ConfigError: There is no such model, it cannot be divided evenly, or the degrees do not fit the world size.
     """
     found = degrees(config.parallelism, world_size)
     check_divisions(config, found)
@@ -41,7 +40,7 @@ def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
 
 
 def assumptions(config: JobConfig, mesh: Degrees) -> list[str]:
-    """Return sentences that say what the estimate assumes, where a run may differ from it."""
+    """Return the assumptions of the estimate as sentences; a real run may differ in these points."""
     has_experts = hasattr(model_args(config), "n_experts")
     assumed = {
         "tensor parallelism of experts is estimated as PyTorch does it; the trainer has none, but the estimate was"

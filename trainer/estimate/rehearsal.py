@@ -1,4 +1,4 @@
-"""A training step without memory: fake tensors on a fake process group, with the trainer's own model and step."""
+"""Run a training step without memory: the trainer's own model and step, on fake tensors and a fake process group."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -46,11 +46,12 @@ def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
 
 
 def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> dict[str, Peak]:
-    """Return {window: its peak memory} of a training step with the model parts `parts`, of a model of shape `args`.
+    """Run a training step on fake tensors with the model parts `parts`, and return {window: its peak memory}.
 
-    Windows are the phases of the step; fwd and bwd are divided at the first and last `ENDS` layers of a part ("bwd +0"
-    is the first layer, "bwd -1" the last one), because these differ from those between. In a pipeline each pass has
-    windows of its own.
+    `args` is the shape of the model. Windows are the phases of the step; the first and last `ENDS` layers of a part
+    have
+    windows of their own in the forward and backward pass ("bwd +0" is the first layer, "bwd -1" the last one), because
+    their memory differs from that of the layers between. In a pipeline each pass has separate windows.
     """
     models = build_parts(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
@@ -75,7 +76,7 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
 
 @dataclass
 class Rehearsal:
-    """Runs steps of one rank's model parts on fake tensors and tracks their memory. Use it inside FakeTensorMode."""
+    """Runs steps of one rank on fake tensors and tracks their memory. Use it inside FakeTensorMode."""
 
     config: JobConfig
     world: World
@@ -112,7 +113,7 @@ class Rehearsal:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the peak of the phase `name` separately, as a window of that name."""
+        """Track the peak memory inside this context as the window `name`."""
         if name == "bwd":
             self.tracker.keep_for_backward()
         self.tracker.window(name)
@@ -120,7 +121,9 @@ class Rehearsal:
         self.tracker.window("")
 
     def batch(self) -> Batch:
-        """Return (inputs, labels) with storage as from the loader: views of one tensor, or copied chunks."""
+        """Return (inputs, labels) with the same storages as the loader's: views of one tensor, or two copied
+        tensors.
+        """
         training, ranks = self.config.training, self.world.degrees.cp
         rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
         inputs, labels = rows[:, :-1], rows[:, 1:]
@@ -130,16 +133,18 @@ class Rehearsal:
         return batch
 
     def buckets(self) -> list[Tensor]:
-        """Return tensors of the size of DDP's gradient buckets; empty without DDP.
+        """Return tensors of the total size of DDP's gradient buckets; an empty list without DDP.
 
-        DDP's reducer cannot make them here, as it needs real memory.
+        They replace the buckets of DDP's reducer, which works only on real memory.
         """
         if not self.world.data or self.world.degrees.uses_fsdp:
             return []
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
-        """Yield handles of the hooks that start a window when a layer of part `number` begins forward or backward."""
+        """Add hooks to the layers of part `number` that start a window at each layer's forward and backward; yield
+        the handles.
+        """
         layers = list(self.models[number].layers.values())
         for place, layer in enumerate(layers):
             name = layer_name(place, len(layers))
@@ -147,11 +152,13 @@ class Rehearsal:
             yield layer.register_forward_hook(self.at_end_of_forward(number, name, last=layer is layers[-1]))
 
     def pass_suffix(self, number: int) -> str:
-        """Return the suffix of window names for the present pass through part `number`; empty without a pipeline."""
+        """Return the suffix that marks window names with the current pass through part `number`; empty without a
+        pipeline.
+        """
         return f"{NUMBER_SIGN}{number}.{self.passes[number]}" if self.world.pipeline else ""
 
     def at_begin(self, number: int, name: str, *, first: bool) -> Callable[[nn.Module, object], None]:
-        """Return a forward pre-hook that starts the window `fwd NAME` of a layer; `first`: the part's first layer."""
+        """Return a forward pre-hook that starts the window `fwd NAME`; `first` marks the first layer of the part."""
 
         def begin(*_: object) -> None:
             self.passes[number] += first
@@ -160,9 +167,10 @@ class Rehearsal:
         return begin
 
     def at_end_of_forward(self, number: int, name: str, *, last: bool) -> Callable[[nn.Module, object, Tensor], None]:
-        """Return a forward hook that lets the gradient of the layer's output start the window `bwd NAME` of the layer.
+        """Return a forward hook that prepares the window `bwd NAME`: it starts when the gradient of the layer's output
+        is ready.
 
-        After the part's `last` layer it starts the window `fwd head`.
+        After the part's `last` layer the hook also starts the window `fwd head`.
         """
 
         def end(_: nn.Module, __: object, output: Tensor) -> None:
@@ -177,7 +185,7 @@ class Rehearsal:
 
 
 def layer_name(place: int, count: int) -> str:
-    """Return the name of layer `place` of `count`: `+0` is the first, `-1` the last, `middle` one not near an end."""
+    """Return the name of layer `place` (from 0) of `count`: `+0` is the first, `-1` the last; others are `middle`."""
     if place < ENDS:
         return f"+{place}"
     return f"-{count - place}" if count - place <= ENDS else "middle"

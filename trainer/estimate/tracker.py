@@ -1,4 +1,4 @@
-"""Counts the bytes of tensors without memory: which live, what for, and the peak in each window of a step."""
+"""Count the bytes of live fake tensors by category, and the peak in each window (part) of a step."""
 
 import sys
 import weakref
@@ -25,7 +25,7 @@ NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
 
 @dataclass(slots=True)
 class Block:
-    """A tensor storage that is alive, with its size in bytes and its category."""
+    """A live tensor storage, with its size in bytes and its category."""
 
     size: int
     category: str
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass
 class Peak:
-    """The highest memory in a window of a step, in bytes: in total, and by category at that moment."""
+    """The highest memory in a window of a step, in bytes: the total, and its categories at that moment."""
 
     total: int = 0
     categories: dict[str, int] = field(default_factory=dict)
@@ -74,17 +74,19 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def window(self, name: str) -> None:
-        """Start window `name`: what is live from now on counts towards its peak. A known name continues that window.
+        """Start window `name`: memory that is live from now on counts towards its peak. A known name continues that
+        window.
 
-        With an empty name no peak is kept.
+        With an empty name no peak is tracked.
         """
         self._window = name
         self._check_peak()
 
     def add_storage(self, storage: torch.UntypedStorage, category: str | None = None) -> None:
-        """Count a storage in `category`, by default the one that the call stack suggests.
+        """Count a storage in `category`; without `category`, in the one that the call stack suggests.
 
-        A storage that is counted already changes its category unless the new one has lower priority.
+        A storage that is already counted moves to the new category, unless that has a lower priority than its current
+        one.
         """
         key = storage._cdata  # noqa: SLF001 - the only identity that a storage has
         block = self._blocks.get(key)
@@ -100,9 +102,9 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             block.category = category
 
     def keep_for_backward(self) -> None:
-        """Count storages that the forward pass left alive without a category as activations.
+        """Count all live storages without a category as activations; call it after the forward pass.
 
-        Selective recomputation keeps them, and no saved-tensor hook sees it.
+        Selective recomputation keeps them without saved-tensor hooks, so no hook could categorise them.
         """
         for block in self._blocks.values():
             if block.category == TEMPORARY:
@@ -156,19 +158,21 @@ def category_of_caller() -> str:
 
 
 class TrackingHooks(TensorHooks):
-    """The recorders' hooks on a model and its optimizer, which tell a MemoryTracker each storage's category."""
+    """The memory recorder's hooks on a model and its optimizer; they report the category of each storage to a
+    MemoryTracker.
+    """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:
         super().__init__(model, optimizer, keep=0)
         self._tracker = tracker
 
     def note_tensor(self, tensor: torch.Tensor, category: str, label: str) -> None:  # noqa: ARG002
-        """Tell the tracker the category of a tensor's storage; `label` is not used."""
+        """Report the category of a tensor's storage to the tracker; `label` is not used."""
         self._tracker.add_storage(local_tensor(tensor).untyped_storage(), category)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Track inside this context; weights and optimizer state that exist already are added first."""
+        """Track memory inside this context; existing weights and optimizer state are added first."""
         self.start()
         for tensor, category, label in self.long_lived_tensors():
             self.note_tensor(tensor, category, label)

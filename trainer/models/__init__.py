@@ -1,1 +1,1 @@
-"""The models, one folder each."""
+"""The models, one folder per model family."""

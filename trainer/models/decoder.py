@@ -1,4 +1,4 @@
-"""What does the trainer need of a model? Models by name, and seeded weights that are equal on every mesh."""
+"""The model interface of the trainer, creation of models by name, and seeded weights that are equal on every mesh."""
 
 import importlib
 import math
@@ -22,7 +22,7 @@ Draw = Callable[[str, Tensor, int, int], Tensor]
 
 
 class Decoder(nn.Module):
-    """Base class of language models made of blocks: tokens (B, T) -> logits (B, T, V)."""
+    """Base class of language models that are a stack of blocks: tokens (B, T) -> logits (B, T, V)."""
 
     tok_embeddings: nn.Embedding
     layers: nn.ModuleDict
@@ -35,16 +35,16 @@ class Decoder(nn.Module):
 
     @abstractmethod
     def expect_positions(self, positions: Sequence[int]) -> None:
-        """Prepare for inputs that contain only these positions of each sequence; called before memory is allocated."""
+        """Prepare for inputs that contain only these positions of each sequence. Call it before memory is allocated."""
 
     @abstractmethod
     def reset_buffers(self) -> None:
-        """Compute the values of the buffers, after memory was allocated for them."""
+        """Compute the values of the buffers. Call it after memory was allocated for them."""
 
     def flops_per_token(self, length: int) -> int:
         """Return the floating-point operations per token, forward and backward, for sequences of `length` tokens.
 
-        They are 6 per weight and 12 per feature and attended position (PaLM, appendix B:
+        There are 6 per weight, and 12 per layer, feature and attended position (PaLM, appendix B:
         https://arxiv.org/abs/2204.02311).
         """
         weights = sum(p.numel() for p in self.parameters()) - self.tok_embeddings.weight.numel()
@@ -64,7 +64,7 @@ def model_args(config: JobConfig) -> ModelArgs:
 def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
     """Return the configured model on the meta device, so that parallelism is applied before memory is allocated.
 
-    `args` replaces its configured shape.
+    `args`, if given, replaces the configured model shape.
 
     Raises:
         ConfigError: There is no such model or flavor, or its experts cannot be divided among the ranks.
@@ -84,7 +84,7 @@ def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
 
 
 def draw(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
-    """Return the initial values of a whole parameter, which depend on its name, its shape and the seed alone."""
+    """Return the initial values of a parameter, unsharded; they depend only on its name, its shape and the seed."""
     generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
     full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
     fill(name, full, n_layers, generator)
@@ -93,10 +93,10 @@ def draw(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
 
 @torch.no_grad()
 def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
-    """Fill all parameters and buffers, each parameter from a generator of its own that is seeded by its name.
+    """Fill all parameters and buffers; each parameter has its own random generator, seeded by the parameter's name.
 
-    A sharded parameter is drawn whole and then cut, one at a time: the values depend on the seed alone, not on the
-    mesh, and no rank ever holds the full model.
+    Sharded parameters are drawn whole and then cut, one at a time. So the values do not depend on the mesh, and no rank
+    ever holds the full model.
     """
     for name, parameter in model.named_parameters():
         set_whole(parameter, draw(without_wrappers(name), parameter, model.args.n_layers, seed))
@@ -105,7 +105,7 @@ def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
 
 @torch.no_grad()
 def set_whole(parameter: Tensor, full: Tensor) -> None:
-    """Copy a whole tensor, which all ranks have, into a parameter, of which this rank may have a shard."""
+    """Copy the whole tensor `full`, which every rank has, into a parameter that may be sharded."""
     if isinstance(parameter, DTensor):
         full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
     parameter.copy_(full)
@@ -114,7 +114,7 @@ def set_whole(parameter: Tensor, full: Tensor) -> None:
 def fill(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
     """Fill `full` in place with the initial values of parameter `name`, in a model of `n_layers` layers.
 
-    Norms are 1; weights that write into the residual stream shrink with the depth.
+    Norm weights are 1. Weights whose output is added to the residual stream are smaller in deeper models.
     """
     if "norm" in name:
         full.fill_(1.0)

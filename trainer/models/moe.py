@@ -1,6 +1,7 @@
-"""Mixture of experts: a router sends each token to a few of many feed-forward networks, and one more sees all tokens.
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks, and a shared one sees all
+tokens.
 
-Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K of them per token, R = N * K routed copies of tokens.
+Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K experts per token, R = N * K routed token copies.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +19,9 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 
 
 class Router(nn.Module):
-    """Selects `top_k` experts for each token by their scores: (N, D) -> weights (N, K), float32, and experts (N, K)."""
+    """Selects K experts for each token by their scores: (N, D) -> weights (N, K), float32, and expert indices (N,
+    K).
+    """
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:
         super().__init__()
@@ -30,7 +33,7 @@ class Router(nn.Module):
         """Makes the gradient of a weight whole where each rank scores a part of the tokens."""
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights (N, K), float32, and the indices (N, K) of the experts that each token goes to."""
+        """Return the weights (N, K), float32, and the indices (N, K) of each token's experts."""
         scores = self.gate_scores(tokens).float().sigmoid()
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
@@ -48,7 +51,7 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """E SwiGLU networks for tokens (R, D) sorted by expert; `counts` (E,) has the number of tokens of each expert."""
+    """E SwiGLU networks for tokens (R, D) sorted by expert; `counts` (E,) is the number of tokens of each expert."""
 
     def __init__(self, dim: int, hidden_dim: int, n_experts: int) -> None:
         super().__init__()
@@ -84,11 +87,12 @@ class MoE(nn.Module):
         self.tokens_per_expert.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the outputs of the selected experts to that of the shared expert.
+        """Return the sum of the outputs of the selected experts and the shared expert.
 
         Copies of the tokens are sorted by expert. Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0,
-        2], so expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of
-        its token.
+        2], so
+        expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of its
+        token.
         """
         tokens = x.flatten(0, 1)
         weights, experts = self.router(tokens, self.expert_bias)
@@ -111,7 +115,8 @@ def moe_layers(model: nn.Module) -> Iterator[MoE]:
 
 @torch.no_grad()
 def balance_experts(model: nn.Module, *meshes: DeviceMesh | None) -> None:
-    """Adjust each expert's routing bias by the tokens it had in this step on all ranks of `meshes`; reset the counts.
+    """Adjust each expert's routing bias by its number of tokens in this step on all ranks of `meshes`; reset the
+    counts.
 
     The bias alone balances the experts, without an extra loss: https://arxiv.org/abs/2408.15664.
     """

@@ -1,1 +1,1 @@
-"""Parallelism, applied to a model from outside: one file for each kind."""
+"""Functions that apply parallelism to an existing model, one module per kind of parallelism."""

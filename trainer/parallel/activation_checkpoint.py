@@ -1,4 +1,4 @@
-"""Activation checkpointing: keep less of the forward pass, and recompute it in the backward pass."""
+"""Activation checkpointing: keep fewer activations, and recompute the others in the backward pass."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +36,7 @@ SAC_IGNORED_OPS.update(PROFILER_MARKS)
 
 
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
-    """Wrap the blocks to recompute, or set the compiler's memory budget, whose plots are written to `folder`."""
+    """Wrap the blocks to recompute, or set the compiler's memory budget; the compiler's plots of it go to `folder`."""
     if config.mode == "memory_budget":
         set_memory_budget(config, folder)
     interval, keep_costly = recompute_interval(config)
@@ -46,7 +46,9 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint,
 
 
 def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
-    """Set the share of activation memory that the compiler may keep; it reads this when a block first runs."""
+    """Set the fraction of activation memory that the compiler may keep. The compiler reads it when a block first
+    runs.
+    """
     functorch_config.activation_memory_budget = config.memory_budget
     functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto
     if config.visualize_memory_budget_pareto:
@@ -58,7 +60,7 @@ def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
 def wrap(block: nn.Module, config: ActivationCheckpoint, *, keep_costly: bool) -> nn.Module:
     """Return the block wrapped so that its activations are recomputed in the backward pass.
 
-    With `keep_costly` the outputs of costly operations are kept.
+    With `keep_costly`, the outputs of costly operations such as matrix products are kept.
     """
     options: dict[str, Any] = {"context_fn": contexts} if keep_costly else {}
     return checkpoint_wrapper(

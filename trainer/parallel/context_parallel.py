@@ -26,10 +26,11 @@ gather_with_gradient = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How each sequence is divided into chunks among the ranks of a process group.
+    """The division of each sequence into chunks among the ranks of a process group.
 
-    The work of causal attention to a chunk grows with what lies before it. Balanced, each rank has one chunk from
-    either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced they have 0 and 1.
+    In causal attention, later chunks need more work. In the balanced layout, each rank therefore has one chunk from
+    either
+    end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced, they have 0 and 1.
     """
 
     group: dist.ProcessGroup
@@ -45,7 +46,7 @@ class Layout:
         return (rank, 2 * self.group.size() - 1 - rank) if self.balanced else (rank,)
 
     def owner(self, chunk: int) -> tuple[int, int]:
-        """Return (rank, index) for a chunk: the rank that has it, and its index among that rank's chunks."""
+        """Return (rank, index): the rank that has `chunk`, and the chunk's index on that rank."""
         ranks = self.group.size()
         return (chunk, 0) if chunk < ranks else (2 * ranks - 1 - chunk, 1)
 
@@ -55,10 +56,11 @@ class Layout:
         return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
 
     def visible(self, rank: int) -> Iterator[tuple[int, int, int, bool]]:
-        """Yield what the queries of each chunk of `rank` attend to: the chunk itself and all chunks before it.
+        """Yield the chunks that each chunk of `rank` attends to: itself and all earlier chunks.
 
-        A tuple is (index of the rank's own chunk, rank that has the visible chunk, index of that chunk there, whether
-        it is the same chunk). The same chunk is attended to causally, an earlier one wholly.
+        A tuple is (index of the attending chunk on `rank`, rank of the visible chunk, index of that chunk on its rank,
+        whether
+        both are the same chunk). Attention within the same chunk is causal; earlier chunks are fully visible.
         """
         for own, number in enumerate(self.chunks(rank)):
             for earlier in range(number, -1, -1):
@@ -66,7 +68,9 @@ class Layout:
 
 
 def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, balanced: bool) -> None:
-    """Make the model take this rank's chunks of `length` tokens, and attend to the keys and values of all ranks."""
+    """Change the model to take this rank's chunks of `length` tokens and to attend to the keys and values of all
+    ranks.
+    """
     layout = Layout(mesh.get_group(), balanced)
     model.expect_positions(layout.positions(length, mesh.get_local_rank()))
     for block in model.layers.values():
@@ -74,7 +78,9 @@ def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, bal
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Return causal attention of this rank's queries to all ranks' keys and values: (B, N, T, H), T of this rank."""
+    """Return causal attention of this rank's queries to all ranks' keys and values: (B, N, T, H), with T tokens per
+    rank.
+    """
     if q.device.type == "cpu":
         out: Tensor = RingAttention.apply(q, k, v, layout)  # type: ignore[no-untyped-call]
         return out
@@ -84,7 +90,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Return causal attention of this rank's queries to all ranks' keys and values, on any device.
 
-    All keys and values are gathered, and positions later than each query's are masked.
+    All keys and values are gathered; a mask hides positions after each query.
     """
     group, rank = layout.group, dist.get_rank(layout.group)
     length = q.shape[2] * group.size()
@@ -95,14 +101,16 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 
 class RingAttention(torch.autograd.Function):
-    """Causal attention of this rank's queries to the keys and values of all ranks: (B, N, T, H) each, on a CPU.
+    """Causal attention of this rank's queries to the keys and values of all ranks, (B, N, T, H) each; for CPU tensors.
 
-    Only this rank's parts are kept for the backward pass, which gathers the others again.
+    Only this rank's tensors are kept for the backward pass, which gathers those of the other ranks again.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Return the attention to all visible chunks, combined from partial results by their sums of exponentials."""
+        """Return the attention to all visible chunks; partial results are combined by the log-sum-exp of their
+        scores.
+        """
         ctx.layout = layout
         outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank
         queries, parts = in_chunks(q, layout), in_chunks(gather_keys_values(k, v, layout.group), layout)
@@ -121,7 +129,9 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of this rank's queries, keys and values, the latter summed over all ranks."""
+        """Return the gradients of this rank's queries, keys and values; those of keys and values are summed over
+        all ranks.
+        """
         layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors
         queries, outs, weights, grad = (in_chunks(t, layout) for t in (q, out, weight.unsqueeze(-1), grads[0]))
@@ -141,7 +151,7 @@ class RingAttention(torch.autograd.Function):
 
 
 def in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
-    """Return views of a tensor (..., T, H), one for each chunk of the rank."""
+    """Return views of a tensor (..., T, H), one view for each chunk of this rank."""
     return list(tensor.chunk(layout.chunks_per_rank, dim=-2))
 
 
@@ -154,6 +164,6 @@ def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return attention to these keys and values (B, N, T, H), and the log-sum-exp of the scores (B, N, T); float32."""
+    """Return attention to these keys and values (B, N, T, H), and the log-sum-exp of the scores (B, N, T), float32."""
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight

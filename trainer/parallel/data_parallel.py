@@ -29,7 +29,7 @@ EXPERTS_DIM = 3
 
 
 class Policies(NamedTuple):
-    """FSDP's policies: in which dtypes it computes and reduces, and whether shards are offloaded to the CPU."""
+    """FSDP settings: the dtypes to compute and to reduce in, and whether shards are offloaded to the CPU."""
 
     precision: MixedPrecisionPolicy
     offload: OffloadPolicy
@@ -38,7 +38,7 @@ class Policies(NamedTuple):
 def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
     """Shard each block with FSDP, then the other parameters.
 
-    On a mesh of two dimensions weights are replicated along the first and sharded along the second (HSDP).
+    On a two-dimensional mesh, weights are replicated along the first dimension and sharded along the second (HSDP).
     """
     assert world.data
     training = config.training
@@ -59,16 +59,16 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
 
 
 def reshard_policy(parallelism: Parallelism) -> str:
-    """Return when FSDP frees gathered weights: "always", "never", or "default", which frees those of blocks only.
+    """Return when FSDP frees gathered weights: "always", "never", or "default", which frees only the weights of blocks.
 
-    In a pipeline the default is "never", because every microbatch would gather the weights again.
+    The configured default becomes "never" in a pipeline, where every microbatch would gather the weights again.
     """
     policy = parallelism.fsdp_reshard_after_forward
     return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
 
 
 def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
-    """Shard the experts of a block with FSDP over the ranks that have the same experts.
+    """Shard the experts of a block with FSDP over the ranks that hold the same experts.
 
     Their gradients are divided by the number of ranks in this pipeline stage whose tokens contribute to them.
     """
@@ -81,7 +81,7 @@ def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: bool) -> FSDPModule:
-    """Shard one module over the mesh with FSDP; `reshard`: free gathered weights after the forward pass."""
+    """Shard a module over the mesh with FSDP; with `reshard`, gathered weights are freed after the forward pass."""
     ranks = mesh.size(-1)
     sharded = fully_shard(
         module,
@@ -98,14 +98,16 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
 
 
 def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
-    """Return Shard(1) for expert weights of which this rank has fewer than `ranks` experts, else None (dimension 0).
+    """Return Shard(1) for an expert weight if this rank has fewer than `ranks` experts, else None (dimension 0).
 
-    Sharded along the first dimension, some ranks would get none of these experts.
+    Sharded along dimension 0, the expert dimension, some ranks would get no expert.
     """
     few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
 
 
 def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:
-    """Let DDP average gradients over `mesh` during the backward pass. The parameters must have memory already."""
+    """Wrap the model so that DDP averages gradients over `mesh` in the backward pass. Call it after memory was
+    allocated.
+    """
     replicate(model, device_mesh=mesh, bucket_cap_mb=100)

@@ -1,4 +1,4 @@
-"""Expert parallelism: each rank has some of the experts; tokens are sent to them and back."""
+"""Expert parallelism: each rank has some of the experts; tokens are sent to the ranks of their experts and back."""
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class Exchange:
-    """Hooks around a rank's experts: they receive tokens from all ranks before, and send the outputs back after."""
+    """Hooks around a rank's experts that receive tokens from all ranks before, and send the outputs back afterwards."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -31,11 +31,14 @@ class Exchange:
         experts.register_forward_hook(self.combine)
 
     def dispatch(self, _: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Exchange this rank's tokens, for all experts, for the tokens of all ranks for this rank's experts.
+        """Send this rank's tokens to the ranks of their experts, and return the tokens received for this rank's
+        experts.
 
         Example on rank 0 of 2, with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1
-        tokens to experts 0 and 1, and rank 1 sends 0 and 3. They arrive by rank, for experts 0 0 1 and 1 1 1, and a
-        stable sort by expert keeps each rank's order.
+        tokens
+        to experts 0 and 1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A stable
+        sort
+        by expert then keeps the order within each rank.
         """
         tokens, counts = inputs
         # (ranks, own experts): how many tokens each rank sends to each expert of this rank.
@@ -54,6 +57,6 @@ class Exchange:
 
 
 def split_sizes(counts: Tensor) -> list[int]:
-    """Return the counts as a list of ints, as the all-to-all needs them; this waits for the device."""
+    """Return the counts as a list of ints, which the all-to-all needs. This synchronises with the device."""
     sizes: list[int] = counts.tolist()
     return sizes

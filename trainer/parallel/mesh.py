@@ -1,4 +1,4 @@
-"""What is the device mesh of a job, and where in it is this rank?"""
+"""The device meshes of a job, and this rank's position in them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SHARD_CONTEXT = "dp_shard_cp"
 
 
 def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
-    """Return the mesh of the dimensions in `sizes` that are larger than 1 or listed in `keep`; None without any."""
+    """Return a mesh of the dimensions in `sizes` that are larger than 1 or listed in `keep`; None if there are none."""
     dimensions = {name: size for name, size in sizes.items() if size > 1 or name in keep}
     if not dimensions:
         return None
@@ -33,7 +33,7 @@ def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
 def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
     """Return the mesh for the experts; None without expert parallelism.
 
-    It has a dimension for the shards of experts even if that has one rank, because FSDP needs it.
+    It always has a dimension for the shards of experts, even of size 1, because FSDP needs it.
     """
     mesh = build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
     if mesh:
@@ -66,7 +66,9 @@ class World:
 
     @cached_property
     def data(self) -> DeviceMesh | None:
-        """The submesh over which weights are replicated (first of two dimensions) and sharded; None without either."""
+        """The submesh over which weights are replicated (first of two dimensions) or sharded; None if they are
+        neither.
+        """
         sharded = SHARD_CONTEXT if min(self.degrees.dp_shard, self.degrees.cp) > 1 else SHARD
         names = (REPLICATE, CONTEXT if self.degrees.sharding == self.degrees.cp > 1 else sharded)
         return self._part(names)
@@ -83,7 +85,7 @@ class World:
 
     @cached_property
     def pipeline(self) -> DeviceMesh | None:
-        """The submesh of the ranks that have different layers of one model copy; None without a pipeline."""
+        """The submesh of the ranks that hold different layers of the same model copy; None without a pipeline."""
         return self._part((PIPELINE,))
 
     def _part(self, names: tuple[str, ...]) -> DeviceMesh | None:
@@ -93,6 +95,6 @@ class World:
 
 
 def build_world(degrees: Degrees, rank: int, size: int, device: torch.device) -> World:
-    """Return the World of a rank, with its meshes. This is a collective: every rank must call it."""
+    """Return the World of a rank, and create its meshes. This is a collective: every rank must call it."""
     dense, experts = dense_mesh(degrees, device.type), expert_mesh(degrees, device.type)
     return World(rank, size, device, degrees, dense, experts)

@@ -1,4 +1,4 @@
-"""Pipeline parallelism as PyTorch does it: the model in parts, through which microbatches follow one another."""
+"""Pipeline parallelism with PyTorch's schedules: the model is divided into parts that process microbatches in turn."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -37,7 +37,7 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
 
 
 def join_parts(models: Sequence[Decoder]) -> nn.Module:
-    """Return one module that contains all weights of a rank's parts, with their names in the whole model."""
+    """Return one module with the weights of all of a rank's parts; each weight has its name in the whole model."""
     if len(models) == 1:
         return models[0]
     joined = nn.Module()
@@ -57,7 +57,9 @@ def join_parts(models: Sequence[Decoder]) -> nn.Module:
 class Microbatch:
     """The shapes and dtypes of the tensors that pass through a pipeline for one microbatch.
 
-    They are tokens (rows, length), then hidden states (rows, length / split, dim), at last logits (rows, length, V).
+    The first part gets tokens (rows, length), parts exchange hidden states (rows, length / split, dim), and the last
+    part
+    returns logits (rows, length, V).
     """
 
     rows: int
@@ -69,34 +71,40 @@ class Microbatch:
 
     @classmethod
     def of(cls, config: JobConfig, args: ModelArgs, mesh: Degrees) -> "Microbatch":
-        """Return the shapes and dtypes for a job: FSDP casts the inputs of modules, autocast only matrix products."""
+        """Return the shapes and dtypes for a job. FSDP casts the inputs of modules, but autocast only matrix
+        products.
+        """
         training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
         compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
         hidden = compute_dtype if mesh.uses_fsdp else weight_dtype
         return cls(rows, training.seq_len // mesh.cp, mesh.tp, args, hidden, compute_dtype)
 
     def input_of(self, part: Part) -> Tensor:
-        """Return an empty tensor like the input of a part: tokens for the first one, else hidden states."""
+        """Return an empty tensor with the shape and dtype of a part's input: tokens for the first part, else hidden
+        states.
+        """
         return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
     def output_of(self, part: Part) -> Tensor:
-        """Return an empty tensor like the output of a part: logits for the last one, else hidden states."""
+        """Return an empty tensor with the shape and dtype of a part's output: logits for the last part, else hidden
+        states.
+        """
         vocabulary: int = self.args.vocab_size
         return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 
     def hidden_states(self) -> Tensor:
-        """Return an empty tensor like the hidden states that pass from one part to the next."""
+        """Return an empty tensor with the shape and dtype of the hidden states between two parts."""
         return torch.empty(self.rows, self.length // self.split, self.args.dim, dtype=self.hidden, requires_grad=True)
 
 
 class Schedule(Protocol):
-    """Interface of PyTorch's pipeline schedules, as far as it is used here."""
+    """The methods of PyTorch's pipeline schedules that this module uses."""
 
     def step(self, *args: object, **kwargs: object) -> object: ...
 
 
 class Stage(PipelineStage):
-    """A pipeline stage whose tensor shapes are known, so that ranks need not exchange them."""
+    """A pipeline stage whose tensor shapes are given, so that ranks need not exchange them."""
 
     def _warmup_forward_vote(self, *_: object, **__: object) -> Tensor:
         return torch.tensor([1])
@@ -107,7 +115,7 @@ class Stage(PipelineStage):
 
 @dataclass
 class PipelinedStep(OptimizerStep):
-    """An optimizer step through a pipeline; `models` are this rank's parts, `model` has the weights of all of them."""
+    """An optimizer step through a pipeline; `models` are this rank's parts, and `model` holds all their weights."""
 
     models: Sequence[Decoder]
     schedule: Schedule = field(init=False)
@@ -152,9 +160,10 @@ class PipelinedStep(OptimizerStep):
         return self.loss_fn(logits, labels) / (self.microbatches * self.accumulation_steps)
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Add the gradients of one batch; returns its part of the step's loss, or 0 on ranks without the last part.
+        """Accumulate the gradients of one batch; return its share of the step's loss, or 0 on ranks without the last
+        part.
 
-        A schedule runs forward and backward passes in turn, so that they are one phase.
+        The schedule interleaves forward and backward passes, so they are recorded as one phase.
         """
         inputs, labels = batch
         losses: list[Tensor] = []
@@ -167,7 +176,7 @@ class PipelinedStep(OptimizerStep):
     def evaluate(self, batch: Batch) -> Tensor:
         """Return the loss of a validation batch, or 0 on ranks without the pipeline's last part.
 
-        The parts compute one after the other: without a backward pass there are no microbatches to order.
+        The parts run one after the other: without a backward pass, no schedule of microbatches is needed.
         """
         inputs, labels = batch
         tensors, loss = replace(self.tensors, rows=len(inputs), length=inputs.shape[1]), torch.zeros(())
@@ -183,7 +192,7 @@ class PipelinedStep(OptimizerStep):
         return loss.to(self.world.device)
 
     def received(self, hidden: Tensor, empty: Tensor, part: int) -> Tensor:
-        """Return the output of part `part`: `hidden` if this rank computed it, else a received tensor like `empty`."""
+        """Return the output of part `part`: `hidden` if this rank computed it, else a tensor received into `empty`."""
         source = rank_of(part, self.world.degrees.pp, self.config.parallelism)
         if source == self.world.stage:
             return hidden
@@ -206,7 +215,9 @@ def build_step(
     optimizer: torch.optim.Optimizer,
     phase: Phase,
 ) -> OptimizerStep:
-    """Return the optimizer step for a rank with the parts `models`; `model` has the weights of all of them."""
+    """Return the optimizer step for a rank; `models` are its model parts, and `model` holds the weights of all of
+    them.
+    """
     if world.pipeline:
         return PipelinedStep(config, world, model, optimizer, phase, models)
     return OptimizerStep(config, world, model, optimizer, phase)

@@ -1,4 +1,4 @@
-"""Apply all kinds of parallelism to a model, in the order that they need."""
+"""Apply all kinds of parallelism to a model, in the order in which they must be applied."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,9 @@ from trainer.parallel.tensor_parallel import apply_tensor_parallel
 
 
 def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
-    """Return the model parts of this rank (several only in a pipeline), parallelised and with seeded weights."""
+    """Return the model parts of this rank, parallelised and with seeded weights; there are several only in a
+    pipeline.
+    """
     args = model_args(config)
     models = build_parts(config, world, args, model_parts(world.stage, args.n_layers, config.parallelism))
     for model in models:
@@ -35,7 +37,9 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
 
 
 def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
-    """Return the given parts of a model of shape `args`, parallelised for this rank and on the meta device."""
+    """Return the model parts `parts`, parallelised for this rank and on the meta device; `args` is the model's
+    shape.
+    """
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:
         parallelize_without_memory(model, config, world)
@@ -43,16 +47,16 @@ def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequenc
 
 
 def move_buffers(model: Decoder, device: torch.device) -> None:
-    """Move the buffers of a model to the device, where they must be also when FSDP keeps parameters on the CPU."""
+    """Move the buffers of a model to the device; they belong there even if FSDP keeps the parameters on the CPU."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
 
 
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
-    """Apply to a model on the meta device all parallelism that must come before memory is allocated.
+    """Apply to a model on the meta device all parallelism that must be applied before memory is allocated.
 
-    What is applied later wraps what was applied earlier.
+    The order matters: each kind wraps the ones applied before it.
     """
     for moe in moe_layers(model):
         moe.router.force_balance = config.debug.moe_force_load_balance
@@ -71,6 +75,6 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
 
 
 def compile_blocks(model: Decoder, config: Compile) -> None:
-    """Compile each block separately: equal blocks are compiled only once."""
+    """Compile each block separately, so that equal blocks are compiled only once."""
     for block in model.layers.values():
         block.compile(backend=config.backend, fullgraph=True)

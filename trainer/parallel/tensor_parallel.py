@@ -1,6 +1,6 @@
-"""Tensor parallelism as PyTorch does it.
+"""Tensor parallelism with PyTorch's parallel styles.
 
-Weights are split by columns and rows, sequences between the blocks, and the output by the vocabulary.
+Weights are split by columns and rows, activations between blocks along the sequence, and logits along the vocabulary.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -34,10 +34,10 @@ HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:
-    """Split the weights of a model over `mesh`; between the blocks activations are split along the sequence.
+    """Split the weights of a model over `mesh`; between blocks, activations are split along the sequence.
 
-    Experts are split like other weights, unless they are `shared` out among ranks by expert parallelism: then each rank
-    of `mesh` sends its part of the tokens to them.
+    The weights of experts are split too, unless expert parallelism has divided the experts among ranks (`shared`): then
+    each rank of `mesh` sends its part of the tokens to them.
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
@@ -62,7 +62,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
 
 
 class GradientSum(torch.autograd.Function):
-    """Identity in the forward pass; in the backward pass the gradient is summed over the ranks of a group."""
+    """The identity function, whose backward pass sums the gradient over the ranks of a group."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -79,7 +79,9 @@ class GradientSum(torch.autograd.Function):
 
 
 def with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return `tensor` unchanged; its gradient is summed over the ranks of the group, each of which has a part."""
+    """Return `tensor` unchanged, but sum its gradient over the ranks of the group, each of which computes a part of
+    it.
+    """
     same: Tensor = GradientSum.apply(tensor, group)  # type: ignore[no-untyped-call]
     return same
 
@@ -87,8 +89,9 @@ def with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
     """Wrap the tokens given to experts so that their gradient is summed over the group (a forward pre-hook).
 
-    Each rank has a part of each expert, and so computes a part of the gradient. The router's weights, which scale these
-    tokens, would get a part of their gradient otherwise, too.
+    Each rank has a part of each expert, so it computes only a part of the gradient. Without the sum, the gradient of
+    the
+    router would also be incomplete, because its weights scale these tokens.
     """
     tokens, counts = inputs
     return with_whole_gradient(tokens, group), counts
@@ -117,8 +120,8 @@ def dense_plan() -> dict[str, ParallelStyle]:
 def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for a mixture of experts.
 
-    It sees all tokens and returns partial sums; if ranks share the experts (`shared`), it sees and returns its own
-    tokens.
+    Without `shared`, each rank sees all tokens and returns partial sums. With `shared` (the experts are divided among
+    ranks), each rank sees and returns only its own tokens.
     """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
@@ -138,5 +141,5 @@ def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
 
 
 def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:
-    """Return the context manager to compute the loss in: on logits split along the vocabulary if `mesh` is given."""
+    """Return the context manager to compute the loss in; with `mesh`, it supports logits split along the vocabulary."""
     return loss_parallel() if mesh else nullcontext()

@@ -1,4 +1,4 @@
-"""Ready configurations of Llama 3, for `--module llama3 --config NAME`."""
+"""Configurations of Llama 3 that are ready to use: `--module llama3 --config NAME`."""
 
 from trainer.config.sections import JobConfig, LRScheduler, Metrics, Model, Training
 

@@ -1,4 +1,4 @@
-"""The shape of Llama 3, and its sizes."""
+"""The shape parameters of Llama 3, and its published sizes."""
 
 from dataclasses import dataclass
 

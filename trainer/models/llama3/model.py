@@ -14,7 +14,7 @@ from trainer.models.llama3.flavors import ModelArgs
 
 
 def rotations(positions: Sequence[int], head_dim: int, theta: float) -> Tensor:
-    """Return cosines and sines of the rotation angles at T positions: (2, T, H/2), float32."""
+    """Return the cosines and sines of the rotary angles at the given positions: (2, T, H/2), float32."""
     speeds = theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
     angles = torch.outer(torch.tensor(positions).float(), speeds)
     return torch.stack((angles.cos(), angles.sin()))
@@ -32,12 +32,12 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return causal attention of q to k and v, with the shape (B, N, T, H) that each of them has."""
+    """Return causal attention of q to k and v: (B, N, T, H), like each of the inputs."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Attention(nn.Module):
-    """Causal attention in which several heads share a key and a value: (B, T, D) -> (B, T, D)."""
+    """Causal grouped-query attention: several query heads share one key and value head. (B, T, D) -> (B, T, D)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.n_heads * self.head_dim, args.dim, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the attention's output for x (B, T, D), with the rotations of each position."""
+        """Return the attention's output for x (B, T, D); `rope` holds the rotary cosines and sines of each position."""
         q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
         q, k = rotate(q, rope), rotate(k, rope)
         repeats = q.shape[2] // k.shape[2]
@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: (B, T, D) -> (B, T, D)."""
+    """A feed-forward layer with SwiGLU activation: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Llama3(Decoder):
         return Block(self.args)
 
     def rotations(self) -> Tensor:
-        """Return the rotations at the positions that this rank has of each sequence."""
+        """Return the rotary cosines and sines at this rank's positions of each sequence."""
         return rotations(self.positions, self.args.dim // self.args.n_heads, self.args.rope_theta)
 
     def expect_positions(self, positions: Sequence[int]) -> None:

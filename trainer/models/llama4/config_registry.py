@@ -1,4 +1,4 @@
-"""Ready configurations of Llama 4, for `--module llama4 --config NAME`."""
+"""Configurations of Llama 4 that are ready to use: `--module llama4 --config NAME`."""
 
 from trainer.config.sections import ActivationCheckpoint, JobConfig, LRScheduler, Metrics, Model, Training
 from trainer.models.llama3.config_registry import llama3_debugmodel

@@ -1,4 +1,4 @@
-"""The shape of Llama 4, and its sizes."""
+"""The shape parameters of Llama 4, and its published sizes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,9 @@ from trainer.models.llama3.flavors import ModelArgs as DenseArgs
 
 @dataclass(frozen=True)
 class ModelArgs(DenseArgs):
-    """The shape of a Llama 4; in a mixture, a token goes through `top_k` of `n_experts` experts and a shared one."""
+    """The shape of a Llama 4. In expert layers, each token uses `top_k` of `n_experts` experts and the shared
+    expert.
+    """
 
     dim: int = 5120
     n_layers: int = 48
@@ -22,7 +24,9 @@ class ModelArgs(DenseArgs):
 
     @property
     def expert_dim(self) -> int:
-        """Width of an expert: all experts that see a token are together as wide as a dense layer, rounded up."""
+        """Hidden width of an expert, rounded up: the experts that one token uses are together as wide as a dense
+        layer.
+        """
         unrounded = self.hidden_dim // (self.top_k + 1)
         return -(-unrounded // self.multiple_of) * self.multiple_of
 

@@ -1,6 +1,7 @@
 """Llama 4 with the attention of Llama 3: causal, with rotary positions in every layer.
 
-The published model leaves positions out of every fourth layer and attends within 8,192 tokens in the others.
+It differs from the published model, which has no positions in every fourth layer, and attends within 8,192 tokens in
+the others.
 """
 
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from trainer.models.moe import Experts, MoE, Router, moe_layers
 
 
 class SparseBlock(nn.Module):
-    """Attention and mixture of experts, each with a norm before it and a residual added: (B, T, D) -> (B, T, D)."""
+    """Attention and mixture of experts, each with a norm before it and a residual connection: (B, T, D) -> (B, T,
+    D).
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -45,7 +48,7 @@ class Llama4(Llama3):
             moe.reset_buffers()
 
     def flops_per_token(self, length: int) -> int:
-        """Return the floating-point operations per token; of the experts only those that a token goes through count."""
+        """Return the floating-point operations per token; experts that a token does not use are not counted."""
         experts = sum(p.numel() for moe in moe_layers(self) for p in moe.experts.parameters())
         idle = experts - experts * self.args.top_k // self.args.n_experts
         return super().flops_per_token(length) - 6 * idle
