@@ -1,1 +1,3 @@
-"""Understands what a training run left behind: memory snapshots, hangs, traces, steps."""
+"""Analyzers of the files that a PyTorch training run leaves behind: memory snapshots, hang dumps, traces and step
+logs.
+"""

@@ -198,7 +198,7 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
 
 
 def discard(entry: Path) -> None:
-    """Delete an entry, or the file that has its name, as far as possible."""
+    """Delete a cache entry as far as possible, also where a file has taken the place of its folder."""
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry, ignore_errors=True)
         return
@@ -210,7 +210,9 @@ def discard(entry: Path) -> None:
 
 
 def make_scratch(folder: Path) -> Path:
-    """Return a new folder in the cache for a child process to write to: on one disk it can be renamed in one step.
+    """Return a new, empty folder inside the cache for a child process to write to.
+
+    It is on the same disk as the entries, so that it can become one by a rename.
 
     Raises:
         CacheFailure: The folder cannot be written.
@@ -254,7 +256,9 @@ TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to try for the cache: the user's, then temporary ones; not those that could not be written."""
+    """Yield the folders to try as the cache: the user's first, then temporary ones. Folders where writing failed are
+    skipped.
+    """
     wanted = cache_folder()
     if wanted and wanted not in UNUSABLE:
         yield wanted
@@ -287,7 +291,7 @@ def give_up(folder: Path, reason: CacheFailure) -> None:
 
 
 class Entry(NamedTuple):
-    """An entry of the cache on the disk: when it was last used (seconds since the epoch), its bytes, and its folder."""
+    """An entry of the cache: when it was last used (seconds since the epoch), its size in bytes, and its folder."""
 
     used: float
     size: int

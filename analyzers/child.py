@@ -1,8 +1,8 @@
-"""How an artefact is read in a child process, which limits its own memory and time before it opens the file.
+"""Read an artefact in a child process, which limits its own memory and time before it opens the file.
 
-Artefacts can be hostile and huge. Where this process has no other thread, the child is forked, as starting a Python
-interpreter costs more than reading a small file. Where it has, a new one is started: a thread may hold a lock, such as
-that of the logging module, that the forked child would wait for in vain.
+Artefacts can be hostile and huge. If this process has a single thread, the child is a fork of it, because starting a
+Python interpreter takes longer than reading a small file. With more threads a new interpreter is started: another
+thread may hold a lock, such as that of the logging module, which would never be released in a fork.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def can_fork() -> bool:
 
 
 def unpacked_factor(paths: Iterable[Path]) -> int:
-    """Return how many times the size of the files a reader may use as memory: more if one of them is gzipped."""
+    """Return the factor by which a reader's memory may exceed the size of its files; it is larger for gzipped files."""
     return 48 if any(path.suffix == ".gz" for path in paths) else 8
 
 
@@ -169,8 +169,8 @@ def is_readable(pipe: IO[bytes], seconds: int) -> bool:
 def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
     """Do the task in the forked process, write its message to `pipe`, and exit without cleaning up.
 
-    `own` is the address space in bytes that the process had before the task. Nothing that the parent had begun may go
-    on here: text that waits in a buffer would be written twice.
+    `own` is the address space in bytes that the process had before the task. Exit handlers and buffered output belong
+    to the parent and are skipped here: otherwise the same text would be written twice.
     """
     status = CRASHED
     try:

@@ -1,4 +1,4 @@
-"""The types of table columns, shared by every room. A column is a one-dimensional array, often memory-mapped."""
+"""The types of table columns, shared by all analyzers. A column is a one-dimensional array, often memory-mapped."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Files that are not what their names say: a side file that was cut short is named, and never missed in silence."""
+"""Check whether the files of a run are damaged or truncated, so that reports can name them."""
 
 import re
 import struct
@@ -48,7 +48,9 @@ def damage_of_heartbeat(path: Path) -> str:
 
 
 def damage_of_stacks(path: Path) -> str:
-    """Return what is wrong with a file of stacks: it has no frame, or ends in the middle of one. Empty if none."""
+    """Return what is wrong with a file of stack dumps: it has no frame, or ends in the middle of one. Empty if it is
+    sound.
+    """
     with open_regular(path) as file:
         content = file.read(STACK_BYTES)
     lines = content.splitlines()

@@ -1,4 +1,4 @@
-"""Open the files of a run: whatever lies at a path, no read waits for ever, none takes more than a limit."""
+"""Open and read files safely: never block on a pipe, and never read more than a limit."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
     """Return the content of a small file.
 
     Raises:
-        OSError: As for `open_regular`, or it is longer than `most` bytes.
+        OSError: As for `open_regular`, or the file is longer than `most` bytes.
     """
     with open_regular(path) as file:
         content = file.read(most + 1)
@@ -57,9 +57,9 @@ def read_json(path: Path) -> Any:
 
 
 def is_whole_object(path: Path) -> bool:
-    """Return whether a file begins and ends as a JSON object does, without reading what is between.
+    """Return whether a file begins and ends as a JSON object does, without reading the part between.
 
-    Thousands of ranks may have such files of megabytes.
+    Reading all would be slow for jobs with thousands of ranks, whose files may have megabytes each.
 
     Raises:
         OSError: As for `open_regular`.

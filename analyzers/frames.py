@@ -1,4 +1,4 @@
-"""Whose code a stack frame is: the one definition of a library frame, for every room."""
+"""Classify stack frames as library or user code; all analyzers use this definition."""
 
 import re
 from enum import IntEnum
@@ -6,11 +6,11 @@ from functools import lru_cache
 
 
 class Origin(IntEnum):
-    """Where the code of a source file comes from, the farthest from the user first.
+    """Where the code of a source file comes from, ordered from native code to the user's own.
 
     `NATIVE`: C, C++ or no file at all. `RUNTIME`: PyTorch, the standard library, helper packages that only pass calls
-    on, our recorders. `PACKAGE`: another installed package, such as a model of `transformers`, which the user chose but
-    did not write. `USER`: all else.
+    on, and the recorders of this project. `PACKAGE`: another installed package, such as `transformers`, which the user
+    chose but did not write. `USER`: everything else.
     """
 
     NATIVE = 0

@@ -1,9 +1,9 @@
-"""Run against run: step time, loss, memory, traces and configuration, and whether the second run is worse.
+"""Compare two runs: step time, loss, memory, traces and configuration, and whether the second run is worse.
 
     report = compare.analyze("before", "after")
 
-`measuring` takes the numbers of each run, `rows` and `configuration` put them side by side, `findings` says what became
-worse, `report` is the door.
+`measuring` computes the measures of each run, `rows` and `configuration` build the tables that show both runs,
+`findings` says which measures became worse, and `report` has the entry point `analyze`.
 """
 
 from analyzers.compare.configuration import settings

@@ -1,4 +1,6 @@
-"""What became worse from one run to the other, how sure that is, and what a gate makes of it: all in sentences."""
+"""Findings and verdict of a comparison: which measures became worse, how certain that is, and whether it breaks a
+limit.
+"""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -36,11 +38,12 @@ class Doubt(StrEnum):
 
 
 def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], causes: list[Evidence]) -> list[Finding]:
-    """Return a finding for each measure that certainly grew by more than is allowed: its 95 % interval is above that.
+    """Return a finding for each measure whose growth is certain to exceed what is allowed.
 
-    `gate` maps measures to relative increases that are allowed in place of the usual ones; its `step_time` counts for
-    the mean as well. `causes` are added as evidence to findings about step time. The mean step time has no finding of
-    its own where the median has one.
+    That is certain if the lower end of the 95 % interval of the relative change is above the allowed increase. `gate`
+    maps measures to allowed increases that replace the defaults; its `step_time` also applies to the mean step time.
+    `causes` are added as evidence to findings about step time. If the median step time is a finding, the mean is not
+    reported again.
     """
     allowed = dict(ALLOWED_CHANGES) | dict(gate)
     if Measure.STEP_TIME in gate:
@@ -75,7 +78,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
 
 
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
-    """Return the evidence that longer steps are waiting: processor time per step did not grow. Empty where it did."""
+    """Return evidence that steps became longer by waiting, in a list; empty if processor time per step grew as well."""
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
     return [
@@ -117,7 +120,8 @@ def value_text(measure: Measure, value: float) -> str:
 
 
 def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
-    """Return a finding for each measure in `gate` that cannot be judged: a gate passes only on evidence.
+    """Return a finding for each measure in `gate` that cannot be judged, because a check must not pass without
+    evidence.
 
     Raises:
         ValueError: The gate names an unknown measure.
@@ -155,7 +159,7 @@ def doubt_text(change: MeasureChange | None) -> str:
 
 
 def is_open(change: MeasureChange) -> bool:
-    """Return whether a measure may or may not have grown by more than is allowed: the steps do not decide it."""
+    """Return whether the logged steps are too few or too noisy to tell if a measure grew by more than is allowed."""
     allowed = ALLOWED_CHANGES.get(change.measure)
     if allowed is None or change.measure is Measure.STEP_TIME_MEAN:
         return False
@@ -180,7 +184,9 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
 def verdict(
     findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
 ) -> Verdict:
-    """Return the verdict: a regression, healthy, or unknown where the runs do not show which of the two it is."""
+    """Return the verdict of the comparison: a regression, healthy, or unknown if the evidence does not decide between
+    them.
+    """
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
     if findings:
@@ -206,7 +212,10 @@ def unsure_text(change: MeasureChange) -> str:
 
 
 def parity_text(parity: LossParity | None) -> list[str]:
-    """Return a phrase on losses that are identical, or the step from which they diverge, in a list; empty otherwise."""
+    """Return a phrase which says that the losses are identical, or from which step they diverge, in a list.
+
+    The list is empty where neither is the case.
+    """
     if parity is None:
         return []
     if parity.identical:

@@ -1,4 +1,4 @@
-"""The numbers of one run, and the files they come from."""
+"""Compute the measures of one run, and remember which files they come from."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -44,9 +44,9 @@ class MeasuredRun:
 def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
     """Return the measures of both runs, with the memory of both taken from the same kind of file.
 
-    Memory comes from the snapshots if both runs have some, else from the step logs: on a CPU those log the resident set
-    of the process, which is far more than its tensors. A column that the user named may be in one run only, as each
-    trainer has names of its own.
+    Memory comes from the snapshots if both runs have some, else from the step logs: on a CPU those log the resident
+    set of the process, which is far more than its tensors. A column that the user named needs to be in only one of the
+    runs, as trainers name their columns differently.
 
     Raises:
         UnknownColumn: A column that the user named is in neither run.
@@ -95,7 +95,9 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 
 
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
-    """Return the measures of a run: medians over its ranks, but the highest memory and the first known loss."""
+    """Return the measures of a run as medians over its ranks; for memory it is the maximum, and for the loss that of
+    the first rank with one.
+    """
     names = {name for rank in ranks for name in rank.phases}
     return Measures(
         step_s=known_median(rank.median_step_s for rank in ranks),
@@ -114,7 +116,9 @@ def known_median(values: Iterable[float | None]) -> float | None:
 
 
 def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
-    """Return the change of each measure that both runs have; that of memory is exact where both left snapshots."""
+    """Return the change of each measure that both runs have; a change of memory is exact if both runs left
+    snapshots.
+    """
     changes = measure_changes(a.steps, b.steps) if a.steps and b.steps else []
     x, y = a.measures.memory_bytes, b.measures.memory_bytes
     if not (a.snapshot_bytes and b.snapshot_bytes and x and y):

@@ -10,7 +10,10 @@ from analyzers.traces.diff.diff import TraceDiff
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One quantity or setting of both runs, as texts; `change` and its 95 % `interval` may be empty."""
+    """One table row that compares a quantity or setting of both runs, as texts.
+
+    `change` (the relative change) and its 95 % `interval` may be empty.
+    """
 
     what: str
     a: str

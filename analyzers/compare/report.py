@@ -1,4 +1,4 @@
-"""What changed from one run to another? The door: two runs in, a report out."""
+"""The entry point of a comparison: it takes two runs and returns a report of what changed."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -30,9 +30,9 @@ def analyze(
 ) -> Report[CompareData]:
     """Return what changed from run `a` to run `b`: time, loss, memory, traces and settings.
 
-    `a` and `b` are run folders, single artefacts, or what `analyzers.run.discover` returns. `limits` is a gate: the
-    relative increase that is allowed of each measure it names, in place of the usual one (`ALLOWED_CHANGES`); a measure
-    of the gate that cannot be judged is a finding.
+    `a` and `b` are run folders, single artefacts, or results of `analyzers.run.discover`. `limits` maps measures to
+    the relative increase that is allowed, in place of the default in `ALLOWED_CHANGES`. A measure in `limits` that
+    cannot be judged is a finding too.
 
     Example:
         report = analyze("before", "after", limits={"step_time": 0.03})
@@ -85,14 +85,18 @@ def regression_findings(
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
-    """Return whether the losses agree, and how phases changed; (None, []) unless both runs logged steps."""
+    """Return whether the losses of both runs agree, and how their phases changed; (None, []) unless both runs logged
+    steps.
+    """
     if not a.steps or not b.steps:
         return None, []
     return loss_parity(a.steps, b.steps), phase_changes(a.steps, b.steps)
 
 
 def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
-    """Return how the memory at the peak differs, and findings on that; (None, []) unless both runs left snapshots."""
+    """Return how memory at the peak differs between the runs, and findings on it; (None, []) unless both left
+    snapshots.
+    """
     before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
     if not before or not after:
         return None, []
@@ -106,7 +110,7 @@ def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
 
 
 def trace_findings(traces: TraceDiff | None) -> list[Finding]:
-    """Return the finding that a traced step became longer, in a list; empty if it did not."""
+    """Return the finding that a step became longer according to the traces, in a list; empty if it did not."""
     slower = step_change_finding(traces) if traces else None
     return [slower] if slower else []
 

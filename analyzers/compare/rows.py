@@ -1,4 +1,4 @@
-"""The measures of two runs side by side, as numbers first and as the texts of a table last."""
+"""The measures of two runs in pairs, first as numbers and then as the texts of table rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of both runs (None where a run lacks it), and `write`, which formats a value of it.
+    """One quantity with its value in each run (None where a run lacks it).
 
-    `interval` has the lower and upper 95 % bound of the relative change. `difference` formats b - a, for quantities
-    whose difference says more than the relative change.
+    `write` formats a value as text. `interval` has the lower and upper 95 % bound of the relative change. `difference`
+    formats b - a, for quantities whose difference says more than the relative change.
     """
 
     what: str
@@ -52,7 +52,7 @@ def interval_text(low: float, high: float) -> str:
 
 
 def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) -> list[Line]:
-    """Return a line for each quantity that at least one run has."""
+    """Return a `Line` for each quantity that at least one of the runs has."""
     by_measure = {change.measure: change for change in changes}
 
     def line(what: str, measure: Measure, write: Format, ends: tuple[float | None, float | None]) -> Line:
@@ -81,7 +81,11 @@ def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) ->
 
 
 def trace_lines(traces: TraceDiff | None) -> list[Line]:
-    """Return a line each for the traced step, its parts (they add up to it) and the memory of devices, if traced."""
+    """Return the comparison of traced steps: their duration, the parts that add up to it, and the memory of each
+    device.
+
+    The list is empty if no traces were compared.
+    """
     if traces is None:
         return []
     times = [("traced step", traces.step_a_ns, traces.step_b_ns), *((p.what, p.a_ns, p.b_ns) for p in traces.parts)]

@@ -6,8 +6,9 @@
     print(report.verdict.kind, report.verdict.ranks)    # host_stuck [3]
     print(report.data.culprits[0].victims)              # [0, 1, 2]
 
-`reading` reads dumps and side files into a `Job`; `graph` compares the ranks and builds the wait-for graph; `classify`
-turns its roots into causes; `findings` makes the sentences. `views` answers what faces draw.
+`reading` reads the dumps and other files of a job into a `Job`; `graph` compares the ranks and builds the graph of
+which rank waits for which; `classify` derives the causes from it; `findings` writes the sentences of the report;
+`views` prepares tables and charts for the user interfaces.
 """
 
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, HangData, Wait

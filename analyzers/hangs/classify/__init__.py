@@ -1,1 +1,1 @@
-"""From the wait-for graph to causes: which ranks are the culprits, and in which class."""
+"""Find the causes of a hang in the wait-for graph: which ranks are the culprits, and the class of each hang."""

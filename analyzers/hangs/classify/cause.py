@@ -47,12 +47,12 @@ class HostState:
 
 @dataclass(frozen=True)
 class Cause:
-    """A culprit with the facts behind it; a fact is set only for the reasons that need it.
+    """One cause of a hang: its culprit and the facts behind it; a fact is set only if the `reason` needs it.
 
-    `sides` are the differing operations of a process group, or of ranks that wait for each other, each with its ranks.
-    `issued` is what the culprits issued, `expected` what the other ranks did. `elements` are the elements sent and
-    received, or, where gloo aborted a rank, the bytes received and expected. `completed` is how many of the `members`
-    of the group have completed the operation.
+    `sides` are the different operations that ranks issued where they should have issued the same one, each with its
+    ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are the numbers of
+    elements sent and received, or, if gloo aborted a rank, of bytes received and expected. `completed` is how many of
+    the `members` of the group have completed the operation.
     """
 
     culprit: Culprit
@@ -96,7 +96,7 @@ class Cause:
         return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
 
     def in_group(self, group: Group) -> "Cause":
-        """Return a copy of this cause in which the culprit is missing in a different process group."""
+        """Return a copy of this cause with a different process group as the one in which the culprit is missing."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))
 
 
@@ -114,8 +114,8 @@ def make_cause(
 ) -> Cause:
     """Return the cause that `ranks` are the culprits, and that `victims` wait for them in the operation `node`.
 
-    `op` is the operation to name, by default that of the ranks in `node`. The culprit's stack is `frames`, else its
-    main thread's, else that of the operation that the culprit itself is in.
+    `op` is the operation to name, by default that of the ranks in `node`. The culprit's stack is `frames` if given,
+    else that of its main thread, else that recorded with its current operation.
     """
     group = context.group(node)
     op = op or next(iter(context.fronts(node)), None)

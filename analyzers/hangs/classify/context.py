@@ -1,4 +1,4 @@
-"""What the rules of classification may ask: the job's dumps, the files beside them, and what both say together."""
+"""The facts that the classification rules use: the job's dumps, the files beside them, and the wait-for graph."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,9 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 @dataclass(frozen=True)
 class HangContext:
-    """Everything that a verdict may depend on: the dumps, the files beside them, the wait-for graph, the programs."""
+    """All inputs of a verdict: the dumps, the files beside them, the wait-for graph, and the order of each rank's
+    operations.
+    """
 
     job: Job
     side: SideFiles
@@ -24,7 +26,9 @@ class HangContext:
         return cls(job, side, build_graph(job, side), Programs(job))
 
     def fronts(self, node: OpNode) -> list[Op]:
-        """Return the recorded operation of each rank that is in `node`: a rank's first one that is not complete."""
+        """Return, for each rank that is in the operation `node`, its record of it: the rank's first incomplete
+        operation.
+        """
         fronts = (self.job.ranks[rank].front for rank in self.graph.arrived(node))
         return [op for op in fronts if op]
 
@@ -37,5 +41,5 @@ class HangContext:
         return self.job.groups[node.group]
 
     def ends(self) -> list[RankEnd]:
-        """Return how each rank ended that had ended when the dumps were taken."""
+        """Return how each rank ended, for those that had ended when the dumps were taken."""
         return [end for rank in range(self.job.world_size) if (end := self.side.end(rank))]

@@ -42,10 +42,10 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes, without those that have no evidence but a missing dump where that proves nothing.
+    """Return the causes, without those whose only evidence is a missing dump although that dump proves nothing.
 
-    A rank without a dump is a victim if it shares a group with the victims of a known culprit. And when most dumps are
-    missing for no known reason, their ranks are one unknown cause.
+    A rank without a dump is a victim if it shares a process group with the victims of a known culprit. If most dumps
+    are missing for no known reason, all ranks without one become a single cause of unknown class.
     """
     silent = [c for c in causes if c.reason is Reason.NO_DUMP]
     others = [c for c in causes if c.reason is not Reason.NO_DUMP]
@@ -99,7 +99,7 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Return the ends of ranks in groups: those with the same exit code, or the same exception at the same line.
+    """Group the ends of ranks that have the same exit code, or the same exception at the same line.
 
     Ranks that ended in the same way did not wait for each other.
     """
@@ -110,7 +110,7 @@ def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
 
 
 def what_ended(end: RankEnd) -> tuple[object, ...]:
-    """Return what equal ends of ranks share, to group by: the exit code, or the exception and its line."""
+    """Return the key by which ends of ranks are grouped: the exit code, or the exception and its line."""
     error = end.exit_file
     line = user_frame(error.traceback) if error else user_frame(end.stack)
     return (end.ending, end.exit_code, end.signal, error.error if error else "", line)
@@ -169,10 +169,11 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return the cause of a gloo size abort, blaming also the sender of the larger tensor if that may be wrong.
+    """Return the cause of a gloo size abort, which also blames the sender of the larger tensor if that rank may be the
+    wrong one.
 
-    Gloo ends the rank with the smaller tensor (`end`), which received the larger one from its neighbour in gloo's ring.
-    The cause stays as it is where the neighbour is not to blame: with more than two ranks, if it is at another line, if
+    Gloo ends the rank with the smaller tensor (`end`), which received the larger one from its neighbour in gloo's
+    ring. The cause is not changed if the neighbour is innocent: with more than two ranks, if it is at another line, if
     a third rank has issued the same collective, or if the buffer is a scalar's and so belongs to a different
     collective.
     """
@@ -206,12 +207,12 @@ def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return the ranks with the user's line in their stack, for an operation that is not known."""
+    """Return the ranks with the user's line in their stack, for a case where their operation is not known."""
     return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
-    """Return the first rank that gave up waiting for a different one, with the user's line in its traceback.
+    """Return the first rank that timed out waiting for another rank, with the user's line in its traceback.
 
     The result is None if no error of such a rank has a traceback.
     """

@@ -18,7 +18,7 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
     """Return the cause of ranks whose operations deviate from those of ranks that run the same program.
 
     The culprits are all ranks that deviate as the earliest deviation does: a later one may be a consequence of it.
-    `involved` are the ranks that wait.
+    `involved` are the ranks that wait for them.
     """
     job = context.job
     first = min(deviations, key=lambda d: d.issued.created_ns)
@@ -39,9 +39,10 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 
 
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
-    """Return the index of the process group of the deviating rank that corresponds to that of the expected operation.
+    """Return the index of the deviating rank's own process group that corresponds to the group of the expected
+    operation.
 
-    The expected operation is known from a different rank, whose group of this kind may be a different one.
+    The expected operation comes from another rank, and the two ranks may be in different groups of the same kind.
     """
     groups = context.job.groups
     expected = deviation.expected.group

@@ -1,6 +1,6 @@
-"""Who hangs whom, from the stacks of the ranks alone: of a job that recorded nothing.
+"""Find out which ranks block the others from stack dumps alone, for a job without Flight Recorder dumps.
 
-A stack says in which collective a rank waits and at which line, but not which number that collective has.
+A stack shows in which collective a rank waits and at which line, but not the sequence number of that collective.
 """
 
 import re
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True)
 class StackCause:
-    """What stacks alone show: the class of the hang, the culprits, and the ranks that wait for them.
+    """The cause of a hang as far as stacks show it: its class, the culprits, and the ranks that wait for them.
 
     `places` has the ranks grouped by operation and line, the largest group first.
     """
@@ -90,7 +90,9 @@ def find_place(path: Path, rank: int) -> Place | None:
 
 
 def later_files(path: Path) -> list[Path]:
-    """Return the stack files of the same rank from later rounds of the same collection."""
+    """Return the files with later stacks of the same rank, which the same collection wrote a few moments after
+    `path`.
+    """
     return sorted(path.parent.glob(f"round_*/{path.name}"))
 
 
@@ -120,7 +122,7 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
 
 
 def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
-    """Return the cause that the ranks' places show; None with fewer than two places, or if no rank waits.
+    """Return the cause that the current lines of the ranks show; None with fewer than two ranks, or if no rank waits.
 
     A rank that waits for others and does not move is a victim of the ranks that do not wait.
     """
@@ -136,9 +138,9 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
 
 
 def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
-    """Return the cause where all ranks wait: those in a different operation than the majority took a different branch.
+    """Return the cause where all ranks wait: ranks in a different operation than the majority took a different branch.
 
-    `sides` are the places grouped by operation and line, the largest group first.
+    `sides` are the `places` grouped by operation and line, the largest group first.
     """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
@@ -157,10 +159,11 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 
 
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
-    """Return (culprits, victims) where some ranks wait in sends and receives.
+    """Return (culprits, victims) for a job in which some ranks (`in_message`) wait in sends and receives.
 
-    A single rank that waits in a collective is the culprit: it has passed its own messages, and the others wait for it.
-    Of several such ranks, stacks do not show which. Ranks that are all in messages wait for each other.
+    A single rank that waits in a collective is the culprit: it is past its own sends and receives, and the others wait
+    for it. Of several such ranks, stacks do not show which. If all ranks are in sends and receives, they wait for each
+    other.
     """
     past = [place for place in places if place not in in_message]
     if not past:

@@ -1,4 +1,4 @@
-"""Whether an operation was still in flight when the dumps were taken: then that it is not done proves nothing."""
+"""Decide whether an operation may still have been running normally when the dumps were taken, rather than hung."""
 
 from itertools import pairwise
 
@@ -28,9 +28,9 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
 def is_in_flight(context: HangContext, node: OpNode) -> bool:
     """Return whether an operation began so shortly before the dumps that it may not be hung.
 
-    That is twice the longest pause between operations of this job, plus the time between the first and the last dump.
-    It is only checked where no collection recorded when the dumps were requested, so that the times of the files are
-    all that is known.
+    The limit is twice the longest pause between operations of this job, plus the time between the first and the last
+    dump. This rule applies only if no file records when the dumps were requested, so that their file times are all
+    that is known.
     """
     job, fronts = context.job, context.fronts(node)
     if not job.taken_ns or context.side.collection or not fronts or any(op.retired for op in fronts):

@@ -1,4 +1,4 @@
-"""Ranks that PyTorch's own error messages name, where ranks gave up before dumps could show who is missing."""
+"""Find the ranks that PyTorch's own error messages name, if ranks timed out before dumps could show who is missing."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What moved between two rounds of dumps of the same ranks: such a rank is slow, or not hung at all."""
+"""Compare two rounds of dumps of the same ranks: a rank that made progress between them is slow, not hung."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class TwoRounds:
 def check_progress(
     causes: Sequence[Cause], first: Job, dumps: DumpSet, side: SideFiles, options: store.Options
 ) -> list[Cause]:
-    """Return the causes as a second round of dumps confirms, changes or removes them; as they are without one."""
+    """Return the causes after a second round of dumps has confirmed, changed or removed them; unchanged without one."""
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
     second = load_job(dumps.rounds[1], side, options) if len(dumps.rounds) > 1 else None
@@ -62,7 +62,9 @@ def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
 
 
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
-    """Return a cause, corrected to a slow rank if the ranks involved went on after the dumps; None if disproved."""
+    """Return a cause, corrected to a slow rank if the ranks involved went on after the dumps; None if it is
+    disproved.
+    """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
     # Asking for its stack by a signal interrupts a rank's system call, so that it may have gone on only because of it.

@@ -1,4 +1,6 @@
-"""Which cause a root of the wait-for graph is: a ring of ranks, one rank, or an operation that all have joined."""
+"""Classify one root of the wait-for graph: a cycle of ranks, a single rank, or an operation that all ranks have
+joined.
+"""
 
 from dataclasses import replace
 
@@ -32,7 +34,8 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
 def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
     """Return the cause of ranks that wait for each other in a cycle; None if the operations may still be in flight.
 
-    A skipped operation leaves such a cycle too. `nodes` are the operations of the cycle, `waiting` its other victims.
+    A skipped operation also leads to such a cycle. `nodes` are its operations; `waiting` are ranks outside it that
+    wait.
     """
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
     if lost_front or all(is_in_flight(context, node) for node in nodes):
@@ -68,7 +71,7 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 
 
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
-    """Return the ranks of a ring that are not in the operation of more than half of it; empty without a majority."""
+    """Return the ranks of a cycle that are not in the same operation as its majority; empty without a majority."""
     inside = set(ranks)
     sides = sorted((sorted(inside.intersection(context.graph.arrived(node))) for node in nodes), key=len)
     return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
@@ -102,7 +105,8 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
 def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
     """Return the cause of a send and a recv that were both issued and do not complete.
 
-    None for the half of the higher rank, which would repeat the cause, and where the peer is in no message.
+    The pair is reported once, for the lower rank. The result is None for the higher rank, and if the peer is in no
+    send or receive.
     """
     front = context.job.ranks[node.sender].front
     peer = peer_of(context.job, front) if front else None
@@ -124,7 +128,9 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, front: Op, other: Op) -> bool:
-    """Return whether a send and its recv differ in size or type; gloo records neither."""
+    """Return whether a send (or recv) and its counterpart differ in size or type; False with gloo, which records
+    neither.
+    """
     shapes = [context.job.signature(op).shape for op in (front, other)]
     return shapes[0] != shapes[1] and all(shapes)
 
@@ -136,7 +142,7 @@ def have_other_tags(context: HangContext, front: Op, other: Op) -> bool:
 
 
 def blame_tags(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
-    """Return the cause of a send and a recv with different tags; the `shape` of each of its `sides` holds the tag."""
+    """Return the cause of a send and a recv with different tags; in each of `sides` the field `shape` holds the tag."""
     pair = [front.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
     sides = ((op, ranks_in_op(context, [op.rank], op)) for op in (front, other))

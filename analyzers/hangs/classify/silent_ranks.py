@@ -1,7 +1,7 @@
-"""Ranks of which nothing is known but who waits for them: equal ones have equal causes, which are found once.
+"""Classify ranks without any files: those that the same ranks wait for have the same cause, which is computed once.
 
-A job of thousands of ranks may have left two dumps. To classify each of the others on its own takes a time that grows
-with the square of their number.
+A job of thousands of ranks may have left only two dumps. Classifying each of the other ranks separately would take
+time that grows with the square of their number.
 """
 
 from collections import defaultdict
@@ -21,7 +21,9 @@ Place = tuple[tuple[object, ...], tuple[int, ...]]
 
 
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
-    """Return the causes at the roots of the wait-for graph; equal ranks without any files are classified once."""
+    """Return the causes at the roots of the wait-for graph; ranks without files and with the same victims are
+    classified once.
+    """
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
     causes: list[Cause | None] = []
@@ -38,7 +40,9 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return, for each rank that operations wait for, these operations and the indexes of its process groups."""
+    """Return, for each rank that others wait for, the operations in which they wait and the indexes of its process
+    groups.
+    """
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
         for rank in ranks:
@@ -59,7 +63,9 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return a copy of a cause with `rank` as its culprit: the cause was found for an equal rank."""
+    """Return a copy of a cause with `rank` as its culprit, where the cause was found for a rank in the same
+    situation.
+    """
     if cause is None or cause.ranks == [rank]:
         return cause
     return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank]))

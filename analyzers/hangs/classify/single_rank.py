@@ -1,4 +1,6 @@
-"""The cause where others wait for one rank that is in no recorded operation: it ended, skipped one, or is stuck."""
+"""Find the cause where others wait for one rank that is in no recorded operation: it ended, skipped one, or is
+stuck.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +27,9 @@ CONFIDENCE_OF_ABORT = 0.8
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
-    """Return the cause of one rank that the victims wait for; None if all operations they wait in may be in flight."""
+    """Return the cause of one rank that the victims wait for; None if all operations they wait in may still be in
+    flight.
+    """
     nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
     if not nodes:
         return None
@@ -44,7 +48,7 @@ def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause 
 
 
 def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
-    """Return the first operation that a rank never issued, of those that wait for it (`nodes`)."""
+    """Return the first operation that a rank never issued, among the operations `nodes` in which others wait for it."""
     expected = context.programs.next_expected(rank)
     if expected is None and (first := find_first_missed(context.job, rank, nodes)):
         return first
@@ -53,9 +57,10 @@ def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) 
 
 
 def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
-    """Return whether `op`, which a rank in the same role issued here, is the same operation as `node`.
+    """Return whether `op` is the same operation as `node`; a rank with the same role issued `op` at this point.
 
-    Both are collectives with one sequence number, or both are point-to-point, in process groups described alike.
+    They are the same if both are collectives with one sequence number, or both are point-to-point, and their process
+    groups have the same description.
     """
     if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
         return False
@@ -86,9 +91,9 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
 
 
 def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank that gloo ended because members passed tensors of different sizes.
+    """Return the cause of a rank that gloo aborted because members of a group passed tensors of different sizes.
 
-    Its end is a consequence: where the dumps of the others differ, one of them is to blame, else the rank itself.
+    The abort is a consequence: if the dumps of the other ranks differ, one of them is to blame, else the rank itself.
     """
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
@@ -128,7 +133,9 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
 
 
 def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank that runs and whose dump shows no error, from its stack, step and later operations."""
+    """Return the cause of a running rank whose dump shows no error, from its stack, its step and its later
+    operations.
+    """
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)
     if in_message(frames) or (node.is_p2p and went_on):
@@ -163,7 +170,10 @@ def read_process_state(answer: Answer) -> ProcessState | None:
 
 
 def holds_gil(side: SideFiles, rank: int) -> bool:
-    """Return whether a rank's process seems to hold the GIL: it answered, but by no channel that needs the GIL."""
+    """Return whether a rank's process seems to hold Python's global lock (GIL).
+
+    That is so if it answered some requests, but none of those whose answer needs the GIL.
+    """
     answers = [a for number in side.rounds if (a := number.ranks.get(rank)) and a.status == AnswerStatus.OK]
     # Only JSON dumps and py-spy work while a C call holds the GIL.
     return bool(answers) and all(a.channel == "json" and a.stacks != "http" for a in answers)

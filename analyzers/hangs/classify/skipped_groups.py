@@ -1,12 +1,12 @@
-"""Ranks that left out a process group, so that the numbers of their later groups differ from those of the others.
+"""Find ranks that did not create a process group, so that their later groups have other numbers than on other ranks.
 
-PyTorch numbers the groups of a rank as they are made, and members meet by that number. With ranks 0 to 2 and a group
-{0, 1} that rank 2 does not make:
+PyTorch numbers the groups of a rank in the order of creation, and members find each other by that number. Suppose that
+rank 2 of ranks 0 to 2 does not create the group {0, 1}:
 
     ranks 0, 1:  #1 = {0, 1}   #2 = {1, 2}
     rank 2:      #1 = {1, 2}
 
-Rank 2 waits for rank 1 in #1, rank 1 waits for rank 2 in #2, and rank 0 may even meet rank 2 in place of rank 1.
+Rank 2 waits for rank 1 in #1, rank 1 waits for rank 2 in #2, and rank 0 may even connect to rank 2 in place of rank 1.
 """
 
 from collections import Counter
@@ -42,7 +42,8 @@ class Departure:
 def find_skipped_groups(context: HangContext) -> list[Cause]:
     """Return the cause of ranks that created other process groups than the rest, or that are missing in creating one.
 
-    The list is empty where a rank failed by itself, or where no rank waits or gave up: then other groups did no harm.
+    The list is empty if a rank failed by itself, or if no rank waits or timed out, as differing groups then did no
+    harm.
     """
     side, world = context.side, range(context.job.world_size)
     if any(has_failed(end) for end in context.ends()):
@@ -83,7 +84,8 @@ def departure_at(
 ) -> Departure:
     """Return who is to blame for different groups under one number, which each rank of `present` created.
 
-    The majority is right. Of two equal halves, the one is wrong whose group the others created later: it left one out.
+    The majority is right. If both halves are equal, the half whose group the others created later is wrong: it skipped
+    a group.
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count
@@ -107,9 +109,10 @@ def departure_at(
 def comes_later(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], mine: tuple[int, ...], other: tuple[int, ...]
 ) -> bool:
-    """Return whether ranks that created the group `other` under this number created `mine` under a later one.
+    """Return whether the ranks that created the group `other` under this number created the group `mine` under a later
+    one.
 
-    Both are given as the ranks that are members.
+    `mine` and `other` are the groups' members.
     """
     ranks = [rank for rank, group in present.items() if group.members == other]
     return any(
@@ -118,7 +121,9 @@ def comes_later(
 
 
 def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the members that have not begun to create a group in which others wait for them; None if none."""
+    """Return the ranks that have not begun to create a process group whose creation other members wait in; None if
+    none.
+    """
     waiting = [rank for rank in made if is_waiting(context, rank)]
     newest = [(max(made[rank]), rank) for rank in waiting if made[rank]]
     if not newest:
@@ -142,7 +147,10 @@ def is_waiting(context: HangContext, rank: int) -> bool:
 
 
 def blame(context: HangContext, found: Departure) -> Cause:
-    """Return the cause for groups that differ; all other ranks are victims, as their later groups are misnumbered."""
+    """Return the cause for process groups that differ between ranks.
+
+    All other ranks are victims, because the numbers of their later groups no longer match.
+    """
     kind = HangClass.SKIPPED if found.is_skipped else HangClass.MISMATCH if found.issued else HangClass.HOST_STUCK
     frames = list(found.issued.frames) if found.issued else context.side.main_stack(found.ranks[0])
     culprit = Culprit(
@@ -160,6 +168,8 @@ def blame(context: HangContext, found: Departure) -> Cause:
 
 
 def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
-    """Return ranks with the process group that they created, for sentences; `shape` holds the members."""
+    """Return `ranks` with the process group that they created, in the form that findings print; `shape` holds the
+    members.
+    """
     members = ", ".join(map(str, group.members))
     return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

@@ -1,1 +1,1 @@
-"""Sentences about causes: the only place of this room that makes text for a reader."""
+"""Write the sentences about causes of hangs; no other part of this analyzer makes text for a reader."""

@@ -1,4 +1,4 @@
-"""The facts under a finding: stack, process, timing and log of the culprit, and where its victims wait."""
+"""The evidence under a finding: stack, process, timing and log of the culprit, and where its victims wait."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -43,7 +43,7 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return the evidence of which process on which host a culprit is, so that one can log in there."""
+    """Return the evidence that names a culprit's process and host, so that a user can log in there."""
     files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
     verb = "was" if cause.kind is HangClass.DEAD else "is"
     text = ", ".join(f"rank {rank} {verb} process {file.pid} on {file.host}" for rank, file in files)
@@ -69,7 +69,9 @@ def child_process(child: Child, path: Path) -> Evidence:
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return how long a living rank has been in its phase, and how long its steps took before, as one fact or none."""
+    """Return evidence of how long a living rank has been in its phase and how long earlier steps took; empty if
+    unknown.
+    """
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
     phase = f"its phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
