@@ -1,4 +1,6 @@
-"""What a hung job looks like, typed: its dumps as operations of ranks, and the structs of `workbench.hang/1`."""
+"""Types for a hung job: the operations of each rank from its dump, and the structs of the JSON document
+`workbench.hang/1`.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from analyzers.words import dtype_name
 
 
 class HangClass(StrEnum):
-    """The class of a verdict and of a culprit, the class that best explains the others first."""
+    """The class of a hang. They are sorted: the class that best explains the others comes first."""
 
     DEAD = "dead"
     MISMATCH = "mismatch"
@@ -36,12 +38,12 @@ class Reason(StrEnum):
     SIZE_RULE = "size_rule"
     EMPTY_TENSOR = "empty_tensor"
     EARLIER_STEPS = "earlier_steps"
-    SISTER_GROUPS = "sister_groups"
+    SIMILAR_GROUPS = "similar_groups"
     SAME_LINE = "same_line"
     SHIFTED = "shifted"
     TIE = "tie"
     UNBALANCED = "unbalanced"
-    # The program of a rank differs from that of its sisters.
+    # The program of a rank differs from that of the ranks that should run the same one.
     DEVIATION = "deviation"
     ISSUED_LATER_OPERATIONS = "issued_later_operations"
     OTHER_ORDER = "other_order"
@@ -79,7 +81,7 @@ class GroupSource(StrEnum):
 
 
 class Lack(StrEnum):
-    """What a dump lacks although a verdict could use it."""
+    """Information that a dump lacks although a verdict could use it."""
 
     STACKS = "stacks"
     COMPLETED_OPERATIONS = "completed_operations"
@@ -112,7 +114,11 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """`rank` is in operation `seq` of process group `group` and waits for `waits_for`; empty: all have arrived."""
+    """One edge of the wait-for graph: `rank` is in operation number `seq` of process group `group`, and waits for
+    `waits_for`.
+
+    `waits_for` is empty if all members have arrived.
+    """
 
     rank: int
     waits_for: list[int]
@@ -122,9 +128,10 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that wait for no other while others, the victims, wait for them.
+    """Ranks that wait for no other rank while others, the victims, wait for them.
 
-    `title` says what they did; `detail` is the evidence that distinguishes them. `frames` are innermost first.
+    `title` says what the culprits did; `detail` is the evidence that distinguishes them from other ranks. `frames` are
+    innermost first.
     """
 
     ranks: list[int]
@@ -156,7 +163,7 @@ class HangData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an entry of a dump says of an operation itself; sizes are lists of shapes."""
+    """The name, sizes and types of an operation, as a dump entry records them; each size is a list of shapes."""
 
     backend: str
     operation: str
@@ -179,16 +186,20 @@ class Signature:
 
 
 def operation_text(operation: str, shape: str) -> str:
-    """Return an operation with its shape, or whatever else `shape` names, as `all_reduce of 4x4 float32`."""
+    """Return an operation with its shape as text, such as `all_reduce of 4x4 float32`.
+
+    In place of a shape, `shape` may name another property, such as a tag.
+    """
     return f"{operation} of {shape}" if shape else operation
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operation as one entry of Flight Recorder: a collective, a send or a recv of one rank.
+    """One operation of one rank, as an entry of Flight Recorder: a collective, a send or a recv.
 
     `group` is an index in `Job.groups`; `signature` and `stack` are indexes in the job's lists of these. `retired`
-    means that the watchdog no longer looks at it: completed on gloo, timed out on NCCL if it is not `done`.
+    means that the watchdog no longer tracks the operation: with gloo it has completed; with NCCL it has timed out
+    unless it is `done`.
     """
 
     rank: int
@@ -219,13 +230,15 @@ class Position:
 
 @dataclass
 class RankState:
-    """What the dump of one rank says. `ops` are in the order of issue; `positions` are by the index of the group."""
+    """The state of one rank, from its dump. `ops` are in the order of issue; `positions` are by the index of the
+    group.
+    """
 
     rank: int
     ops: list[Op]
     positions: dict[int, Position]
     overwritten: bool = False
-    """The ring has lost its first pending operations, so that `front` is at or after the true one."""
+    """The ring has lost its first pending operations, so that `current` is at or after the true one."""
     pending: list[Op] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -233,7 +246,7 @@ class RankState:
         self.pending = [op for op in self.ops if not op.done]
 
     @property
-    def front(self) -> Op | None:
+    def current(self) -> Op | None:
         """The operation that the rank is in: its first one that is not done; None without one."""
         return self.pending[0] if self.pending else None
 
@@ -300,7 +313,9 @@ def user_frame(frames: list[Frame]) -> Frame | None:
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is not the user's own code: PyTorch, Python, packages, our recorders, native code."""
+    """Return whether a frame is not the user's own code: PyTorch, Python, packages, the recorders of this project,
+    native code.
+    """
     # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)
 

@@ -104,9 +104,9 @@ def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Repo
 def waits(context: HangContext) -> list[Wait]:
     """Return, for each waiting rank, the operation that it is in and the ranks that it waits for."""
     job, graph = context.job, context.graph
-    fronts = ((rank, node, job.ranks[rank].front) for rank, node in sorted(graph.waits_in.items()))
+    current_ops = ((rank, node, job.ranks[rank].current) for rank, node in sorted(graph.waits_in.items()))
     return [
-        Wait(rank, graph.absent[node], job.groups[node.group].name, node.seq, job.operation(front))
-        for rank, node, front in fronts
-        if front
+        Wait(rank, graph.absent[node], job.groups[node.group].name, node.seq, job.operation(current))
+        for rank, node, current in current_ops
+        if current
     ]

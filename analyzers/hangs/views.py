@@ -111,7 +111,7 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     merged: dict[tuple[Frame, ...], list[int]] = {}
     for rank in sorted({*job.ranks, *side.stack_files}):
         state = job.ranks.get(rank)
-        frames = side.main_stack(rank) or (job.frames(state.front) if state and state.front else [])
+        frames = side.main_stack(rank) or (job.frames(state.current) if state and state.current else [])
         path = tuple(reversed(frames))
         for depth in range(1, len(path) + 1):
             merged.setdefault(path[:depth], []).append(rank)
@@ -163,7 +163,7 @@ def group_number(job: Job, name: str | None) -> int | None:
 
 def waiting(job: Job, number: int) -> int:
     """Return how many ranks wait in an operation of a group."""
-    return sum(state.front is not None and state.front.group == number for state in job.ranks.values())
+    return sum(state.current is not None and state.current.group == number for state in job.ranks.values())
 
 
 def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:

@@ -118,9 +118,9 @@ def make_cause(
     else that of its main thread, else that recorded with its current operation.
     """
     group = context.group(node)
-    op = op or next(iter(context.fronts(node)), None)
+    op = op or next(iter(context.operations_at(node)), None)
     beat = context.side.heartbeat(ranks[0])
-    own = [context.job.ranks[r].front for r in ranks if r in context.job.ranks]
+    own = [context.job.ranks[r].current for r in ranks if r in context.job.ranks]
     stack = frames or context.side.main_stack(ranks[0]) or next((context.job.frames(o) for o in own if o), [])
     culprit = Culprit(
         ranks=ranks,
@@ -147,7 +147,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:
     """Return the ranks that are in the operation `node`, with the operation as the first of them recorded it."""
-    arrived, fronts = context.graph.arrived(node), context.fronts(node)
-    if fronts:
-        return ranks_in_op(context, arrived, fronts[0])
+    arrived, current_ops = context.graph.arrived(node), context.operations_at(node)
+    if current_ops:
+        return ranks_in_op(context, arrived, current_ops[0])
     return RanksInOp(arrived, "operation", "", None, context.group(node).label, node.seq, node.is_p2p)

@@ -25,16 +25,16 @@ class HangContext:
         """Return the context of a job and its side files, with the wait-for graph built."""
         return cls(job, side, build_graph(job, side), Programs(job))
 
-    def fronts(self, node: OpNode) -> list[Op]:
+    def operations_at(self, node: OpNode) -> list[Op]:
         """Return, for each rank that is in the operation `node`, its record of it: the rank's first incomplete
         operation.
         """
-        fronts = (self.job.ranks[rank].front for rank in self.graph.arrived(node))
-        return [op for op in fronts if op]
+        current_ops = (self.job.ranks[rank].current for rank in self.graph.arrived(node))
+        return [op for op in current_ops if op]
 
     def began_ns(self, node: OpNode) -> int:
         """Return when the first rank issued an operation, in nanoseconds since the epoch; 0 if that is unknown."""
-        return min((op.created_ns for op in self.fronts(node)), default=0)
+        return min((op.created_ns for op in self.operations_at(node)), default=0)
 
     def group(self, node: OpNode) -> Group:
         """Return the process group of an operation."""

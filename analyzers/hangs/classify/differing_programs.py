@@ -11,7 +11,7 @@ from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import HangClass, Reason
 
 UNDECIDED_CONFIDENCE = 0.5
-LESS_PER_FURTHER_SIDE = 0.1
+LESS_PER_FURTHER_VARIANT = 0.1
 
 
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
@@ -60,7 +60,7 @@ def blame_divergence(context: HangContext, divergence: Divergence, involved: Ite
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]
-    # Where most members deviate, it is rather their sisters that do.
+    # Where most members deviate, it is rather the other ranks that do.
     if deviations and len(deviations) * 2 <= len(members):
         return blame_deviation(context, deviations, node, [*involved, *members])
     ranks = divergence.culprits or sorted(members)
@@ -74,12 +74,12 @@ def blame_divergence(context: HangContext, divergence: Divergence, involved: Ite
         sorted({*involved, *members} - set(ranks)),
         frames=context.job.frames(divergence.issued),
         op=divergence.expected if divergence.skipped else divergence.issued,
-        confidence=confidence - LESS_PER_FURTHER_SIDE * (len(divergence.sides) > 2),
+        confidence=confidence - LESS_PER_FURTHER_VARIANT * (len(divergence.variants) > 2),
     )
     others = [m for m in members if m not in ranks]
     return replace(
         cause,
-        sides=tuple(ranks_in_op(context, side.ranks, side.op) for side in divergence.sides),
+        sides=tuple(ranks_in_op(context, variant.ranks, variant.op) for variant in divergence.variants),
         issued=ranks_in_op(context, ranks, divergence.issued),
         expected=ranks_in_op(context, others, divergence.expected) if divergence.expected else None,
         elements=divergence.elements,

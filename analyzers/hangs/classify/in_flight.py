@@ -17,12 +17,12 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
     Shortly is within a second, or within the time between the first and the last dump if that is longer.
     """
     answered = [t for rank in context.job.ranks if (t := context.side.answered_ns(rank)) is not None]
-    fronts = context.fronts(node)
+    current_ops = context.operations_at(node)
     # NCCL retires an operation that is not done only when it times out: that one hung.
-    if not answered or any(op.retired for op in fronts):
+    if not answered or any(op.retired for op in current_ops):
         return False
     skew = max(answered) - min(answered)
-    return min(answered) - max(op.created_ns for op in fronts) <= max(skew, SHORTEST_HANG_NS)
+    return min(answered) - max(op.created_ns for op in current_ops) <= max(skew, SHORTEST_HANG_NS)
 
 
 def is_in_flight(context: HangContext, node: OpNode) -> bool:
@@ -32,13 +32,13 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
     dump. This rule applies only if no file records when the dumps were requested, so that their file times are all
     that is known.
     """
-    job, fronts = context.job, context.fronts(node)
-    if not job.taken_ns or context.side.collection or not fronts or any(op.retired for op in fronts):
+    job, current_ops = context.job, context.operations_at(node)
+    if not job.taken_ns or context.side.collection or not current_ops or any(op.retired for op in current_ops):
         return False
     # The ranks of one operation run alike, so a sample of them is enough.
-    usual = max(longest_pause_ns(job, op.rank) for op in fronts[:RANKS_SAMPLED])
+    usual = max(longest_pause_ns(job, op.rank) for op in current_ops[:RANKS_SAMPLED])
     taken = job.taken_ns.values()
-    return min(taken) - min(op.created_ns for op in fronts) <= 2 * usual + max(taken) - min(taken)
+    return min(taken) - min(op.created_ns for op in current_ops) <= 2 * usual + max(taken) - min(taken)
 
 
 def longest_pause_ns(job: Job, rank: int) -> int:

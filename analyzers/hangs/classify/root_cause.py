@@ -108,9 +108,9 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
     The pair is reported once, for the lower rank. The result is None for the higher rank, and if the peer is in no
     send or receive.
     """
-    front = context.job.ranks[node.sender].front
-    peer = peer_of(context.job, front) if front else None
-    if front is None or peer is None:
+    current = context.job.ranks[node.sender].current
+    peer = peer_of(context.job, current) if current else None
+    if current is None or peer is None:
         return None
     # What the peer's batch lacks may be this rank's to issue.
     if context.graph.absent[context.graph.waits_in[peer.rank]]:
@@ -118,39 +118,39 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
     # Each half is a root of its own; the higher rank would repeat the cause.
     if peer.rank < node.sender:
         return None
-    other = find_other_half(context.job, front, peer)
-    if other and have_other_shapes(context, front, other):
-        return blame_halves(context, front, other, node, waiting)
-    if other and have_other_tags(context, front, other):
-        return blame_tags(context, front, other, node, waiting)
+    other = find_other_half(context.job, current, peer)
+    if other and have_other_shapes(context, current, other):
+        return blame_halves(context, current, other, node, waiting)
+    if other and have_other_tags(context, current, other):
+        return blame_tags(context, current, other, node, waiting)
     pair, reason = [node.sender, peer.rank], Reason.BOTH_HALVES_ISSUED
     return make_cause(context, HangClass.ALL_ARRIVED, reason, pair, node, waiting)
 
 
-def have_other_shapes(context: HangContext, front: Op, other: Op) -> bool:
+def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
     """Return whether a send (or recv) and its counterpart differ in size or type; False with gloo, which records
     neither.
     """
-    shapes = [context.job.signature(op).shape for op in (front, other)]
+    shapes = [context.job.signature(op).shape for op in (current, other)]
     return shapes[0] != shapes[1] and all(shapes)
 
 
-def have_other_tags(context: HangContext, front: Op, other: Op) -> bool:
+def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
     """Return whether a send and a recv have different tags, so that they can never match."""
-    tags = [context.job.signature(op).tag for op in (front, other)]
+    tags = [context.job.signature(op).tag for op in (current, other)]
     return tags[0] != tags[1] and None not in tags
 
 
-def blame_tags(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
+def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return the cause of a send and a recv with different tags; in each of `sides` the field `shape` holds the tag."""
-    pair = [front.rank, other.rank]
+    pair = [current.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
-    sides = ((op, ranks_in_op(context, [op.rank], op)) for op in (front, other))
+    sides = ((op, ranks_in_op(context, [op.rank], op)) for op in (current, other))
     return replace(cause, sides=tuple(replace(s, shape=f"tag {context.job.signature(op).tag}") for op, s in sides))
 
 
-def blame_halves(context: HangContext, front: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
+def blame_halves(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return the cause of a send and a recv of different sizes or types."""
-    pair, reason = [front.rank, other.rank], Reason.DIFFERENT_HALVES
+    pair, reason = [current.rank, other.rank], Reason.DIFFERENT_HALVES
     cause = make_cause(context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=DIFFERENT_HALVES_CONFIDENCE)
-    return replace(cause, sides=tuple(ranks_in_op(context, [op.rank], op) for op in (front, other)))
+    return replace(cause, sides=tuple(ranks_in_op(context, [op.rank], op) for op in (current, other)))

@@ -76,9 +76,11 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
     if exit_file is None:
         # A stack from before the end would blame a line that has nothing to do with it; one of the signal does not.
         cause = replace(cause, culprit=msgspec.structs.replace(cause.culprit, frames=end.stack), end=end)
-        fronts = context.fronts(node) if end.ending is Ending.NO_ERROR else []
+        current_ops = context.operations_at(node) if end.ending is Ending.NO_ERROR else []
         return (
-            replace(cause, expected=ranks_in_op(context, context.graph.arrived(node), fronts[0])) if fronts else cause
+            replace(cause, expected=ranks_in_op(context, context.graph.arrived(node), current_ops[0]))
+            if current_ops
+            else cause
         )
     culprit = msgspec.structs.replace(
         cause.culprit,
@@ -101,9 +103,9 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
     cause = make_cause(context, kind, reason, [end.rank], node, victims, confidence=CONFIDENCE_OF_ABORT)
     culprit = msgspec.structs.replace(cause.culprit, frames=end.stack)
     cause = replace(cause, culprit=culprit, end=end, elements=end.sizes or (0, 0))
-    if not context.fronts(node) or not end.stack:
+    if not context.operations_at(node) or not end.stack:
         return cause
-    expected = ranks_in_op(context, context.graph.arrived(node), context.fronts(node)[0])
+    expected = ranks_in_op(context, context.graph.arrived(node), context.operations_at(node)[0])
     issued = replace(expected, ranks=[end.rank], shape="", line=user_frame(end.stack))
     members = context.group(node).ranks
     if len(members) == 2:
@@ -181,7 +183,7 @@ def holds_gil(side: SideFiles, rank: int) -> bool:
 
 def has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
     """Return whether a rank issued operations after others began to wait for it, or is in a later step."""
-    since = max((op.created_ns for op in context.fronts(node)), default=0)
+    since = max((op.created_ns for op in context.operations_at(node)), default=0)
     if not context.programs.is_comparable(rank) and any(op.created_ns > since for op in context.job.ranks[rank].ops):
         return True
     mine = context.side.heartbeat(rank)

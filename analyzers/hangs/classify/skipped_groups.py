@@ -133,7 +133,7 @@ def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departur
     absent = [m for m in group.members if m in made and number not in made[m] and m not in waiting]
     # A rank that ended is a cause of its own.
     absent = [m for m in absent if m not in context.side.exits and context.side.end(m) is None]
-    in_later = [m for m in absent if m in context.job.ranks and context.job.ranks[m].front]
+    in_later = [m for m in absent if m in context.job.ranks and context.job.ranks[m].current]
     others = sorted(r for r in waiting if number in made[r])
     return Departure(absent, group, others, None, is_skipped=bool(in_later)) if absent else None
 

@@ -114,10 +114,10 @@ def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evid
 def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
     """Return the operation that a rank is in and the user's line, as texts; None for a rank in no operation."""
     job, state = context.job, context.job.ranks.get(rank)
-    if state is None or state.front is None:
+    if state is None or state.current is None:
         return None
-    front = state.front
+    current = state.current
     # JSON dumps have no stacks; there the main thread's own one shows the line.
-    line = job.line(front) or user_frame(context.side.main_stack(rank))
-    name = f"{job.operation(front)} of process group {job.groups[front.group].label}"
+    line = job.line(current) or user_frame(context.side.main_stack(rank))
+    name = f"{job.operation(current)} of process group {job.groups[current.group].label}"
     return name, f"{line.filename}:{line.line}" if line else ""

@@ -77,7 +77,7 @@ def end_of_process(cause: Cause) -> str:
 
 
 def mismatch(cause: Cause) -> str:
-    """Return why operations that differ cannot complete together, as a phrase, as far as the difference shows it."""
+    """Return a phrase on why operations that differ cannot complete together, as far as the difference shows it."""
     if cause.reason is Reason.OTHER_MODEL:
         return "DDP gives each parameter of a rank to the same parameter of the others, so all must have the same ones"
     if cause.reason is Reason.ABORTED:
@@ -124,13 +124,19 @@ def detail(cause: Cause) -> str:
 
 
 def evidence_of_reason(cause: Cause) -> str:
-    """Return the evidence that distinguishes a culprit from the other ranks; empty where its reason has none."""
+    """Return the evidence that distinguishes a culprit from the other ranks; empty for a `reason` that needs no
+    words.
+    """
     evidence = EVIDENCE.get(cause.reason, "")
     return evidence if isinstance(evidence, str) else evidence(cause)
 
 
 def host_state(host: HostState) -> str:
-    """Return what heartbeat, GIL, operating system and threads show of a living rank, as text; empty if nothing."""
+    """Return as text what the heartbeat, Python's global lock (GIL), operating system and threads show of a living
+    rank.
+
+    The text is empty if they show nothing.
+    """
     parts = [
         f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
         "it answers no Python request, so a C call holds the GIL" if host.holds_gil else "",
@@ -174,7 +180,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
     Reason.EMPTY_TENSOR: lambda cause: f"the tensor of {rank_names(cause.ranks)} is empty",
     Reason.EARLIER_STEPS: "in its earlier steps it called a different operation here",
-    Reason.SISTER_GROUPS: "other process groups of this kind issued the operation of the other ranks",
+    Reason.SIMILAR_GROUPS: "other process groups of this kind issued the operation of the other ranks",
     Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
     " larger by one",

@@ -1,4 +1,4 @@
-"""Causes as findings and culprits of the document."""
+"""Convert causes to findings of the report, and to culprits of its JSON document."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Sentences about a hang of which only stacks are known."""
+"""Write the sentences about a hang for which only stacks are available."""
 
 from analyzers.hangs.classify.from_stacks import Activity, Place, StackCause
 from analyzers.hangs.findings.wording import format_function, format_line
@@ -33,7 +33,7 @@ OTHER_MACHINES = "the ranks of the other machines: run the same command there"
 
 
 def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
-    """Return the verdict on a hang of which only stacks are known."""
+    """Return the verdict on a hang for which only stacks are available."""
     seen = sum(map(len, cause.places))
     statuses = {HangClass.HEALTHY: Status.OK, HangClass.UNKNOWN: Status.UNKNOWN}
     return Verdict(
@@ -47,7 +47,7 @@ def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
 
 
 def is_one_sample(cause: StackCause) -> bool:
-    """Return whether each rank has one stack only, so that nothing shows whether it moves."""
+    """Return whether only one stack was taken of each rank, so that nothing shows whether a rank moves."""
     return all(place.moved is None for side in cause.places for place in side)
 
 
@@ -92,7 +92,10 @@ def sides(cause: StackCause) -> str:
 
 
 def is_at(side: list[Place], singular: str, plural: str) -> str:
-    """Return the ranks of one place with a verb and the place, such as `ranks 1-3 wait in backward (train.py:22)`."""
+    """Return the ranks at one line with a verb and their location, such as `ranks 1-3 wait in backward (train.py:22)`.
+
+    All items of `side` have the same operation and line; `singular` and `plural` are forms of the verb.
+    """
     ranks = sorted(place.rank for place in side)
     return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"
 
@@ -142,7 +145,9 @@ def findings_from_stacks(cause: StackCause) -> list[Finding]:
 
 
 def evidence(side: list[Place]) -> Evidence:
-    """Return the evidence of where the ranks of one place are, with the user's line."""
+    """Return the evidence that names the line where some ranks are; all items of `side` have the same operation and
+    line.
+    """
     line = side[0].line
     return Evidence(text=is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")
 

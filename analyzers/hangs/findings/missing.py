@@ -1,4 +1,4 @@
-"""What evidence a verdict lacked: one sentence for each shortfall, with its ranks."""
+"""List the evidence that was missing for a more certain verdict: one phrase for each gap, with its ranks."""
 
 from collections.abc import Mapping
 

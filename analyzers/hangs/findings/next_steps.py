@@ -1,4 +1,4 @@
-"""The next thing to try: an imperative with the line, command or setting."""
+"""Write the next thing to try: an imperative sentence with the line, command or setting to look at."""
 
 import signal
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Titles: what the culprit did, in one sentence with rank, step, operation and line."""
+"""Write the titles of findings: what the culprit did, in one sentence with rank, step, operation and line."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ def dead(cause: Cause) -> str:
 
 
 def in_other_line(cause: Cause) -> str:
-    """Return the line at which the other ranks gave up, as ` in step (train.py:12)`; empty where none is known."""
+    """Return the line at which the other ranks timed out, as ` in step (train.py:12)`; empty where none is known."""
     return in_line(cause.expected.line) if cause.expected else ""
 
 
@@ -106,7 +106,7 @@ def skipped(cause: Cause) -> str:
 
 
 def mismatch(cause: Cause) -> str:
-    """Return the title of members that issued different operations: both sides, each with its line."""
+    """Return the title of members that issued different operations; it names each operation with its ranks and line."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
     number = f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}"
     if cause.reason is Reason.UNBALANCED:
@@ -127,7 +127,9 @@ def mismatch(cause: Cause) -> str:
 
 
 def aborted(cause: Cause) -> str:
-    """Return the title of a rank that gloo ended as sizes differ, or of two ranks of which either may be wrong."""
+    """Return the title of a rank that gloo aborted because sizes differ, or of two ranks of which either may be
+    wrong.
+    """
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
         places = ", ".join(f"{rank_names(side.ranks)}{in_line(side.line)}" for side in cause.sides)
@@ -137,10 +139,10 @@ def aborted(cause: Cause) -> str:
 
 
 def called(side: RanksInOp, cause: Cause) -> str:
-    """Return what the ranks on one side of a mismatch called, with the line that did.
+    """Return a phrase on the operation that some ranks called, with its source line.
 
-    For example `rank 3 called all_gather of 8 float32 (train.py:12)`; where both sides called all_gather, `rank 3
-    passed a tensor of 8 float32 to all_gather (train.py:12)`.
+    For example `rank 3 called all_gather of 8 float32 (train.py:12)`; if the other ranks called all_gather too, `rank
+    3 passed a tensor of 8 float32 to all_gather (train.py:12)`.
     """
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):
@@ -156,9 +158,10 @@ def tensor_name(shape: str) -> str:
 
 
 def both_sides(cause: Cause) -> str:
-    """Return `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`.
+    """Return the issued and the expected operation.
 
-    The first is what the culprits issued, the second what was expected.
+    For example `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`: the culprits
+    issued the first, and the second was expected of them.
     """
     assert cause.issued
     assert cause.expected
@@ -171,7 +174,9 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def message_halves(cause: Cause) -> str:
-    """Return both halves of a message: `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`."""
+    """Return a send and its recv in one phrase: `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of
+    ...`.
+    """
     halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
     return ", ".join(
         f"{rank_names(side.ranks)} issued {append_line(operation_text(half, side.shape), side.line)}"
@@ -223,7 +228,7 @@ def slow(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title of a send or recv whose other half was not issued or does not match."""
+    """Return the title of a send or recv whose counterpart was not issued or does not match."""
     ranks, step, name = cause.ranks, at_step(cause), name_operation(cause.culprit)
     names = rank_names(ranks)
     match cause.reason:

@@ -1,4 +1,4 @@
-"""The verdict: the causes in one sentence, or what the dumps show where they show no cause."""
+"""Write the verdict: all causes in one sentence or, without a cause, what the dumps show."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,7 @@ def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
 def without_cause(context: HangContext) -> Verdict:
     """Return the verdict where no cause was found: healthy if the dumps could have shown a hang, else unknown.
 
-    It is unknown too if a rank gave up waiting, or if the job had stalled.
+    It is also unknown if a rank timed out while waiting, or if the job had stalled.
     """
     job, side = context.job, context.side
     if side.all_ended_cleanly(job.world_size):

@@ -1,4 +1,4 @@
-"""The phrases of this room that several sentences share: operations, lines, ends of ranks."""
+"""Phrases that several sentences about hangs share: operations, lines, and how ranks ended."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,9 @@ def format_function(frames: list[Frame]) -> str:
 
 
 def name_operation(culprit: Culprit) -> str:
-    """Return the operation that waits for a culprit, as `all_reduce #412 of process group dp`; empty if unknown."""
+    """Return the operation that waits for a culprit, such as `all_reduce #412 of process group dp`; empty if
+    unknown.
+    """
     if culprit.seq is None:
         return ""
     number = "" if is_message(culprit) else f" #{culprit.seq}"
@@ -43,7 +45,7 @@ def is_message(culprit: Culprit) -> bool:
 
 
 def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
-    """Return what ranks issued, as `all_reduce of 4x4 float32 (train.py:12)`.
+    """Return the operation that ranks issued, such as `all_reduce of 4x4 float32 (train.py:12)`.
 
     `with_group` names the process group in place of the shape.
     """
@@ -57,12 +59,12 @@ def append_line(text: str, line: Frame | None) -> str:
 
 
 def list_issued(sides: Sequence[RanksInOp]) -> str:
-    """Return what the ranks of each side issued: `rank 0 issued all_reduce of 4 float32, ranks 1-3 issued barrier`."""
+    """Return which ranks issued which operation: `rank 0 issued all_reduce of 4 float32, ranks 1-3 issued barrier`."""
     return ", ".join(f"{rank_names(side.ranks)} issued {format_operation(side)}" for side in sides)
 
 
 def list_waiting(sides: Sequence[RanksInOp]) -> str:
-    """Return the operation that each side is in: `rank 0 is in all_reduce #1 of process group tp (run.py:12), ...`."""
+    """Return which ranks are in which operation: `rank 0 is in all_reduce #1 of process group tp (run.py:12), ...`."""
     return ", ".join(
         f"{rank_names(side.ranks)} {agree(side.ranks, 'is', 'are')} in "
         + append_line(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of process group {side.group}", side.line)

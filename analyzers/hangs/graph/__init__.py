@@ -1,1 +1,1 @@
-"""What the dumps say together: who waits for whom, and where the programs and signatures of ranks differ."""
+"""Combine the dumps of all ranks: who waits for whom, and where the programs and signatures of ranks differ."""

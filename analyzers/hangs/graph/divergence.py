@@ -1,15 +1,16 @@
-"""Where the members of a group diverge: the first sequence number under which they recorded different operations.
+"""Find where the members of a group diverge: the first sequence number under which they recorded different operations.
 
 Each rank numbers the collectives of a group itself, so members that run the same program have the same operation under
-each number. A rank that leaves one out gives each later one the number before:
+each number. If a rank skips a collective, all its later ones have a number that is too low by one:
 
     seq      5           6               7               8
     rank 0   all_reduce  broadcast       all_gather      all_reduce
     rank 1   all_reduce  all_gather      all_reduce      -
 
 At 6 the members differ. Rank 1's operations from 6 on are those of rank 0 one number later, so rank 1 skipped the
-broadcast (`skipped`). Where no such shift explains what follows, one side passed a wrong operation (`mismatch`), and
-`find_odd_sides` lists the evidence that decides which one.
+broadcast (`skipped`). If no such shift explains the later operations, some ranks issued a wrong operation
+(`mismatch`), and `find_odd_variants` lists the evidence that decides which. A variant is one of the different
+operations, with the ranks that issued it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,9 @@ LONGEST_CONTEXT = 4
 
 
 class IssuedOp(NamedTuple):
-    """An operation, and the ranks that issued it or an operation equal to it."""
+    """One of the different operations under a sequence number, and the ranks that issued it or an operation equal to
+    it.
+    """
 
     ranks: list[int]
     op: Op
@@ -38,15 +41,15 @@ class IssuedOp(NamedTuple):
 class Divergence:
     """The different operations that members of a process group issued under one sequence number.
 
-    `sides` has one item for each operation, that of most ranks first. `culprits` diverged, by the evidence `reason`;
-    they are empty when nothing shows which side did. `issued` is the operation of the culprits, or else of the last
-    side, and `expected` that of the others. `skipped`: the culprits left an operation out. `elements` are those sent
-    and received where an all_to_all is unbalanced.
+    `variants` has one item for each operation, the one of most ranks first. `culprits` are the ranks that diverged,
+    and `reason` is the evidence for that; empty if nothing shows which ranks did. `issued` is the operation of the
+    culprits, or else of the last variant, and `expected` that of the others. `skipped`: the culprits left an operation
+    out. `elements` are the numbers of elements sent and received by an unbalanced all_to_all.
     """
 
     group: int
     seq: int
-    sides: list[IssuedOp]
+    variants: list[IssuedOp]
     culprits: list[int]
     reason: Reason
     skipped: bool
@@ -57,7 +60,7 @@ class Divergence:
     @property
     def members(self) -> list[int]:
         """All ranks that issued an operation under this sequence number."""
-        return [m for side in self.sides for m in side.ranks]
+        return [m for variant in self.variants for m in variant.ranks]
 
 
 def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
@@ -74,8 +77,8 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
             return judge(job, group, seq, tables)
         if elements := unbalanced(job, group, issued):
             first = issued[min(issued)]
-            side = IssuedOp(sorted(issued), first)
-            return Divergence(group, seq, [side], [], Reason.UNBALANCED, False, first, elements=elements)
+            variant = IssuedOp(sorted(issued), first)
+            return Divergence(group, seq, [variant], [], Reason.UNBALANCED, False, first, elements=elements)
     return None
 
 
@@ -85,90 +88,99 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
     `tables` has the collectives of each member by sequence number.
     """
     issued = {m: table[seq] for m, table in tables.items() if seq in table}
-    sides = group_by_operation(job, issued)
-    culprits, reason = accuse(job, group, seq, tables, sides)
+    variants = group_by_operation(job, issued)
+    culprits, reason = accuse(job, group, seq, tables, variants)
     if culprits:
-        # Any member outside the culprits' sides serves: what it issued is what was expected.
-        honest = next((m for side in sides for m in side.ranks if m not in culprits), None)
+        # Any member outside the culprits' variants serves: what it issued is what was expected.
+        honest = next((m for variant in variants for m in variant.ranks if m not in culprits), None)
         skipped = honest is not None and all(has_skipped(job, seq, tables[m], tables[honest]) for m in culprits)
         expected = issued[honest] if honest is not None else None
-        return Divergence(group, seq, sides, culprits, reason, skipped, issued[culprits[0]], expected)
-    shifted = [side for side in sides if is_shifted(job, seq, tables, side, sides)]
+        return Divergence(group, seq, variants, culprits, reason, skipped, issued[culprits[0]], expected)
+    shifted = [variant for variant in variants if is_shifted(job, seq, tables, variant, variants)]
     if len(shifted) == 1:
         culprits = shifted[0].ranks
-        expected = next(issued[m] for side in sides for m in side.ranks if m not in culprits)
-        return Divergence(group, seq, sides, sorted(culprits), Reason.SHIFTED, True, shifted[0].op, expected)
-    return Divergence(group, seq, sides, [], reason, False, sides[-1].op, sides[0].op)
+        expected = next(issued[m] for variant in variants for m in variant.ranks if m not in culprits)
+        return Divergence(group, seq, variants, sorted(culprits), Reason.SHIFTED, True, shifted[0].op, expected)
+    return Divergence(group, seq, variants, [], reason, False, variants[-1].op, variants[0].op)
 
 
 def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
     """Return the members grouped by equal operations, the operation of most members first."""
-    sides: dict[Comparable, list[int]] = {}
+    variants: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
-        sides.setdefault(comparable(job.signature(op)), []).append(member)
-    by_size = sorted(sides.values(), key=lambda members: (-len(members), members))
+        variants.setdefault(comparable(job.signature(op)), []).append(member)
+    by_size = sorted(variants.values(), key=lambda members: (-len(members), members))
     return [IssuedOp(members, issued[members[0]]) for members in by_size]
 
 
 def accuse(
-    job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
+    job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> tuple[list[int], Reason]:
-    """Return the culprits, and the evidence against them.
+    """Return the culprits among ranks that issued different operations, and the evidence against them.
 
-    The majority is right; without one, the first kind of evidence that speaks against some sides and not all decides.
+    The majority is right. Without a majority, the first kind of evidence decides that speaks against some variants and
+    not against all.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
-    if len(sides[0].ranks) > len(sides[1].ranks):
-        return ranks_of(sides[1:]), Reason.MAJORITY
-    for reason, odd in find_odd_sides(job, group, seq, tables, sides):
-        if 0 < len(odd) < len(sides):
+    if len(variants[0].ranks) > len(variants[1].ranks):
+        return ranks_of(variants[1:]), Reason.MAJORITY
+    for reason, odd in find_odd_variants(job, group, seq, tables, variants):
+        if 0 < len(odd) < len(variants):
             return ranks_of(odd), reason
     return [], Reason.TIE
 
 
-def find_odd_sides(
-    job: Job, group: int, seq: int, tables: Mapping[int, Table], sides: Sequence[IssuedOp]
+def find_odd_variants(
+    job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
-    """Yield each kind of evidence, the strongest first, with the sides of a divergence that it speaks against."""
+    """Yield each kind of evidence, the strongest first, with the variants that it shows to be wrong."""
     members = len(job.groups[group].ranks)
-    yield Reason.SIZE_RULE, [side for side in sides if breaks_size_rule(job.signature(side.op), members)]
-    yield Reason.EMPTY_TENSOR, [side for side in sides if is_empty(job.signature(side.op))]
-    yield Reason.EARLIER_STEPS, [side for side in sides if differs_from_earlier(job, seq, tables[side.ranks[0]])]
-    yield Reason.SISTER_GROUPS, select_unusual(job, sides, sister_signatures(job, group, seq))
-    yield Reason.SAME_LINE, select_unusual(job, sides, signatures_at_line(job, group, [side.op for side in sides]))
+    yield Reason.SIZE_RULE, [variant for variant in variants if breaks_size_rule(job.signature(variant.op), members)]
+    yield Reason.EMPTY_TENSOR, [variant for variant in variants if is_empty(job.signature(variant.op))]
+    yield (
+        Reason.EARLIER_STEPS,
+        [variant for variant in variants if differs_from_earlier(job, seq, tables[variant.ranks[0]])],
+    )
+    yield Reason.SIMILAR_GROUPS, select_unusual(job, variants, similar_signatures(job, group, seq))
+    yield (
+        Reason.SAME_LINE,
+        select_unusual(job, variants, signatures_at_line(job, group, [variant.op for variant in variants])),
+    )
 
 
-def select_unusual(job: Job, sides: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
-    """Return the sides whose operation is not in `usual`; none where `usual` is empty."""
-    return [side for side in sides if usual and comparable(job.signature(side.op)) not in usual]
+def select_unusual(job: Job, variants: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
+    """Return the variants whose operation is not in `usual`; none if `usual` is empty."""
+    return [variant for variant in variants if usual and comparable(job.signature(variant.op)) not in usual]
 
 
-def ranks_of(sides: Iterable[IssuedOp]) -> list[int]:
-    """Return the ranks of all these sides of a divergence, ascending."""
-    return sorted(m for side in sides for m in side.ranks)
+def ranks_of(variants: Iterable[IssuedOp]) -> list[int]:
+    """Return the ranks that issued any of these variants, ascending."""
+    return sorted(m for variant in variants for m in variant.ranks)
 
 
-def sister_groups(job: Job, group: int) -> set[int]:
-    """Return the indexes of the other groups of the same description: all tp groups of a mesh, for example."""
+def similar_groups(job: Job, group: int) -> set[int]:
+    """Return the indexes of the other groups with the same description; for example all other tp groups of a mesh."""
     return {i for i, g in enumerate(job.groups) if g.desc == job.groups[group].desc and i != group}
 
 
-def sister_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
+def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
     """Return the signatures of collective number `seq` in the other groups of the same description."""
-    states = ((i, state) for i in sister_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m)))
+    states = (
+        (i, state) for i in similar_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m))
+    )
     return {comparable(job.signature(op)) for i, state in states if (op := state.collective(i, seq))}
 
 
 def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
-    """Return the signatures of what the source line of `ops` issued in the other groups of the same description.
+    """Return the signatures of operations that the source line of `ops` issued in other groups of the same description.
 
-    The set is empty where the operations were issued at different lines.
+    The set is empty if `ops` were issued at different lines.
     """
     lines = {job.line(op) for op in ops} - {None}
     if len(lines) != 1:
         return set()
-    sisters = sister_groups(job, group)
-    issued = {(op.signature, op.stack) for state in job.ranks.values() for op in state.ops if op.group in sisters}
+    similar = similar_groups(job, group)
+    issued = {(op.signature, op.stack) for state in job.ranks.values() for op in state.ops if op.group in similar}
     return {comparable(job.signatures[s]) for s, stack in issued if user_frame(job.stacks[stack]) in lines}
 
 
@@ -178,9 +190,11 @@ def key_of(job: Job, op: Op) -> Key:
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
-    """Return the key of the operation that followed, in an earlier step, on those just before `seq`; None if unknown.
+    """Return the key of the operation that came next in an earlier step, after the same operations as just before
+    `seq`.
 
-    The longest match of preceding operations decides. `table` has the rank's collectives by sequence number.
+    The longest match of preceding operations decides; None without a match. `table` has the rank's collectives by
+    sequence number.
     """
     # Short contexts recur within a step, long ones only from step to step.
     for length in range(LONGEST_CONTEXT, 0, -1):
@@ -200,10 +214,15 @@ def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
     return usual is not None and usual[:2] != key_of(job, table[seq])[:2]
 
 
-def is_shifted(job: Job, seq: int, tables: Mapping[int, Table], side: IssuedOp, sides: Sequence[IssuedOp]) -> bool:
-    """Return whether the operations of `side` from `seq` on are those of each other side one sequence number later."""
-    others = [other for other in sides if other is not side]
-    return all(has_skipped(job, seq, tables[side.ranks[0]], tables[other.ranks[0]]) for other in others)
+def is_shifted(
+    job: Job, seq: int, tables: Mapping[int, Table], variant: IssuedOp, variants: Sequence[IssuedOp]
+) -> bool:
+    """Return whether `variant` is explained by a skipped operation.
+
+    That is so if its operations from `seq` on are equal to those of each other variant one sequence number later.
+    """
+    others = [other for other in variants if other is not variant]
+    return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)
 
 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:

@@ -1,4 +1,4 @@
-"""Where the ranks are: which operation or function each rank is in, with ranks at the same line together."""
+"""Find where the ranks are: the operation or function that each rank is in, with ranks at the same line grouped."""
 
 from typing import NamedTuple
 
@@ -33,10 +33,10 @@ def find_locations(job: Job, side: SideFiles) -> list[Location]:
 def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
     """Return the operation or function that a rank is in, and the user's line as text (empty if unknown)."""
     state, stack = job.ranks.get(rank), side.main_stack(rank)
-    front = state.front if state else None
-    line = user_frame(stack) or (job.line(front) if front else None)
-    if front:
-        name = job.operation(front)
+    current = state.current if state else None
+    line = user_frame(stack) or (job.line(current) if current else None)
+    if current:
+        name = job.operation(current)
     elif line:
         name = line.name if state else find_python_function(stack, line)
     else:

@@ -1,11 +1,12 @@
-"""Which operation a rank never issued, where several wait for it and its own dump does not show which came first.
+"""Find the operation that a rank never issued, if several operations wait for it and its own dump does not show which
+came first.
 
-Members of several groups may wait for one rank at once, each in the first operation that needs it. Sister ranks run
-the same program, so the operation that comes first in theirs is the one that the rank missed; the others wait because
-of that.
+Members of several groups may wait for one rank at once, each in its first operation that needs the rank. Ranks that
+run the same program, here called reference ranks, show which of these operations comes first in the program: that one
+was missed, and the other waits are consequences.
 
-A sister of a rank is a member of one of its groups that is no other stage of a pipeline. Sister groups have the same
-description and size: the tp group {2, 3} is a sister of {0, 1}.
+Reference ranks share a process group with the rank, unless the group connects pipeline stages. Similar groups have the
+same description and size: the tp group {2, 3} is similar to {0, 1}.
 """
 
 from collections import Counter
@@ -15,33 +16,34 @@ from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Job, Op
 from analyzers.hangs.reading.p2p import NAME, find_batch, other_half_name, peer_of
 
-SISTERS_ASKED = 16
+REFERENCES_ASKED = 16
 """A majority of this many is as good as one of thousands."""
 NOT_YET, LONG_AGO = 1 << 62, -1
-"""Positions of operations that a sister has not issued yet, or that its dump no longer holds."""
+"""Positions of operations that a reference has not issued yet, or that its dump no longer holds."""
 
 
 def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
     """Return the operation that most ranks with the same program issue first; None if no dump of such a rank shows it.
 
-    `nodes` are the operations that wait for `rank`. Only ranks that can put all of them in an order vote: one of
-    unknown position may be the first.
+    `nodes` are the operations that wait for `rank`. A rank counts only if its dump shows the order of all of them, as
+    an operation of unknown position may be the first.
     """
     votes: Counter[OpNode] = Counter()
-    for sister in find_sisters(job, rank):
-        order = {node: find_position(job, rank, sister, node) for node in nodes}
+    for reference in find_reference_ranks(job, rank):
+        order = {node: find_position(job, rank, reference, node) for node in nodes}
         known = {node: position for node, position in order.items() if position is not None}
         if len(known) == len(nodes) and min(known.values()) < NOT_YET:
             votes[min(known, key=known.__getitem__)] += 1
-        if votes.total() == SISTERS_ASKED:
+        if votes.total() == REFERENCES_ASKED:
             break
     return votes.most_common(1)[0][0] if votes else None
 
 
-def find_sisters(job: Job, rank: int) -> list[int]:
-    """Return the ranks with a dump that run the same program as `rank`, as they share a group; smallest groups first.
+def find_reference_ranks(job: Job, rank: int) -> list[int]:
+    """Return the ranks with a dump that run the same program as `rank` and share a group with it; smallest groups
+    first.
 
-    What they recorded shows what `rank` should have called. Groups of pipeline stages do not count.
+    Their records show what `rank` should have called. Groups of pipeline stages do not count.
     """
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
@@ -50,74 +52,76 @@ def find_sisters(job: Job, rank: int) -> list[int]:
 
 
 def carries_messages(job: Job, number: int) -> bool:
-    """Return whether ranks send and receive in a group, as pipeline stages do: its members run different programs."""
-    states = (job.ranks[m] for m in job.groups[number].ranks[:SISTERS_ASKED] if m in job.ranks)
+    """Return whether ranks send and receive in a group, as pipeline stages do; such members run different programs."""
+    states = (job.ranks[m] for m in job.groups[number].ranks[:REFERENCES_ASKED] if m in job.ranks)
     return any(op.p2p and op.group == number for state in states for op in state.ops)
 
 
-def find_position(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
-    """Return the index, among the operations of `sister`, of the one that corresponds to `node`; None if unknown.
+def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
+    """Return the index of the operation of rank `reference` that corresponds to `node`; None if unknown.
 
-    `sister` is a rank that runs the same program as `rank`. `NOT_YET`: it has not issued the operation. `LONG_AGO`: its
-    dump no longer has it.
+    `reference` runs the same program as `rank`. The result is `NOT_YET` if it has not issued the operation, and
+    `LONG_AGO` if its dump no longer has it.
     """
-    own = find_sister_group(job, rank, sister, node)
+    own = find_similar_group(job, rank, reference, node)
     if own is None:
         return None
-    ops = job.ranks[sister].ops
+    ops = job.ranks[reference].ops
     if not node.is_p2p:
         same = (i for i, op in enumerate(ops) if op.group == own and op.seq == node.seq and not op.p2p)
-        # Not in the dump: the sister is behind, or its ring has lost the operation.
-        return next(same, NOT_YET if node.seq > job.ranks[sister].enqueued(own) else LONG_AGO)
+        # Not in the dump: the reference is behind, or its ring has lost the operation.
+        return next(same, NOT_YET if node.seq > job.ranks[reference].enqueued(own) else LONG_AGO)
     partner = job.groups[own].ranks[job.groups[node.group].ranks.index(node.sender)]
     messages = ((op, peer_of(job, op)) for op in current_batch(job, node.sender))
-    front = next((op for op, peer in messages if peer and peer.rank == rank), None)
-    return find_half_position(job, sister, partner, own, front)
+    current = next((op for op, peer in messages if peer and peer.rank == rank), None)
+    return find_half_position(job, reference, partner, own, current)
 
 
-def find_sister_group(job: Job, rank: int, sister: int, node: OpNode) -> int | None:
-    """Return the index of the group of `sister` that corresponds to that of `node`; None unless exactly one does.
+def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
+    """Return the index of the group of rank `reference` that corresponds to the group of `node`; None unless exactly
+    one does.
 
-    For messages `sister` must have the position in its group that `rank` has in its own.
+    For sends and receives, `reference` must have the same position in its group that `rank` has in the group of
+    `node`.
     """
     ranks = job.groups[node.group].ranks
-    if sister in ranks and not node.is_p2p:
+    if reference in ranks and not node.is_p2p:
         return node.group
-    own = [i for i in job.ranks[sister].positions if are_sister_groups(job, i, node.group)]
+    own = [i for i in job.ranks[reference].positions if are_similar_groups(job, i, node.group)]
     if node.is_p2p:
-        own = [i for i in own if job.groups[i].ranks.index(sister) == ranks.index(rank)]
+        own = [i for i in own if job.groups[i].ranks.index(reference) == ranks.index(rank)]
     return own[0] if len(own) == 1 else None
 
 
 def current_batch(job: Job, rank: int) -> list[Op]:
-    """Return the sends and receives of the launch that a rank is in; empty if it is in no operation."""
+    """Return the sends and receives that a rank launched together and is now in; empty if it is in no operation."""
     state = job.ranks[rank]
-    return find_batch(state, state.front) if state.front else []
+    return find_batch(state, state.current) if state.current else []
 
 
-def are_sister_groups(job: Job, number: int, other: int) -> bool:
+def are_similar_groups(job: Job, number: int, other: int) -> bool:
     """Return whether two groups, given by their indexes in `Job.groups`, have the same description and size."""
     a, b = job.groups[number], job.groups[other]
     return (a.desc, len(a.ranks)) == (b.desc, len(b.ranks))
 
 
-def find_half_position(job: Job, sister: int, partner: int, group: int, front: Op | None) -> int | None:
-    """Return the index in the operations of rank `sister` of the send or recv that belongs to `front`.
+def find_half_position(job: Job, reference: int, partner: int, group: int, current: Op | None) -> int | None:
+    """Return the index, in the operations of rank `reference`, of the send or recv that matches `current`.
 
-    `front` is the recv or send in which rank `partner` waits for that rank. A send and its recv complete together, so
-    both ranks' messages are counted from the last completed pair on: the ring of a dump may no longer hold the first
-    pairs. `NOT_YET` if the rank has not issued it, None if it is not known.
+    `current` is the recv or send in which rank `partner` waits for that rank. A send and its recv complete together,
+    so the messages of both ranks are counted from the last completed pair on: the ring buffer of a dump may have lost
+    the first pairs. The result is `NOT_YET` if the rank has not issued the operation, and None if that is not known.
     """
-    match = NAME.fullmatch(job.operation(front)) if front and partner in job.ranks else None
-    if front is None or match is None:
+    match = NAME.fullmatch(job.operation(current)) if current and partner in job.ranks else None
+    if current is None or match is None:
         return None
     theirs = messages_named(job, partner, group, match[0])
-    mine = messages_named(job, sister, group, other_half_name(match))
-    number = next((i for i, op in enumerate(theirs) if op.p2p_seq == front.p2p_seq), len(theirs))
+    mine = messages_named(job, reference, group, other_half_name(match))
+    number = next((i for i, op in enumerate(theirs) if op.p2p_seq == current.p2p_seq), len(theirs))
     index = number - count_done(theirs) + count_done(mine)
     if index >= len(mine):
         return NOT_YET
-    return job.ranks[sister].ops.index(mine[index]) if index >= 0 else None
+    return job.ranks[reference].ops.index(mine[index]) if index >= 0 else None
 
 
 def messages_named(job: Job, rank: int, group: int, name: str) -> list[Op]:

@@ -1,14 +1,15 @@
-"""Where a rank's program deviates from that of its sisters: an operation skipped, swapped, or another one issued.
+"""Find where a rank's program deviates from that of other ranks: an operation skipped, swapped or replaced by another.
 
-Each operation of a rank becomes a key that is equal for the same line of the program on every rank. From the oldest
-operation that both dumps hold, two ranks are compared until their keys differ. With A, B, C, D for operations:
+Ranks that run the same program, here called reference ranks, issue the same operations. Each operation of a rank
+becomes a key that is equal on every rank for the same line of the program. From the oldest operation that both dumps
+hold, two ranks are compared until their keys differ. With A, B, C, D for operations:
 
-    sister   A B C D A B C D A B C D
-    rank 1   A B C D A B D A            deviates at the seventh: D in place of C
+    reference   A B C D A B C D A B C D
+    rank 1      A B C D A B D A            deviates at the seventh: D in place of C
 
-After the point of deviation rank 1 has `D A`, its sister `C D A B`. Without the sister's first operation both read
-`D A`, so rank 1 skipped C. Had it gone on with `D C`, it would have swapped two (`order_cycle`); with anything else it
-issued another operation (`mismatch`).
+From there on rank 1 has `D A`, and the reference has `C D A B`. Without its first operation the reference has `D A`
+too, so rank 1 skipped C. With `D C` rank 1 would have swapped two operations (`order_cycle`); with anything else it
+would have issued another operation (`mismatch`).
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ from dataclasses import dataclass
 from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
-SISTERS_PER_GROUP = 6
+REFERENCES_PER_GROUP = 6
 """Enough for a majority; comparing with thousands would take minutes."""
 PREDICTED = 6
-"""Operations predicted from earlier steps when a sister stopped short of issuing them."""
+"""Operations predicted from earlier steps when a reference stopped short of issuing them."""
 CONTEXT = 12
 """How many operations before one decide which comes next."""
 LARGEST_LAUNCH = 4
@@ -43,12 +44,12 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A rank's operations compared with those of `sister`, from the oldest one that both dumps hold.
+    """A rank's operations compared with those of rank `reference`, from the oldest operation that both dumps hold.
 
-    `agreed` is how many are equal; `mine` and `theirs` are the indexes of the first ones that are not, or of the ends.
+    The first `agreed` operations are equal; `mine` and `theirs` are the indexes of the next operation of each rank.
     """
 
-    sister: int
+    reference: int
     agreed: int
     mine: int
     theirs: int
@@ -77,13 +78,16 @@ class Programs:
         return rank in self.job.ranks and bool(self._comparisons(rank))
 
     def next_expected(self, rank: int) -> Op | None:
-        """Return what a rank should issue next, as the rank that agrees longest with it did; None if none is ahead."""
+        """Return the operation that a rank should issue next; None if no other rank is ahead of it.
+
+        It is taken from the rank that agrees with it over the most operations.
+        """
         if rank not in self.job.ranks:
             return None
         stopped = [c for c in self._comparisons(rank) if c.mine == len(self.keys(rank)[0])]
-        ahead = [c for c in stopped if c.theirs < len(self.keys(c.sister)[0])]
+        ahead = [c for c in stopped if c.theirs < len(self.keys(c.reference)[0])]
         best = max(ahead, key=lambda c: c.agreed, default=None)
-        return self.job.ranks[best.sister].ops[best.theirs] if best else None
+        return self.job.ranks[best.reference].ops[best.theirs] if best else None
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
         """Return the keys of a rank's operations in order, and the index of each collective (group, seq) among them."""
@@ -107,51 +111,53 @@ class Programs:
 
     def _find_deviation(self, rank: int) -> Deviation | None:
         mine, compared = self.keys(rank)[0], self._comparisons(rank)
-        differing = [c for c in compared if c.mine < len(mine) and c.theirs < len(self.keys(c.sister)[0])]
+        differing = [c for c in compared if c.mine < len(mine) and c.theirs < len(self.keys(c.reference)[0])]
         if not differing:
             return None
         first = min(differing, key=lambda c: (c.mine, -c.agreed))
-        theirs = self.keys(first.sister)[0]
+        theirs = self.keys(first.reference)[0]
         expected = theirs[first.theirs]
-        same = [c for c in differing if c.mine == first.mine and self.keys(c.sister)[0][c.theirs] == expected]
-        # The rank is right if it did what it did in earlier steps; the sisters are right if most of them agree.
+        same = [c for c in differing if c.mine == first.mine and self.keys(c.reference)[0][c.theirs] == expected]
+        # The rank is right if it did what it did in earlier steps; the references are right if most of them agree.
         usual = predict(mine[: first.mine], 1)
         if usual == [mine[first.mine]] or (usual != [expected] and len(same) * 2 <= max(2, len(compared))):
             return None
         kind = classify_deviation(mine[first.mine :], theirs[first.theirs :] + predict(theirs, PREDICTED))
-        issued, planned = self.job.ranks[rank].ops[first.mine], self.job.ranks[first.sister].ops[first.theirs]
+        issued, planned = self.job.ranks[rank].ops[first.mine], self.job.ranks[first.reference].ops[first.theirs]
         if kind is HangClass.ORDER_CYCLE and issued.group == planned.group:
             # Within one group the two meet under one number, as operations that differ.
             kind = HangClass.MISMATCH
         return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:
-        """Return the comparisons with ranks that run the same program: with others nearly nothing agrees."""
-        every = [c for sister in self._sisters_of(rank) if (c := self._compare(rank, sister))]
+        """Return the comparisons with ranks that run the same program, which are those with many equal operations."""
+        every = [c for reference in self._reference_ranks(rank) if (c := self._compare(rank, reference))]
         longest = max((c.agreed for c in every), default=0)
         return [c for c in every if c.agreed * 2 > longest]
 
-    def _sisters_of(self, rank: int) -> list[int]:
-        """Return the members of each of a rank's groups that are nearest to it by rank number, to compare with."""
-        sisters: dict[int, None] = {}
+    def _reference_ranks(self, rank: int) -> list[int]:
+        """Return the ranks to compare a rank with: in each of its groups, the members whose rank numbers are
+        nearest.
+        """
+        references: dict[int, None] = {}
         for group in self.job.ranks[rank].positions:
             members = [m for m in self.job.groups[group].ranks if m != rank and m in self.job.ranks]
             # Neighbours in a mesh most often belong to the same stage of the pipeline.
             members.sort(key=lambda m: abs(m - rank))
-            sisters.update(dict.fromkeys(members[:SISTERS_PER_GROUP]))
-        return list(sisters)
+            references.update(dict.fromkeys(members[:REFERENCES_PER_GROUP]))
+        return list(references)
 
-    def _compare(self, rank: int, sister: int) -> Comparison | None:
-        """Return the comparison with a different rank; None where they share no collective, or nothing agrees."""
+    def _compare(self, rank: int, reference: int) -> Comparison | None:
+        """Return the comparison with rank `reference`; None if the two share no collective, or no operation agrees."""
         mine, my_positions = self.keys(rank)
-        theirs, their_positions = self.keys(sister)
+        theirs, their_positions = self.keys(reference)
         shared = ((i, their_positions[op]) for op, i in my_positions.items() if op in their_positions)
         start = next(shared, None)
         if start is None:
             return None
         i, k = start
         agreed = count_equal(mine, i, theirs, k)
-        return Comparison(sister, agreed, i + agreed, k + agreed) if agreed else None
+        return Comparison(reference, agreed, i + agreed, k + agreed) if agreed else None
 
 
 def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
@@ -165,7 +171,8 @@ def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
 def predict(keys: Keys, count: int) -> Keys:
     """Return the `count` keys that are likely to come next: those that followed the last keys in an earlier step.
 
-    The longest equal context decides; without one the list is empty. After `A B C A B C A B` the next two are `C A`.
+    The longest repeated sequence decides; without one the list is empty. After `A B C A B C A B` the next two are `C
+    A`.
     """
     best, length = 0, 0
     for end in range(len(keys) - 1, 0, -1):

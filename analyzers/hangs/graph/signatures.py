@@ -1,6 +1,7 @@
-"""What all members of a group must agree on in one operation: its name, sizes and types, with the exceptions.
+"""Define what all members of a group must agree on in one operation: its name, sizes and types, with exceptions.
 
-A recorder sees neither the root of a broadcast nor the reduce operation, so a difference there cannot be found.
+Flight Recorder records neither the root of a broadcast nor the reduce operation, so a difference there cannot be
+found.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ Comparable = tuple[str, object]
 
 
 def comparable(signature: Signature) -> Comparable:
-    """Return the part of a signature that must be equal on all members of a process group."""
+    """Return the part of a signature (name, sizes and types of an operation) that must be equal on all members of a
+    group.
+    """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:
         return name, None
@@ -60,7 +63,7 @@ def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
 def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
     """Return how many elements the members of an all_to_all send and receive in total; None where these are equal.
 
-    Each rank's sizes may differ, but what all of them send must be received: the operation cannot complete otherwise.
+    The ranks' sizes may differ, but the total sent must equal the total received, or the operation cannot complete.
     """
     signatures = [job.signature(op) for op in issued.values()]
     if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(UNEVEN):

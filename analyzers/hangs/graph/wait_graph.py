@@ -1,18 +1,18 @@
-"""The wait-for graph: which rank waits in which operation, and for which ranks.
+"""Build the wait-for graph: which rank waits in which operation, and for which ranks.
 
-Its nodes are ranks and operations. A rank points at the operation that it is in; an operation points at the ranks that
-have not arrived in it. A cause is a strongly connected component with no edge out of it: somebody waits for its
-members, and they wait for nobody outside.
+Its nodes are ranks and operations. A rank has an edge to the operation that it is in; an operation has edges to the
+ranks that have not arrived in it. A cause is a strongly connected component with no edge out of it: other ranks wait
+for its members, and these wait for nobody outside.
 
-For example, four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and issues
-nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in one of tp {0, 1}, which rank 1 has
-not joined yet:
+For example, take four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and issues
+nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in a collective of tp {0, 1}, which
+rank 1 has not joined yet:
 
     rank 0 -> tp {0, 1} -> rank 1 -> dp {1, 3} -> rank 3 <- tp {2, 3} <- rank 2
 
 Rank 3 is the only node without an edge out of it, so it is the culprit (`host_stuck`); walking backwards from it gives
 its victims, ranks 0 to 2. Had rank 3 been in a collective of the default group, which the others have not joined, then
-rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would close a ring with no edge out of it: an `order_cycle`.
+rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would be a cycle with no edge out of it: an `order_cycle`.
 """
 
 from collections import defaultdict
@@ -28,8 +28,8 @@ from analyzers.hangs.reading.side_files import SideFiles
 class OpNode(NamedTuple):
     """An operation as a node of the graph; `group` is an index in `Job.groups`, `seq` a sequence number in that group.
 
-    A collective is one node for all its members. A launch of sends and receives is a node of its rank, `sender`, with
-    its p2p sequence number; in a collective `sender` is -1.
+    A collective is one node for all its members. Sends and receives that a rank (`sender`) launched together are one
+    node, with their p2p sequence number; for a collective `sender` is -1.
     """
 
     group: int
@@ -38,7 +38,7 @@ class OpNode(NamedTuple):
 
     @property
     def is_p2p(self) -> bool:
-        """Whether the node is a launch of sends and receives."""
+        """Whether the node stands for sends and receives rather than a collective."""
         return self.sender >= 0
 
 
@@ -59,7 +59,9 @@ class WaitGraph:
     """Operations with an absence that proves nothing: they began after a dump was taken, or earlier ones were lost."""
 
     def successors(self, node: Node) -> list[Node]:
-        """Return what a node waits for: the absent ranks of an operation, or the operation that a rank is in."""
+        """Return the nodes that a node waits for: the absent ranks of an operation, or the operation that a rank is
+        in.
+        """
         if isinstance(node, OpNode):
             return list(self.absent[node])
         return [self.waits_in[node]] if node in self.waits_in else []
@@ -81,21 +83,21 @@ class WaitGraph:
 def build_graph(job: Job, side: SideFiles) -> WaitGraph:
     """Return the wait-for graph of the ranks that left a dump.
 
-    A rank that died is in no operation, whatever it had issued.
+    A rank that died counts as being in no operation, even if it had issued one.
     """
     graph = WaitGraph()
-    fronts: dict[OpNode, list[Op]] = defaultdict(list)
+    current_ops: dict[OpNode, list[Op]] = defaultdict(list)
     ends = {rank: end for rank in range(job.world_size) if (end := side.end(rank))}
     dead = {rank for rank, end in ends.items() if not end.is_victim}
     for rank, state in job.ranks.items():
-        if (front := state.front) and rank not in dead:
-            node = OpNode(front.group, front.p2p_seq, rank) if front.p2p else OpNode(front.group, front.seq)
+        if (current := state.current) and rank not in dead:
+            node = OpNode(current.group, current.p2p_seq, rank) if current.p2p else OpNode(current.group, current.seq)
             graph.waits_in[rank] = node
-            fronts[node].append(front)
+            current_ops[node].append(current)
     # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
     unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | find_ranks_dumped_early(job)
     unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)}
-    for node, ops in fronts.items():
+    for node, ops in current_ops.items():
         absent = find_absent_peers(job, ops[0]) if node.is_p2p else find_absent_members(job, node, dead)
         began_ns = min(op.created_ns for op in ops)
         proven = [m for m in absent if m not in unknown and not began_after_dump(job, side, m, began_ns)]
@@ -112,10 +114,11 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 
 
 def find_ranks_dumped_early(job: Job) -> set[int]:
-    """Return the ranks whose dumps are older than the others': they lack operations that other ranks completed.
+    """Return the ranks whose dumps were taken before those of the others, so that they lack operations completed
+    elsewhere.
 
-    Other ranks completed operations with them that these lack. A single such rank is the odd one rather than early.
-    This only counts on NCCL: gloo flags failed operations as done.
+    If only one rank's dump is like that, the rank itself may be at fault and is not returned. The rule applies to NCCL
+    only: gloo flags failed operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()
@@ -132,7 +135,7 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
 
 
 def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
-    """Return the members of a process group that have not arrived in a collective, or died in it."""
+    """Return the members of a process group that have not arrived in a collective, or that died in it."""
     members = job.groups[node.group].ranks
     return [
         m
@@ -145,8 +148,8 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
     """Return whether a rank is in a collective or past it; False without a dump."""
     if state is None:
         return False
-    front = state.front
-    if front and not front.p2p and (front.group, front.seq) == (node.group, node.seq):
+    current = state.current
+    if current and not current.p2p and (current.group, current.seq) == (node.group, node.seq):
         return True
     # Enqueued behind another operation that is not done, it has not arrived: streams run in order.
     is_pending = any(op.group == node.group and op.seq == node.seq and not op.p2p for op in state.pending)
@@ -156,8 +159,8 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
 def find_roots(graph: WaitGraph) -> list[list[Node]]:
     """Return the strongly connected components of the graph with no edge out of them: each is a cause.
 
-    Whoever waits for somebody is a victim of that one, so a cause can only be where all paths end; a ring of waiting
-    ranks is one component, as none of them comes before the others.
+    A rank that waits for another is a victim, so a cause is where all paths end. Ranks that wait for each other in a
+    cycle are one component, as none of them comes before the others.
     """
     all_components = find_components(graph.nodes(), graph.successors)
     number = {node: index for index, members in enumerate(all_components) for node in members}
@@ -171,7 +174,7 @@ def find_roots(graph: WaitGraph) -> list[list[Node]]:
 def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
     """Return the strongly connected components of a graph; `next_of` returns the successors of a node (Tarjan, 1972).
 
-    Without recursion: a chain of waiting ranks may be as long as there are ranks.
+    It uses no recursion, because a chain of waiting ranks may include all ranks of the job.
     """
     index: dict[Node, int] = {}
     low: dict[Node, int] = {}
@@ -207,7 +210,9 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Remove the component that begins at `node` from the end of `path`, and return its nodes."""
+    """Remove the component that begins at `node` from the end of `path`, and return its nodes; one step of Tarjan's
+    algorithm.
+    """
     start = path.index(node)
     members = path[start:]
     del path[start:]

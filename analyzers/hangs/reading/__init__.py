@@ -1,1 +1,3 @@
-"""What lies in a run folder about a hang, read into typed structs: dumps, side files, stacks, ends of ranks."""
+"""Read the files of a run folder that show a hang: dumps, stacks, how ranks ended, and the other files beside the
+dumps.
+"""

@@ -1,4 +1,6 @@
-"""The processes that a rank had started when its stack was taken, such as data-loader workers: `children_R.txt`."""
+"""Read `children_R.txt`: the processes that rank R had started when its stack was taken, such as data-loader
+workers.
+"""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Child:
-    """A process that a rank started; `stack` leaves out the frames of the rank from before the fork.
+    """A process that a rank started; `stack` omits frames that the rank had before the fork.
 
     The stack is empty where the process wrote none.
     """
@@ -41,5 +43,5 @@ def read_children(path: Path) -> list[Child]:
 
 
 def own_part(stack: list[Frame]) -> list[Frame]:
-    """Return the frames of a forked process since `multiprocessing` started it: the outer ones are its rank's."""
+    """Return the frames of a forked process since `multiprocessing` started it; the outer frames belong to its rank."""
     return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))

@@ -1,7 +1,8 @@
-"""Read what PyTorch's debug server shows of all ranks at once: saved pages, and the texts that it writes by itself.
+"""Read the output of PyTorch's debug server about all ranks at once: saved pages, and the text files that it writes
+itself.
 
 A page of JSON or stacks has one section for each rank. The tables of `/fr_trace` are made from the dumps of all ranks:
-they hold neither times nor types nor stacks, and a row names the members that did not issue its operation.
+they hold neither times nor types nor stacks, and each row names the members that did not issue its operation.
 """
 
 import html
@@ -52,7 +53,7 @@ Row = dict[str, str]
 
 
 class Section(NamedTuple):
-    """The part of a page with the answer of one rank's own server."""
+    """The part of a page with the answer of one rank's server."""
 
     rank: int
     text: bytes
@@ -141,9 +142,9 @@ def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def both_halves(row: Row, match: re.Match[str], present: set[int], members: list[int]) -> dict[int, dict[str, Any]]:
-    """Return the entries of a send and its recv by rank: both share one row, which has the name of one of them.
+    """Return the dump entries of a send and its recv by rank; both share one row, which has the name of one of them.
 
-    `match` is that name, taken apart by `MESSAGE`; `present` are the ranks that issued their half.
+    `match` is that name as parsed by `MESSAGE`; `present` are the ranks that issued their operation.
     """
     me, peer, arrow = match["me"], match["peer"], {"send": "->", "recv": "<-"}
     other = "recv" if match["verb"] == "send" else "send"

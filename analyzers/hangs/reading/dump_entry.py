@@ -1,6 +1,6 @@
-"""One entry of a dump: what its fields mean, however a version or a backend of PyTorch spells them.
+"""Interpret the fields of one dump entry, whose names and values differ between versions and backends of PyTorch.
 
-Fields of a damaged or hostile dump may hold anything, so each reader here takes any value and never raises.
+Fields of a damaged or hostile dump may hold anything, so each function here takes any value and never raises.
 """
 
 import re
@@ -26,12 +26,14 @@ def is_done(entry: Entry) -> bool:
 
 
 def launch(entry: Entry) -> tuple[str, int, int]:
-    """Return a key that all entries of one coalesced launch share: group and sequence numbers."""
+    """Return a key that all entries share which NCCL launched together (coalesced): group and sequence numbers."""
     return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
 def count_of(entry: Entry) -> int:
-    """Return the number of an operation in its group: the lower of the counts with and without sends and receives."""
+    """Return the sequence number of an operation in its group: the lower of the counts with and without sends and
+    receives.
+    """
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)
 
@@ -98,7 +100,7 @@ def integers(value: str) -> list[int]:
 
 
 def whole(value: Any, default: int = -1) -> int:
-    """Return a field as a number that fits a column of 64 bits; `default` for what is no number, such as None."""
+    """Return a field as an integer of at most 64 bits; `default` for anything else, such as None."""
     # The common case comes first, as a dump has thousands of numbers; `type` because a bool is an int too.
     if type(value) is int and -LARGEST < value < LARGEST:
         return value

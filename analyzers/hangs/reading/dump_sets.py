@@ -1,7 +1,7 @@
 """Select the dumps that show the hang: of all sets in a folder the one taken in time, with one dump for each rank.
 
-A job may hang more than once, and a set may be taken after ranks had given up waiting; such a set shows the abort,
-not the hang.
+A job may hang more than once. A set may also be taken after ranks had timed out; it then shows the abort, not the
+hang.
 """
 
 import re
@@ -25,7 +25,7 @@ Rounds = dict[int, list[Artefact]]
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang: `rounds[i]` are those of the i-th request. Each node's collector has a folder."""
+    """The dumps of one hang: `rounds[i]` are the dumps of the i-th request. `folders` has one folder for each node."""
 
     folders: tuple[Path, ...]
     rounds: list[list[Artefact]]
@@ -46,7 +46,10 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
 
 
 def rounds_before_hang(side: SideFiles) -> int:
-    """Return how many rounds were taken before the first rank that gave up was in the step and phase of its end."""
+    """Return how many rounds of dumps were taken before the hang began.
+
+    The hang began when the first rank that timed out entered the step and phase in which it ended.
+    """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
     if first is None:
@@ -57,13 +60,13 @@ def rounds_before_hang(side: SideFiles) -> int:
 
 
 def rounds_before_start(side: SideFiles) -> int:
-    """Return how many rounds of dumps were taken before all ranks had registered: they say nothing of the last."""
+    """Return how many rounds of dumps were taken before all ranks had registered; they do not show the hang."""
     late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
     return late.index(False) if False in late else 0
 
 
 def newest_set(run: Run) -> DumpSet:
-    """Return the newest set of dumps in a folder that was taken before ranks gave up; each hang has its own set."""
+    """Return the newest set of dumps in a folder that was taken before ranks timed out; each hang has its own set."""
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
         base, number = base_of(artefact.path)
@@ -83,9 +86,9 @@ def newest_set(run: Run) -> DumpSet:
 
 
 def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
-    """Return the folder of the first set, and those of sets of other ranks taken at about the same time.
+    """Return the folder of the first set, and the folders of other ranks' sets that were taken at about the same time.
 
-    Each node has a collector of its own, which writes a set of that node's ranks.
+    Each node has its own collector, which writes a set with the dumps of that node's ranks.
     """
     together: list[Path] = []
     ranks: set[int] = set()
@@ -99,7 +102,7 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
 
 
 def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
-    """Return whether a set of dumps was taken after ranks had given up waiting, so that an earlier set shows more.
+    """Return whether a set of dumps was taken after ranks had timed out, so that an earlier set shows more.
 
     After an error the failed operation may be flagged as done.
     """
@@ -140,9 +143,9 @@ def set_number(base: Path) -> int:
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return one dump for each rank, with its rank filled in, and then the pages of many ranks.
 
-    A pickle is taken before JSON, which has no frames, and then the newest. Pages of PyTorch's debug server hold the
-    dumps of many ranks: of the texts that it writes every minute only the newest is taken, and pages of JSON come after
-    tables, as they hold more and the last one wins.
+    A pickle is preferred to JSON, which has no frames, and then the newest file. Pages of PyTorch's debug server hold
+    the dumps of many ranks: of the texts that it writes every minute only the newest is taken, and pages of JSON come
+    after tables, as they hold more and the last one wins.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.
@@ -158,6 +161,6 @@ def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def rank_of(artefact: Artefact) -> int | None:
-    """Return the rank of a dump's file: as known, else the last number in its name; None without one."""
+    """Return the rank of a dump file: as recorded, else the last number in its name; None without one."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

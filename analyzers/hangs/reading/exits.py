@@ -1,4 +1,4 @@
-"""How ranks ended: by an error of their own, by a signal, or because of another rank."""
+"""Find out how ranks ended: by an error of their own, by a signal, or because of another rank."""
 
 import re
 from dataclasses import dataclass, field

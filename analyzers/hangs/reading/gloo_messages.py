@@ -1,8 +1,8 @@
-"""Sends and receives on gloo, which its recorder leaves out: our recorders count them in `p2p_R.bin`.
+"""Add sends and receives of gloo, which Flight Recorder leaves out; the project's recorders count them in `p2p_R.bin`.
 
-Each row of that file is the number of calls, the time and the tag of the last one, and the names of the message and its
-group. A rank whose stack is in a send or recv, and whose peer has issued fewer of the other half, waits for that peer.
-Where both have issued as many, and both wait, the last halves do not meet if their tags differ.
+Each row of that file has the number of calls, the time and tag of the last call, and the names of the message and its
+group. A rank whose stack is in a send or recv waits for its peer if the peer has issued fewer of the matching calls.
+If both have issued equally many and both wait, the last send and recv do not match because their tags differ.
 """
 
 import re
@@ -25,7 +25,9 @@ INNERMOST_FRAMES = 6
 
 
 class MessageName(NamedTuple):
-    """The name of a process group, and `send 0->1` or `recv 1<-0`, with ranks as that group numbers them."""
+    """The name of a process group, and of a message such as `send 0->1` or `recv 1<-0`, with ranks as that group
+    numbers them.
+    """
 
     group: str
     name: str
@@ -34,7 +36,7 @@ class MessageName(NamedTuple):
 class MessageCount(NamedTuple):
     """How often a rank issued one send or recv, and the time and the tag of the last one.
 
-    Files of recorders before there were tags have zeros in their place.
+    Older files, without tags, have 0 as the tag.
     """
 
     calls: int
@@ -77,7 +79,7 @@ def in_message(frames: list[Frame]) -> bool:
 def add_messages(job: Job, side: SideFiles) -> None:
     """Add the sends and receives that gloo did not record to the pending operations of ranks that wait in one.
 
-    They are those whose other half was not issued, and they come before the operations that were recorded.
+    Only those are added whose counterpart was not issued. They come before the operations that were recorded.
     """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}
@@ -93,12 +95,14 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the messages of a rank whose other half the peer issued fewer times; `known` has all ranks' counts."""
+    """Return the messages of a rank whose counterpart its peer issued fewer times; `known` has the counts of all
+    ranks.
+    """
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
 
 
 def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, known: AllCounts) -> bool:
-    """Return whether the peer issued the other half fewer times than the rank issued this one."""
+    """Return whether the peer issued the counterpart of a message fewer times than the rank issued the message."""
     half = find_half(job, rank, message)
     if half is None:
         return False
@@ -107,14 +111,14 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
 
 
 class OtherHalf(NamedTuple):
-    """The global rank of the peer of a message, and the name of the other half there."""
+    """The counterpart of a message: the global rank of the peer, and the name of the recv (or send) there."""
 
     peer: int
     message: MessageName
 
 
 def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
-    """Return the other half of a rank's message; None where the process group or the peer is not known."""
+    """Return the counterpart of a rank's message; None where the process group or the peer is not known."""
     match, number = NAME.fullmatch(message.name), group_number(job, rank, message.group)
     if not match or number is None or int(match["peer"]) >= len(job.groups[number].ranks):
         return None
@@ -135,7 +139,8 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
     """Return an unrecorded message of gloo as a pending operation, as NCCL's recorder would have recorded it.
 
-    `launch` is its p2p sequence number, which the unmet messages of the rank share. None where the group is not known.
+    `launch` is its p2p sequence number, shared by all messages of the rank that lack a counterpart. None where the
+    group is not known.
     """
     number = group_number(job, state.rank, message.group)
     if number is None:

@@ -1,4 +1,4 @@
-"""Put a set of dumps together into a job: what each rank issued, and in which groups."""
+"""Build a job from a set of dumps: the operations that each rank issued, and in which groups."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,8 +39,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
 def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
     """Return when each rank's dump was written, in nanoseconds since the epoch, from the time of its file.
 
-    The result is empty if any file is older than its content: copying a folder may give all files the time of the copy,
-    or that of an archive.
+    The result is empty if a file is older than its content; then the file times come from a copy or an archive.
     """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
     believable = all(times.get(rank, 0) >= state.newest_time_ns() for rank, state in job.ranks.items())
@@ -62,9 +61,9 @@ class DumpBatch:
 
 
 def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[DumpBatch], dict[int, str]]:
-    """Return the dumps in batches, and the errors of the unreadable ones by rank.
+    """Return the dumps in batches, and the errors of unreadable dumps by rank.
 
-    One child process reads all of them; where a hostile file crashes it, several children read a part each.
+    One child process reads all of them. If a hostile file crashes it, several children read a part each.
     """
     batches, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
@@ -139,7 +138,9 @@ class Loader:
         return columns
 
     def _one_operation(self, ops: list[Op]) -> Op:
-        """Return collectives that were launched together, and share a sequence number, as a single operation."""
+        """Return collectives that NCCL launched together (coalesced), with one sequence number, as a single
+        operation.
+        """
         if len(ops) == 1:
             return ops[0]
         numbers = tuple(op.signature for op in ops)
@@ -151,7 +152,7 @@ class Loader:
 
 
 def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
-    """Return what a dump lacks, from its item of the reader's `meta`."""
+    """Return which information a dump lacks; `dump` is its item in the reader's `meta`."""
     has_entries = bool(dump["entries"])
     lacks: dict[Lack, object] = {
         Lack.STACKS: has_entries and not dump["frames"],
@@ -165,7 +166,7 @@ def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
 def launch_of(op: Op) -> tuple[int, int, int]:
     """Return a key that entries of one coalesced launch share.
 
-    Sends and receives stay apart: `p2p.find_batch` puts them together where their peers are known.
+    Sends and receives get keys of their own; `p2p.find_batch` combines them where their peers are known.
     """
     # A negative number of its own for each send or recv: no p2p_seq is below -1.
     return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)

@@ -1,6 +1,7 @@
-"""What a rank left behind last, after any dump: its final heartbeat, and the stack of a fatal signal.
+"""Read the last signs of life of a rank, which may be newer than any dump: its final heartbeat and a fatal signal's
+stack.
 
-These lie in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin` and `dumps/crash_R.txt`.
+They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin` and `dumps/crash_R.txt`.
 """
 
 import struct
@@ -52,7 +53,7 @@ class LastWords:
 
 
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
-    """Return what the processes of these side files, given with their paths, left behind, by rank."""
+    """Return the last heartbeats, fatal signals and thread errors of the processes that these files describe."""
     words = LastWords()
     for path, side in sides:
         dumps = path.parent
@@ -69,7 +70,7 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
 def read_last_beat(path: Path, pid: int) -> LastBeat | None:
     """Return the last heartbeat of a process.
 
-    The result is None if it has none, or if the file belongs to the process of a different attempt.
+    The result is None if it has none, or if the file belongs to the process of a different start of the job.
     """
     try:
         with open_regular(path) as file:

@@ -1,4 +1,6 @@
-"""The process groups that each rank made, in order, from `new_groups_R.jsonl`: a line for each call, before it ran."""
+"""Read `new_groups_R.jsonl`: the process groups that each rank created, in order. Each line was written before its call
+ran.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ class GroupCall(msgspec.Struct):
 
 @dataclass(frozen=True)
 class NewGroup:
-    """A process group that a rank began to create; `line` is the user's line that did."""
+    """A process group that a rank began to create; `line` is the user's line with the call."""
 
     number: int
     members: tuple[int, ...]
@@ -39,7 +41,9 @@ NewGroups = Mapping[int, NewGroup]
 
 
 def read_new_groups(path: Path) -> NewGroups:
-    """Return the process groups that a rank created, by number, up to a damaged line; empty where it cannot be read."""
+    """Return the process groups that a rank created, by number, up to the first damaged line; empty where the file
+    cannot be read.
+    """
     return {group.number: group for group in calls_of(path)}
 
 

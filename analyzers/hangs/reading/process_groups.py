@@ -1,4 +1,4 @@
-"""The members of each process group: from the ranks' side files, from the dumps' own maps, or from who used it.
+"""Find the members of each process group from the recorders' files, the dumps' own maps, or which ranks used it.
 
 One name may have different members on different ranks (`split_group` gives such names), so a group is identified by
 its name and its members.
@@ -57,7 +57,7 @@ class GroupRegistry:
         """Complete the members of groups that no map lists, after all dumps were added.
 
         The members of such a group are the ranks that used it, or all ranks for the default group. A rank without a
-        dump is added where the group waits for somebody and the rank fits into the spacing of the mesh.
+        dump is added if all members wait for a missing one and the rank fits into the even spacing of the mesh.
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
@@ -71,14 +71,16 @@ class GroupRegistry:
 
     def _is_incomplete(self, group: Group) -> bool:
         """Return whether all ranks that used a group wait in one operation of it: then a member must be missing."""
-        fronts = [self.job.ranks[rank].front for rank in group.ranks]
-        operations = {(front.group, front.seq) if front else None for front in fronts}
-        return len(operations) == 1 and all(front and self.job.groups[front.group] is group for front in fronts)
+        current_ops = [self.job.ranks[rank].current for rank in group.ranks]
+        operations = {(current.group, current.seq) if current else None for current in current_ops}
+        return len(operations) == 1 and all(
+            current and self.job.groups[current.group] is group for current in current_ops
+        )
 
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
         """Add the ranks without a dump (`lost`) that must belong to a group.
 
-        If more of them fit than members are missing, they are recorded as possible members. `usual_size` is the size of
+        If more ranks fit than members are missing, they are recorded as possible members. `usual_size` is the size of
         the largest group of the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
@@ -101,9 +103,10 @@ class GroupRegistry:
 
 
 def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
-    """Return whether a rank could be a further one of `members`, which a mesh spaces evenly.
+    """Return whether a rank could be a further one of `members`, whose rank numbers are evenly spaced in a mesh.
 
-    `usual_size` is the size of other groups of this kind. Rank 4 fits {0, 2, 6} of 4 members; 3 and 8 do not.
+    `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4 members;
+    ranks 3 and 8 do not.
     """
     step = min((b - a for a, b in pairwise(members)), default=0)
     if step == 0:

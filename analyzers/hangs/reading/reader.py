@@ -1,8 +1,8 @@
-"""Read Flight Recorder dumps into columns. One child reads all dumps of a set, one after the other.
+"""Read Flight Recorder dumps into columns. One child process reads all dumps of a set, one after the other.
 
-Of each dump are kept: the last operations, and earlier ones from the first that is not done; how far each group got;
-process groups and statuses. The rest is dropped before the next file is opened, so that memory grows with ranks and
-groups, not with entries: 4096 dumps of 2000 entries would take 11 GiB.
+Of each dump it keeps the last operations, and all from the first that is not done; how far each group got; process
+groups and statuses. The rest is dropped before the next file is opened, so that memory grows with the number of ranks
+and groups, not of entries: 4096 dumps of 2000 entries would take 11 GiB.
 """
 
 import gzip
@@ -85,10 +85,10 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 
 
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
-    """Return a (rank, function that reads it) pair for each dump in a file.
+    """Return a (rank, function) pair for each dump in a file; the function reads the dump.
 
-    A file holds one dump, whose rank is then None as only the file's name gives it; a page of PyTorch's debug server
-    holds one for each rank.
+    Most files hold one dump; its rank is then None, because only the name of the file tells it. A page of PyTorch's
+    debug server holds one dump for each rank.
     """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
@@ -117,7 +117,7 @@ def checked(content: Any) -> dict[str, Any]:
     """Return `content` if it is a Flight Recorder dump.
 
     Raises:
-        InputError: It is not.
+        InputError: The content is anything else.
     """
     if not isinstance(content, dict) or not isinstance(content.get("entries", []), list):
         raise InputError("not a Flight Recorder dump", "give the folder that holds one dump for each rank")
@@ -128,7 +128,7 @@ def decode(text: bytes) -> Any:
     """Return the object that a JSON text describes.
 
     Raises:
-        InputError: It is not JSON.
+        InputError: The text is not JSON.
     """
     try:
         return msgspec.json.decode(text)
@@ -151,7 +151,9 @@ class Interned(Generic[Value]):
 
 
 class Tables:
-    """What is kept of the dumps of a set: rows of numbers, and the lists of values that these numbers refer to."""
+    """The data that is kept of the dumps of a set: rows of numbers, and the lists of values that these numbers refer
+    to.
+    """
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -282,7 +284,7 @@ class Tables:
 def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     """Return entries, with those inside a coalesced launch marked as completed when its closing entry is.
 
-    NCCL records the end of a launch on that closing entry only: the operations inside stay `scheduled` for ever. Where
+    NCCL records the end of a launch on that closing entry only: the operations inside stay `scheduled` for ever. If
     only unfinished operations were dumped, the closing entry of a finished launch is absent.
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
@@ -302,7 +304,9 @@ def only_unfinished(entries: list[Entry]) -> bool:
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Return (old, recent) entries: recent are the last `tail`, and all from the first one that is not done."""
+    """Split entries into (old, recent); the recent ones are the last `tail`, and all from the first that is not
+    done.
+    """
     old = entries[:-tail]
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
     cut = len(old) if pending is None else pending

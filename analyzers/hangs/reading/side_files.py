@@ -1,4 +1,4 @@
-"""The files beside the dumps: process groups, stacks, ends of ranks, and how the dumps were collected."""
+"""Read the files beside the dumps: process groups, stacks, how ranks ended, and how the dumps were collected."""
 
 import re
 import signal
@@ -41,7 +41,7 @@ ROUND = re.compile(r"round_(\d+)")
 
 @dataclass
 class SideFiles:
-    """Everything that files beside the dumps say, by rank; each part may be empty."""
+    """The contents of all files beside the dumps, by rank; each part may be empty."""
 
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class SideFiles:
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
     def asked_ns(self, rank: int) -> int | None:
-        """Return the earliest time at which a rank's dump may have been taken: it need not hold what began later.
+        """Return a time before which everything that a rank did is in its dump, in nanoseconds since the epoch.
 
-        None where the rank did not answer. In nanoseconds since the epoch.
+        It is the time of the request; operations that began later may be missing. None if the rank did not answer.
         """
         answer = self.answer(rank)
         return answer.asked_ns if answer and answer.status == AnswerStatus.OK else None
@@ -106,7 +106,9 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank moved on after the last round of dumps, or ended cleanly, so that its dumps are old."""
+        """Return whether a rank moved on after the last round of dumps, or ended cleanly, so that its dumps are
+        outdated.
+        """
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
@@ -169,10 +171,10 @@ def has_ended_cleanly(answer: Answer) -> bool:
 
 
 def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
-    """Return the side files of a set of dumps, which may be in a folder for each node.
+    """Return the contents of the files beside a set of dumps, which may be in one folder for each node.
 
-    Where several files are of one rank, the one beside the set's dumps counts. Rounds before `first_round` are left
-    out.
+    If a rank has several files of a kind, the one next to the set's dumps is used. Rounds before `first_round` are
+    left out.
     """
     manifest = manifest_of(run)
     group_files = read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
@@ -203,7 +205,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
 def stack_pages(run: Run) -> dict[int, Path]:
     """Return, for each rank, the saved page with its stack: the newest `/stacks`, else the newest `/pyspy_dump`.
 
-    A rank whose GIL is held answers only to py-spy.
+    A rank that does not release Python's global lock (GIL) answers only to py-spy.
     """
     pages = [a.path for a in run.of(Kind.STACKS) if a.rank is None and holds_many(a.path)]
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
@@ -215,14 +217,17 @@ def stack_pages(run: Run) -> dict[int, Path]:
 
 
 def collection_of_pages(run: Run) -> Collection | None:
-    """Return saved pages of PyTorch's debug server as a collection of ranks that did not answer; None if all did."""
+    """Return saved pages of PyTorch's debug server as a collection that lists the ranks that did not answer.
+
+    The result is None if all ranks answered.
+    """
     pages = [a.path for a in run.of(Kind.FLIGHT) if holds_many(a.path)]
     silent = {rank: Answer(status=status) for path in pages for rank, status in read_unanswered(path).items()}
     return Collection(reason=CollectionReason.ASKED, rounds=[Round(ranks=silent)]) if silent else None
 
 
 def joined(collections: Sequence[Collection]) -> Collection | None:
-    """Return one collection in place of those that the collectors of several nodes wrote; None if there is none."""
+    """Return one collection that merges those of several nodes' collectors; None if there is none."""
     if len(collections) < 2:
         return collections[0] if collections else None
     first = min(collections, key=lambda c: c.asked_ns)
@@ -249,7 +254,10 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
 
 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
-    """Return the artefacts of one kind, those of the set's first round last: in a dict by rank they win."""
+    """Return the artefacts of one kind, sorted so that those of the set's first round come last.
+
+    In a dict by rank the last one replaces the others.
+    """
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
         base, number = base_of(artefact.path)
@@ -265,20 +273,20 @@ def base_of(path: Path) -> tuple[Path, int]:
 
 
 def read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
-    """Return the content of the readable side files of a kind; those of other formats are left out."""
+    """Return the content of the readable files of one kind beside the dumps; files of other formats are left out."""
     return [content for _, content in read_with_paths(run, kind, folders, struct)]
 
 
 def read_with_paths(
     run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]
 ) -> Sequence[tuple[Path, Struct]]:
-    """Return (path, content) of the readable side files of a kind, those beside the set's first round last."""
+    """Return (path, content) of the readable files of one kind; files beside the set's first round come last."""
     files = ((a.path, read_side(a.path, struct)) for a in nearest_last(run, kind, folders))
     return [(path, content) for path, content in files if content]
 
 
 def manifest_of(run: Run) -> Mapping[str, object]:
-    """Return the content of `run.json`, which lies above the folder when only the folder of dumps was given."""
+    """Return the content of `run.json`; if only the folder of dumps was given, it is read from the folder above."""
     if manifest := run.manifest():
         return manifest
     # `dumps/set_2/round_2` lies three folders below run.json.

@@ -1,4 +1,4 @@
-"""The formats of the files beside the dumps, as `workbench.recorders` writes them."""
+"""The formats of the JSON files beside the dumps, as `workbench.recorders` writes them."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +26,7 @@ class AnswerStatus(StrEnum):
 
 
 class ProcessState(StrEnum):
-    """What keeps a process from running at all: it is stopped, or waits in the kernel."""
+    """The reason why a process does not run: it is stopped, or waits in the kernel."""
 
     STOPPED = "stopped"
     IN_KERNEL = "in the kernel"
@@ -124,7 +124,7 @@ class ThreadError(ExitFile):
 
 
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """Return the content of a side file; None when it is damaged, as a verdict can do without it."""
+    """Return the content of a file beside the dumps; None if it is damaged, as a verdict can do without it."""
     try:
         return msgspec.convert(read_json(path), struct, strict=False)
     except (OSError, ValueError, msgspec.ValidationError):

@@ -13,7 +13,7 @@ TAIL_BYTES = 1 << 16
 
 
 def measure_phase(side: SideFiles, rank: int) -> float | None:
-    """Return how many seconds a rank had been in its phase when it last answered a round; None if that is unknown."""
+    """Return how many seconds a rank had been in its phase when it last answered a request; None if that is unknown."""
     answers = (answer for number in reversed(side.rounds) if (answer := number.ranks.get(rank)))
     answer = next((a for a in answers if a.status == AnswerStatus.OK), None)
     if answer is None or answer.heartbeat is None or not answer.asked_ns or not answer.heartbeat.time_ns:
@@ -24,7 +24,7 @@ def measure_phase(side: SideFiles, rank: int) -> float | None:
 def read_step_times(log: Path | None) -> list[float]:
     """Return the durations, in seconds, of the last steps in a step log; empty without one.
 
-    The first one read is left out: it is the process's first step, which also warms up, or a truncated line.
+    The first line read is left out: it is the process's first step, which includes the warm-up, or a truncated line.
     """
     if log is None:
         return []

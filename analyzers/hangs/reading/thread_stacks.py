@@ -17,8 +17,8 @@ THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 def read_main_thread(path: Path, rank: int) -> list[Frame]:
     """Return the stack of the thread that runs the script, innermost frame first; empty where the file cannot be read.
 
-    A page of many ranks has that of `rank`. Neither tool marks the main thread reliably. It is the one that began in
-    `<module>`; where none did, the deepest.
+    In a page of many ranks, the stack of `rank` is read. Neither tool marks the main thread reliably, so it is the
+    thread whose stack begins in `<module>`, or else the one with the deepest stack.
     """
     try:
         return main_thread_of(text_of(path, rank))

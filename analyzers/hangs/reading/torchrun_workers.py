@@ -1,6 +1,7 @@
-"""What torchrun keeps of its workers: `error.json` and logs, in folders that are named by the rank within a node.
+"""Read the files that torchrun keeps of its workers: `error.json` and logs, in folders named by the rank within a node.
 
-The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`.
+The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`; an attempt is one start of all
+workers, and torchrun counts it up at each restart.
 """
 
 import re
@@ -32,7 +33,7 @@ class Worker:
 
 
 def find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
-    """Yield each file of a kind that a worker wrote, with the worker's attempt and rank."""
+    """Yield each file of a kind that a worker wrote, with the worker's rank and the attempt (number of restarts)."""
     matches = [(match, a.path) for a in run.of(kind) if (match := WORKER.fullmatch(str(a.path)))]
     files = run.of(Kind.GROUPS) if matches else []
     sides = [(a.path, side) for a in files if (side := read_side(a.path, GroupsFile))]
@@ -57,7 +58,8 @@ def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
-    """Return the global ranks of a launch by local rank, from the side files of its run folder.
+    """Return the global ranks of one torchrun launch by local rank, from the files that its ranks wrote to the run
+    folder.
 
     None: the local rank is the global one. An empty dict: nothing says which node the launch ran on.
     """
@@ -81,7 +83,9 @@ def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
-    """Return (error, path of its file) of the workers in all attempts; the rank may be `UNKNOWN_RANK`."""
+    """Return (error, path of its file) of the workers, including those from before a restart; the rank may be
+    `UNKNOWN_RANK`.
+    """
     read = (
         (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
         for w in find_workers(run, Kind.ERROR)
@@ -90,18 +94,18 @@ def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
 
 
 def read_last_errors(run: Run) -> dict[int, ExitFile]:
-    """Return the errors of workers in the last attempt, by rank."""
+    """Return the errors of workers since the last restart, by rank."""
     files = of_last_attempt(run, Kind.ERROR)
     return {rank: exit_file for rank, path in files.items() if (exit_file := read_error(path, rank))}
 
 
 def find_log_files(run: Run) -> dict[int, Path]:
-    """Return the path of each rank's standard error in the last attempt."""
+    """Return the path of each rank's standard error since the last restart."""
     return of_last_attempt(run, Kind.LOG, "stderr.log")
 
 
 def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, Path]:
-    """Return the files of one kind from the last attempt by rank; with `name`, only files of that name."""
+    """Return the files of one kind since the last restart, by rank; with `name`, only files of that name."""
     # Logs count too: an attempt whose workers were killed leaves no error.json.
     every = [*find_workers(run, Kind.ERROR), *find_workers(run, Kind.LOG)]
     last = max((w.attempt for w in every), default=0)
@@ -124,7 +128,7 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 
 
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
-    """Return an error that torchrun recorded, in the form of our own exit file.
+    """Return an error that torchrun recorded, in the form of the exit files of this project's recorders.
 
     Its timestamp has whole seconds, so the rank had ended at the end of that second.
     """

@@ -17,7 +17,7 @@ INNERMOST_FRAMES = 4
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
     """Add the unrecorded call that a rank's stack shows as its pending operation, if the rank has no other one."""
     for rank, state in job.ranks.items():
-        if state.front is None and (name := call_in(stack := side.main_stack(rank))):
+        if state.current is None and (name := call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)
             state.pending.append(operation(job, state, name))
 
