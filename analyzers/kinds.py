@@ -1,4 +1,4 @@
-"""What is a file? Names are hints, contents decide: the keys near the beginning of a pickle or JSON file say it."""
+"""Find out the kind of a file: its name is a hint, and the first keys of a pickle or JSON file decide."""
 
 import os
 import re
@@ -57,9 +57,10 @@ DEBUG_PAGES = (
 
 
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
-    """Return the kind of a file, by a name that only one writer uses, else by its content; None if it is of no kind.
+    """Return the kind of a file; None if it is of no known kind.
 
-    With `alone`, as for a file that the user named, any table of numbers counts as a step log.
+    A name that only one writer uses decides, else the content. With `alone`, which means that the user named this
+    file, any table of numbers counts as a step log.
     """
     head = head_of(path)
     if kind := kind_by_name(path):
@@ -186,7 +187,7 @@ def json_kind(text: bytes) -> Kind | None:
 def pickled_kind(head: bytes) -> Kind | None:
     """Return the kind of a pickle or JSON file by the first known key in it: memory snapshot or Flight Recorder dump.
 
-    None if it has no such key.
+    The result is None if it has no such key.
     """
     flight = FLIGHT_KEYS.search(head)
     if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):

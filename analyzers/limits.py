@@ -1,7 +1,8 @@
-"""Limits of memory and processor time for what this process itself computes from artefacts.
+"""Limit the memory and processor time of computations in this process on the data of artefacts.
 
-A file of some megabytes can say that there are 20,000 groups, or a rank and a step for each line: small to read, large
-to compare. A reader in a child has limits of its own (`child`); the answers that follow are computed here.
+A file of some megabytes can claim 20,000 groups, or a rank and a step for each line: small to read, but expensive to
+compare. The child process that reads a file has limits of its own (`child`); computations after reading are limited
+here.
 """
 
 import contextlib
@@ -27,16 +28,16 @@ PAGE = resource.getpagesize()
 
 
 class OutOfTime(BaseException):
-    """The processor time is used up. It is no `Exception`, so that no handler on the way catches it."""
+    """The processor time is used up. It is no subclass of `Exception`, so that no `except Exception` catches it."""
 
 
 @contextlib.contextmanager
 def limited(what: str, files: Iterable[Path], max_memory: int | None = None, share: float = 1.0) -> Iterator[None]:
     """Limit the memory and processor time that the body of a `with` may use to compute something from `files`.
 
-    Without `max_memory` (bytes) it gets 2 GiB and eight times the size of the files (48 times if they are gzipped).
-    `share` is its part of the processor time that is allowed for these files; `what` names the work in the error.
-    Blocks may be nested: the time of an inner one does not count for the outer one.
+    Without `max_memory` (bytes) the limit is 2 GiB plus eight times the size of the files (48 times if they are
+    gzipped). `share` is the fraction of the processor time for these files that the body may use; `what` names the
+    work in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
 
     Raises:
         LimitExceeded: The body needs more.
@@ -80,7 +81,7 @@ CEILINGS: dict[object, int] = {}
 def limited_memory(memory: int) -> Iterator[None]:
     """Let the data of this process grow by at most `memory` bytes in the body of a `with`.
 
-    Data are what is allocated: the columns, which are mapped from files, do not count.
+    Data is memory that the process allocates; columns are mapped from files and do not count.
     """
     # Other systems do not count mapped memory as data.
     if sys.platform != "linux":
@@ -140,7 +141,7 @@ def limited_time(seconds: float) -> Iterator[None]:
 def limited_time_of_process(seconds: float) -> Iterator[None]:
     """Limit the body's processor time by a system timer, without a second thread.
 
-    Beside a second thread each file would be read by a new interpreter, which is slower.
+    While a second thread exists, `child` cannot fork and would start a new interpreter for each file, which is slower.
     """
     handler = signal.signal(signal.SIGVTALRM, give_up)
     left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)

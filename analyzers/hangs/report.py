@@ -1,4 +1,4 @@
-"""Answer who hangs whom, and why: from a run folder to a `Report[HangData]`."""
+"""The entry point of hang analysis: it takes a run folder and returns a `Report[HangData]`."""
 
 from os import PathLike
 from pathlib import Path
@@ -27,10 +27,11 @@ SCHEMA = "workbench.hang/1"
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[HangData]:
     """Return who hangs whom, and why, from the newest set of Flight Recorder dumps in a run.
 
-    `run` is a run folder, a folder of dumps, or what `analyzers.run.discover` returns for one. Dumps of NCCL, gloo and
-    other backends are read in all versions since torch 2.4, as pickles, JSON, gzipped, or pages saved from PyTorch's
-    debug server. Groups, stacks, exit codes and logs beside them are used where they were recorded; without dumps they
-    are used as far as they go. `verdict.missing` names the evidence that was lacking. Nothing in a file is executed.
+    `run` is a run folder, a folder of dumps, or the result of `analyzers.run.discover` for one. Dumps of NCCL, gloo
+    and other backends are read in all versions since torch 2.4, as pickles, JSON, gzipped, or pages saved from
+    PyTorch's debug server. Groups, stacks, exit codes and logs beside the dumps are used if they exist, and are enough
+    for some answers without any dump. `verdict.missing` names the evidence that was lacking. Nothing in a file is
+    executed.
 
     Example:
         report = analyze("outputs/dumps")
@@ -57,7 +58,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:
-    """Return the report on a hang of which only the stacks are known."""
+    """Return the report on a hang for which only stacks are available."""
     job = context.job
     return Report(
         schema=SCHEMA,
@@ -76,7 +77,9 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 
 
 def has_ended_cleanly(run: Run) -> bool:
-    """Return whether all ranks of a run with side files marked a clean end, whatever the dumps show."""
+    """Return whether all ranks of a run marked a clean end, whatever the dumps show; needs the files of the
+    recorders.
+    """
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))
 

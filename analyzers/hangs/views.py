@@ -1,4 +1,4 @@
-"""What faces draw of a hang, as small tables: the matrix of operations, locations, stacks and groups."""
+"""Tables about a hang for the user interfaces: the matrix of operations, locations, stacks and groups."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from analyzers.words import rank_ranges, source_line
 
 
 class CellState(StrEnum):
-    """The state of an operation on a rank; `NOT_HELD` where its dump no longer holds the operation."""
+    """The state of an operation on a rank; `NOT_HELD` if the rank's dump no longer contains the operation."""
 
     DONE = "done"
     STARTED = "started"
@@ -82,7 +82,10 @@ def operations(
 
 
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
-    """Return a `matrix` (or, with `axis="columns"`, `operations`) with equal ranks merged, such as `0-61, 63`."""
+    """Return a table with equal ranks merged into one row (or column), named such as `0-61, 63`.
+
+    `table` is the result of `matrix`, or of `operations` with `axis="columns"`.
+    """
     by_rank = table if axis == "index" else table.T
     together: dict[tuple[str | IssuedAt, ...], list[int]] = {}
     for rank, row in zip(by_rank.index, by_rank.to_numpy().tolist(), strict=True):
@@ -103,9 +106,9 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 
 def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the stacks of all ranks merged into a tree, outermost first, in the order in which a tree is drawn.
+    """Return the stacks of all ranks merged into a tree, outermost frame first; each row follows its parent.
 
-    Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (not PyTorch's or Python's).
+    Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (whether it is the user's code).
     """
     job, side = open_job(run, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
@@ -178,7 +181,10 @@ def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
 
 
 def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
-    """Return (rank, seq) of each operation that differs from the majority of its group; without a majority, of all."""
+    """Return (rank, seq) of each operation that differs from the majority of its group.
+
+    Without a majority, all operations of that sequence number are returned.
+    """
     odd = set()
     for seq in seqs:
         if not differ(job, tables, seq):

@@ -1,4 +1,4 @@
-"""The whole run in one story: joins memory, hangs, steps and traces, and puts the first cause first.
+"""Explain a whole run: combine the reports on memory, hangs, steps, traces and logs, and put the first cause first.
 
     from analyzers import incident
 
@@ -7,7 +7,8 @@
     for link in report.data.chain:
         print(link.kind, link.ranks, link.text)          # oom [1] ..., waiting [0] ...
 
-`rooms` asks each room, `crash` finds the first exception, `chain` orders causes and effects, `sentences` words them.
+`rooms` runs each analyzer (the code calls an analyzer a room), `crash` finds the first exception, `chain` orders
+causes and effects, and `sentences` writes the text.
 """
 
 from analyzers.incident.model import IncidentClass, IncidentData, Link

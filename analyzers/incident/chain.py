@@ -1,8 +1,9 @@
-"""The causal chain of a run: from the first cause to the last effect.
+"""Build the causal chain of a run: from the first cause to the last effect.
 
-Several rooms may describe one incident. If rank 3 runs out of memory, the memory room reports that, the hang room
-reports that rank 3 is dead and that the others wait for it, and the other ranks report broken connections. `chain_of`
-tries its questions in order, causes before consequences, and returns the chain of the first one that has an answer:
+Several analyzers may describe one incident. If rank 3 runs out of memory, the memory analyzer reports that, the hang
+analyzer reports that rank 3 is dead and that the others wait for it, and the other ranks report broken connections.
+`chain_of` tries possible causes in a fixed order, causes before consequences, and returns the chain of the first
+match:
 
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of process group default_pg for it
 """
@@ -47,10 +48,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Event:
-    """A link of the chain from cause to effect, before its sentence is made.
+    """One event in the chain from cause to effect, before its sentence is written.
 
-    The sentence is `title` where an analyzer gives one, else it is made from `crash`, `waiting` or `launcher`.
-    `culprit` is set where the title is that of a hang's culprit.
+    The sentence is `title` if an analyzer gave one, else it is made from `crash`, `waiting` or `launcher`. `culprit`
+    is set if `title` is about the culprit of a hang.
     """
 
     kind: str
@@ -97,7 +98,9 @@ def crashed(crash: Crash) -> Event:
 
 
 def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
-    """Return the event that the launcher was lost, after which its guard ended the ranks; empty if it was not."""
+    """Return the event that the launcher was lost, after which its watchdog process ended the ranks; empty if it was
+    not.
+    """
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
         return []
@@ -123,9 +126,9 @@ def out_of_memory(rooms: RoomReports) -> list[Event]:
 
 
 def hung(rooms: RoomReports, *, undecided: bool = False) -> list[Event]:
-    """Return the culprits of a hang as events, each followed by its victims; empty without a hang.
+    """Return the culprits of a hang as events, each followed by an event for its victims; empty without a hang.
 
-    With `undecided`, culprits count even where the dumps show no cause.
+    With `undecided`, culprits also count if the verdict is that the dumps show no cause.
     """
     if rooms.hang is None or is_explained_by_steps(rooms):
         return []
@@ -152,7 +155,9 @@ def is_explained_by_steps(rooms: RoomReports) -> bool:
 
 
 def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
-    """Return the id of the finding that a culprit issued fewer collectives than other ranks, in a list; else empty."""
+    """Return the id of the finding that a culprit issued fewer collectives than other ranks, in a list; empty without
+    one.
+    """
     findings = rooms.steps.findings if rooms.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
@@ -174,9 +179,10 @@ def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = Non
 
 
 def printed_reason(rooms: RoomReports) -> list[Event]:
-    """Return the failure in the text logs that explains why ranks ended, where the dumps only show that they ended.
+    """Return the failure in the text logs that explains why ranks ended, if the dumps only show that they ended.
 
-    That is a rank that left out collectives after an error that it caught, or one whose printed stack was elsewhere.
+    Such a failure is an error that a rank caught before it skipped collectives, or a printed stack in another
+    function.
     """
     if rooms.hang is None or rooms.logs is None:
         return []
@@ -218,9 +224,9 @@ def broken_loss(rooms: RoomReports) -> list[Event]:
 
 
 def warnings(rooms: RoomReports) -> list[Event]:
-    """Return what is wrong with a run that neither hung nor died: an event for each bad verdict, the most severe first.
+    """Return an event for each bad verdict of a run that neither hung nor died, the most severe first.
 
-    Traces show how a step could be faster, which is no incident: they count only where there is no step log.
+    Traces only show how a step could be faster, which is no incident: they count only for a run without a step log.
     """
     asked: list[RoomReport | None] = [rooms.steps or rooms.trace, rooms.memory]
     asked += [] if is_explained_by_steps(rooms) else [rooms.hang]

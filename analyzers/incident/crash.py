@@ -1,4 +1,4 @@
-"""The first uncaught exception of a run: of all ranks, attempts and launchers."""
+"""Find the first uncaught exception of a run, over all ranks, launchers and restarts."""
 
 import re
 from collections.abc import Mapping

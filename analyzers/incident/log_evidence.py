@@ -1,4 +1,4 @@
-"""What the text logs say of the same ranks and operations as a finding of another room."""
+"""Add evidence from the text logs to findings of other analyzers, if it is about the same ranks and operations."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,12 +34,14 @@ def with_log_evidence(findings: Iterable[Finding], rooms: RoomReports) -> list[F
 
 
 def is_of_another_room(finding: Finding) -> bool:
-    """Return whether a finding is of a kind that log lines can be added to."""
+    """Return whether a finding is of a kind that log lines can be added to: on hangs, memory or crashes."""
     return finding.id.startswith(("hang.", "memory.oom", "incident."))
 
 
 def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -> list[LogEvent]:
-    """Return the log lines on how the finding's ranks ended, and on timeouts in the operation of its culprit."""
+    """Return the log lines that say how the finding's ranks ended, or report timeouts in the operation of its
+    culprit.
+    """
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in rooms.hang.data.culprits if f"hang.{c.kind}" == finding.id] if rooms.hang else []
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}

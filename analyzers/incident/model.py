@@ -1,4 +1,4 @@
-"""The structs of `workbench.incident/1`, and the classes that only a whole run has."""
+"""The structs of `workbench.incident/1`, and the verdict classes that only apply to a whole run."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ from analyzers.traces import TraceData
 
 
 class IncidentClass(StrEnum):
-    """Classes of verdicts and links that only a whole run has; the others are those of the single analyzers."""
+    """Classes of verdicts and links that only apply to a whole run; other classes come from the single analyzers."""
 
     OOM = "oom"
     CRASHED = "crashed"
@@ -33,7 +33,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of each analyzer that had something to read, and the chain of events, first cause first."""
+    """The `data` of each analyzer that found something to read, and the chain of events, first cause first."""
 
     memory: MemoryData | None
     hang: HangData | None

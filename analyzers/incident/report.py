@@ -1,4 +1,6 @@
-"""Answer why a run ended or is slow: one report from all rooms, with the first cause first."""
+"""The entry point for a whole run: one report from all analyzers on why it ended or is slow, with the first cause
+first.
+"""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -32,10 +34,10 @@ CONFIDENCE_WITHOUT_REPORT = 0.3
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[IncidentData]:
-    """Return why a run ended or is slow: the verdict is that of the first cause, the findings are those of all rooms.
+    """Return why a run ended or is slow: the verdict of the first cause, with the findings of all analyzers.
 
-    `run` is a run folder, or what `analyzers.run.discover` returns for one. Each room reads its own artefacts; one that
-    cannot is named in `verdict.missing`, and the others still answer. `data.chain` leads from the first cause to the
+    `run` is a run folder, or the result of `analyzers.run.discover` for one. Each analyzer reads its own artefacts; if
+    one fails, `verdict.missing` names it and the others still answer. `data.chain` leads from the first cause to the
     last effect.
 
     Example:
@@ -73,9 +75,9 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
-    """Return the findings on text logs; if the chain has other findings, only those about ranks outside of it.
+    """Return the findings on text logs; if other findings explain the run, only those about ranks outside of the chain.
 
-    What the logs say of the ranks in the chain is then evidence of the chain's own findings.
+    Log lines about ranks in the chain are then added as evidence to the findings of the chain.
     """
     if rooms.logs is None:
         return []
@@ -119,13 +121,13 @@ def verdict(
 
 
 def rooms_behind(rooms: RoomReports, chain: Sequence[Event]) -> list[RoomReport]:
-    """Return the reports that the chain's findings are from; all reports if the chain is empty."""
+    """Return the reports that the findings of the chain come from; all reports if the chain is empty."""
     names = {finding.partition(".")[0] for event in chain for finding in event.findings}
     return [report for name, report in rooms.by_name().items() if not names or name in names]
 
 
 def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
-    """Return the verdict on a run in which nothing is to blame: healthy, unless it failed or did not train."""
+    """Return the verdict on a run without any cause: healthy, unless the run failed or did not train."""
     outcome = outcome_of(rooms, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
     first = [rooms.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
@@ -156,7 +158,7 @@ def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list
 
 
 def is_text_alone(rooms: RoomReports) -> bool:
-    """Return whether all that is known of the run, steps included, is what the job printed: it may just hang."""
+    """Return whether everything known of the run, its steps included, comes from printed text: it may still hang."""
     others = set(rooms.by_name()) - {"logs", "steps"}
     return not others and all(
         given.kind in (Kind.LOG, Kind.TEXT) for given in (rooms.steps.inputs if rooms.steps else ())
@@ -174,7 +176,7 @@ def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
 
 
 def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
-    """Return how a run ended, by the status in run.json; a completed run without any step is told apart."""
+    """Return how a run ended, by the status in run.json; a completed run without any step has an outcome of its own."""
     status = manifest.get("status")
     if is_completed(manifest):
         # A job without an optimizer has no steps, but its ranks met in a process group and marked their ends.

@@ -1,4 +1,4 @@
-"""Ask each room about its own artefacts of a run."""
+"""Run each analyzer on its own artefacts of a run; this package calls an analyzer a room."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,9 +25,9 @@ MOST_SNAPSHOTS = 32
 
 @dataclass
 class RoomReports:
-    """The report of each analyzer; None where it had nothing to read, or could not read it (see `problems`).
+    """The report of each analyzer; None if it had nothing to read, or failed (see `problems`).
 
-    `unreadable` are the findings on analyzers none of whose files could be read.
+    `unreadable` has the findings on analyzers that could read none of their files.
     """
 
     memory: Report[MemoryData] | None = None
@@ -52,7 +52,9 @@ class RoomReports:
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether all ranks marked a clean end and no launcher reported a failure, so that nothing printed is fatal."""
+        """Whether all ranks marked a clean end and no launcher reported a failure, so that no error in a log was
+        fatal.
+        """
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 
@@ -77,7 +79,7 @@ def ask_rooms(run: Run, options: store.Options) -> RoomReports:
 
 
 def ask_about_steps(rooms: RoomReports, run: Run, options: store.Options) -> None:
-    """Set the report on steps, if a log may have some, and whether step logs were empty."""
+    """Set the report on steps, if a log may contain steps, and whether the step logs were empty."""
     timed = run.of(*TIMED)
     if any(log.kind is not Kind.LOG for log in timed):
         rooms.steps = attempt(rooms, timed, "steps", lambda: steps.analyze(timed, options))
@@ -101,9 +103,9 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 
 
 def is_foreign_end(run: Run) -> bool:
-    """Return whether all ranks of a run by a different trainer than ours marked a clean end.
+    """Return whether all ranks marked a clean end in a run of a trainer that is not this project's.
 
-    Such a trainer writes no run.json; where our launcher started it, that file holds its command.
+    Such a trainer writes no run.json; if this project's launcher started it, run.json holds its command.
     """
     manifest = run.manifest()
     is_foreign = not manifest or "command" in manifest

@@ -1,4 +1,4 @@
-"""Every sentence about a whole run."""
+"""Write the sentences about a whole run."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ from analyzers.words import agree, capitalised, exit_reason, joined_sentences, q
 
 
 class Outcome(StrEnum):
-    """How a run ended in which nothing is to blame."""
+    """How a run without any cause ended."""
 
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -66,7 +66,7 @@ def launcher_text(launcher: Mapping[str, object]) -> str:
 
 
 def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
-    """Return which ranks wait in what: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
+    """Return which ranks wait in which operation: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
 
     Without `with_operation` the operation is left out.
     """
@@ -143,7 +143,7 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
 
 
 def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sentence: str = "") -> str:
-    """Return how a run with nothing to blame ended, then `room_sentence` or the exit codes of a failed run.
+    """Return a sentence on how a run without any cause ended, then `room_sentence` or the exit codes of a failed run.
 
     `room_sentence` is the verdict of one analyzer, such as that on memory; empty without one.
     """

@@ -1,4 +1,4 @@
-"""Answer why a job ended from its text logs alone: from a run to a `Report[LogsData]`."""
+"""The entry point for text logs: it takes a run and returns a `Report[LogsData]` on why the job ended."""
 
 from os import PathLike
 from pathlib import Path
@@ -18,10 +18,10 @@ SCHEMA = "workbench.logs/1"
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[LogsData]:
     """Return why a job ended, from what its ranks, its launcher and its scheduler printed.
 
-    `run` is a log, a folder of logs such as torchrun's `--log-dir`, or what `analyzers.run.discover` returns for one.
-    Read are stdout and stderr of ranks, in files of their own or all in one with `[rank3]:` before each line,
-    torchrun's table and `error.json`, Slurm's output and kernel logs, of any size. No model takes part: the same log
-    gives the same answer. Times are as printed, taken as UTC.
+    `run` is a log, a folder of logs such as torchrun's `--log-dir`, or the result of `analyzers.run.discover` for one.
+    It reads stdout and stderr of ranks (one file each, or one for all with `[rank3]:` before each line), torchrun's
+    table and `error.json`, Slurm's output and kernel logs, of any size. The rules are fixed: the same log gives the
+    same answer. Times are as printed, taken as UTC.
 
     Example:
         report = analyze("slurm-1234.out")
@@ -51,7 +51,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def data_of(logs: Logs) -> LogsData:
-    """Return the events and what is known of the ranks."""
+    """Return the events, and the facts that the logs show about each rank, as data of the report."""
     ranks = [logs.ranks[rank] for rank in sorted(logs.ranks)]
     return LogsData(
         world_size=logs.world_size, ranks=ranks, events=logs.events, files=logs.files, left_out=logs.left_out

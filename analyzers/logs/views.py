@@ -1,4 +1,4 @@
-"""What faces draw of logs, as small tables: the events, and the lines around one of them."""
+"""Tables about logs for the user interfaces: the events, and the lines around one of them."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,8 +1,8 @@
-"""Memory snapshots: what filled the memory of a device, when, and which line of code allocated it.
+"""Analyze memory snapshots: what filled the memory of a device, when, and which line of code allocated it.
 
-`analyze` reads the allocator snapshots of PyTorch and of our recorder and returns a `Report`; `extend` adds a breakdown
-table or a prediction for other settings; `compare` says how two runs differ; `analyzers.memory.views` gives tables to
-draw. Nothing here needs torch or a GPU.
+`analyze` reads the allocator snapshots of PyTorch and of this project's recorder and returns a `Report`; `extend` adds
+a breakdown table or a prediction for other settings; `compare` says how two runs differ; `analyzers.memory.views`
+gives tables to draw. Nothing here needs torch or a GPU.
 
     from analyzers import memory
     from analyzers.store import Options

@@ -1,4 +1,4 @@
-"""Compare two snapshots: what appeared, grew, shrank and disappeared, aligned by name and line, never by address."""
+"""Compare two snapshots: which groups of memory are new, grew, shrank or disappeared, matched by name and line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,9 @@ DEPTH = {"category": 1}
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two states compared: a device after a trace entry (by default its peak; -1: before the first)."""
+    """One of the two states that are compared: a device after a trace entry (by default at its peak; -1: before the
+    first).
+    """
 
     artefact: Artefact
     device: int = 0
@@ -56,7 +58,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """All that changed from `a` to `b`, the largest change first; the three lists group the same bytes differently."""
+    """All changes from `a` to `b`, the largest first; the three lists group the same bytes in different ways."""
 
     a_bytes: int
     b_bytes: int
@@ -81,7 +83,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
-    """Return what changed from `a` to `b`: instants of two runs, steps or ranks, or of one snapshot.
+    """Return the changes from `a` to `b`, which may be of two runs, steps or ranks, or two entries of one snapshot.
 
     Raises:
         InputError: One of them cannot be read.
@@ -109,7 +111,7 @@ def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[Gr
 
 
 def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str) -> list[GroupChange]:
-    """Return the change of each group that exists at either instant, the largest first."""
+    """Return the change of each group that exists in either state, the largest first."""
     link = " " if by == "line" else "."
     rows = [change_of(link.join(path), *usages) for path, usages in aligned(a, b)]
     return sorted(rows, key=lambda change: (-abs(change.bytes), change.what))
@@ -120,9 +122,9 @@ def aligned(
 ) -> Iterator[tuple[GroupPath, tuple[Usage, Usage]]]:
     """Yield (path, (usage in `a`, usage in `b`)) for each group.
 
-    Groups of the same path are a pair. Groups that only one of the two has are paired where their paths differ in line
-    numbers alone: the file was edited between the runs. Example: `model.py forward:41` of `a` is paired with `model.py
-    forward:43` of `b`, and is shown by the newer line.
+    Groups with the same path are a pair. Groups that exist in only one of the two are paired if their paths differ in
+    line numbers alone, because the file was edited between the runs. Example: `model.py forward:41` of `a` is paired
+    with `model.py forward:43` of `b`, and is shown with the newer line.
     """
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
@@ -137,7 +139,10 @@ def aligned(
 def without_line_numbers(
     side: Mapping[GroupPath, Usage], other: Mapping[GroupPath, Usage]
 ) -> dict[GroupPath, tuple[GroupPath, Usage]]:
-    """Return the groups that only `side` has, by path without line numbers: (a path with them, usage of all such)."""
+    """Return the groups that only `side` has and `other` lacks, keyed by their path without line numbers.
+
+    The value is one path with line numbers, and the total usage of all groups with that key.
+    """
     groups: dict[GroupPath, tuple[GroupPath, Usage]] = {}
     for path in side.keys() - other.keys():
         key = tuple(LINE_NUMBER.sub("", name) for name in path)

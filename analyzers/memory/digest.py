@@ -1,6 +1,6 @@
-"""Read a snapshot in the child process: its columns, and beside them every answer that needs no other file.
+"""Read a snapshot in the child process: its columns, and every answer that needs no other file.
 
-Answering here means that whoever opens the file again gets the answers without touching most of the columns.
+The answers are cached with the columns, so that opening the file again needs few of the columns.
 """
 
 from pathlib import Path
@@ -26,11 +26,11 @@ VERSION = code_version(Path(__file__).parent)
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns of `reader.read` and the derived ones; `meta` has the answers about each device too.
 
-    `meta["devices"]` has one `model.Device` each, without what only the file's path gives; `meta["lifetimes"]` the
-    number of rows that each device has in the `life_*` columns.
+    `meta["devices"]` has a `model.Device` for each device, without the fields that come from the file's path;
+    `meta["lifetimes"]` has the number of rows that each device has in the `life_*` columns.
 
     Raises:
-        InputError: The file is not readable, or has not the structure of a snapshot.
+        InputError: The file is not readable, or does not have the structure of a snapshot.
         HostileInput: The file asks for more than data.
     """
     columns, meta = reader.read(paths)

@@ -4,7 +4,7 @@ import msgspec
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The training job that a snapshot is of, as far as run.json describes it: the model's shape and the settings.
+    """The training job that wrote a snapshot, as far as run.json describes it: the model's shape and the settings.
 
     `compute_bytes` and `state_bytes` are the bytes of one element of an activation and of the optimizer's state.
     """

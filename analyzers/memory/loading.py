@@ -17,7 +17,7 @@ def open_snapshot(artefact: Artefact, options: store.Options | None = None) -> S
     """Return the snapshot in an artefact.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
     """
     return Snapshot(store.load([artefact.path], READER, options))
 
@@ -26,7 +26,7 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
     """Return the replay of one device of a snapshot.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
     """
     # The key changes with the file, so an edited file is read again although its path is the same.
     return cached_replay(artefact.path, store.cache_key([artefact.path], READER), options or store.Options(), device)
@@ -34,17 +34,21 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
 
 @lru_cache(REPLAYS_KEPT)
 def cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
-    """Return the replay of one device, the same object as long as `_key` is the same, which changes with the file."""
+    """Return the replay of one device, from a cache in memory; `_key` changes when the file does."""
     return Replay(Snapshot(store.load([path], READER, options)).device(device))
 
 
 def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the rank that our recorder wrote into the file, else the one in the file's name; None if unknown."""
+    """Return the rank that this project's recorder wrote into the file, else the one in the file's name; None if
+    unknown.
+    """
     recorded = snapshot.recorded_number("rank")
     return artefact.rank if recorded is None else recorded
 
 
 def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the step that our recorder wrote into the file, else the one in its folder's name; None if unknown."""
+    """Return the step that this project's recorder wrote into the file, else the one in its folder's name; None if
+    unknown.
+    """
     recorded = snapshot.recorded_number("step")
     return artefact.step if recorded is None else recorded

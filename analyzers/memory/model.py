@@ -1,7 +1,7 @@
-"""The structs of `workbench.memory/1`: what the JSON document of a memory report says about each device.
+"""The structs of the JSON document `workbench.memory/1`: the results of a memory report about each device.
 
-JSON names are fixed: a field with a plainer name in Python carries its JSON name in `msgspec.field(name=...)`.
-Sizes are bytes. An entry is a position in the device's trace of allocator events; -1 stands for "before the first".
+JSON names are fixed: a field with a plainer name in Python has its JSON name in `msgspec.field(name=...)`. Sizes are
+bytes. An entry is an index in the device's trace of allocator events; -1 means "before the first".
 """
 
 from enum import StrEnum
@@ -25,8 +25,8 @@ class MemoryClass(StrEnum):
 class OomPattern(StrEnum):
     """How the step that ran out of memory differs from those before it.
 
-    `GROWTH`: stacks whose live bytes rose step by step fill a good part. `SPIKE`: it needed far more than the steps
-    before. `STEADY`: it needed no more than these. `UNKNOWN`: the trace has no earlier complete step.
+    `GROWTH`: stacks whose live bytes rose step by step fill a good part of the memory. `SPIKE`: the step needed far
+    more than earlier steps. `STEADY`: it needed no more than these. `UNKNOWN`: the trace has no earlier complete step.
     """
 
     GROWTH = "growth"
@@ -71,7 +71,7 @@ class Remedy(StrEnum):
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation that failed; `categories` and `modules` (the largest) are the bytes alive at that entry.
 
-    `since_step` is the step in which growth began (pattern `growth` only). `usual_peak_bytes` is the highest peak of
+    `since_step` is the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of
     the complete steps before, `usual_inputs_bytes` the most that inputs took at those peaks.
     """
 
@@ -106,7 +106,9 @@ class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(StrEnum):
-    """When fragmentation is judged: at the last request that failed, else at the peak of the allocated memory."""
+    """The time at which fragmentation is judged: at the last request that failed, else at the peak of allocated
+    memory.
+    """
 
     FAILED_REQUEST = "failed_request"
     PEAK = "peak"
@@ -127,11 +129,11 @@ class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How the segments are used at the end; `segments` are those in use with the most free bytes.
+    """The use of the segments at the end; `segments` are those in use with the most free bytes.
 
-    Where segments are made up (recordings on a CPU, which has no caching allocator) only `allocated_bytes` means
-    something. `request_bytes` is the request that failed, if one did. `decisive` is what was free when it mattered;
-    None without a history of the segments.
+    A CPU has no caching allocator, so for its recordings only `allocated_bytes` is meaningful. `request_bytes` is the
+    request that failed, if one did. `decisive` is the free memory at that failure, or at the peak; None without a
+    history of the segments.
     """
 
     reserved_bytes: int
@@ -159,7 +161,8 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """A stack whose live bytes grow over the last `steps` steps.
 
-    `first_step` is the first of them; None where no step is annotated and steps were inferred from recurring stacks.
+    `first_step` is the first of these steps; None if no step is annotated and steps were inferred from recurring
+    stacks.
     """
 
     bytes_per_step: int
@@ -173,8 +176,8 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
     """The use of one memory pool by one stream: its segments at the end, and the requested bytes in it over time.
 
-    The pool `?` is that of blocks whose segment was given back before the end, in files of torch before 2.12: where
-    there is one, the peaks of the other pools are lower bounds.
+    The pool `?` is for blocks whose segment was released before the end, in files of torch before 2.12. If it exists,
+    the peaks of the other pools are lower bounds.
     """
 
     pool: str
@@ -199,14 +202,16 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation for which cached segments had to be given back to the device first; `index` is its trace entry."""
+    """An allocation that succeeded only after cached segments were released to the device; `index` is its trace
+    entry.
+    """
 
     index: int
     freed_bytes: int
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of `of_bytes` a remedy would free, at the failure or at the peak, and the assumptions (`model`)."""
+    """How many of `of_bytes` a remedy would free, at the failure or at the peak; `model` states the assumptions."""
 
     remedy: Remedy = msgspec.field(name="what")
     frees_bytes: int
@@ -215,7 +220,9 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the peak whose category one rule decided, and why; `category` is empty for recorded ones."""
+    """The part of the peak whose category one rule decided, and why; `category` is empty for blocks that the recorder
+    tagged.
+    """
 
     rule: str
     category: str
@@ -239,7 +246,9 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step that the trace has completely: its peak, and the live bytes by category after its last entry."""
+    """A training step that the trace contains completely: its peak, and the live bytes by category after its last
+    entry.
+    """
 
     step: int
     first_entry: int
@@ -253,8 +262,9 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device in one file; sizes are in bytes, and a `peak_index` of -1 is before the first entry.
 
-    Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated the most of what is alive
-    at the peak, `end_stacks` of what is alive after the last entry. `steps` are the last ones that annotations mark.
+    Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
+    at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last steps that annotations
+    mark.
     """
 
     path: str
@@ -308,7 +318,7 @@ class CategoryTensors(msgspec.Struct, frozen=True):
 
 
 class HighWaterMark(msgspec.Struct, frozen=True):
-    """The most bytes that a short-lived category ever had, and the entry after which it had them."""
+    """The highest number of bytes that a short-lived category ever had, and the trace entry after which it had them."""
 
     name: str
     bytes: int

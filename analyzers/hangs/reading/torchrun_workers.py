@@ -156,7 +156,9 @@ def read_last_lines(log: Path) -> str:
 
 
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
-    """Return the bytes that gloo received and expected where it ended a rank as these differ; None if not logged."""
+    """Return the (received, expected) bytes that gloo logged when it aborted a rank because they differ; None if not
+    logged.
+    """
     match = GLOO_SIZES.search(read_tail(log))
     return (int(match[1]), int(match[2])) if match else None
 

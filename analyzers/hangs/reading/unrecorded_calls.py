@@ -1,7 +1,8 @@
-"""Collective calls that Flight Recorder leaves out on gloo: `monitored_barrier`, which a rank's stack shows.
+"""Add collective calls that Flight Recorder leaves out on gloo: `monitored_barrier`, found in a rank's stack.
 
-A rank in such a call has no pending operation, so it would look idle. The call is put in front as an operation with the
-next number of the default group: the ranks that have not come to it are those that it waits for.
+A rank in such a call has no pending operation, so it would look idle. The call is added as its first pending
+operation, with the next sequence number of the default group; ranks that have not reached it are those that it waits
+for.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Answer one question about memory per module, as data: no sentences here."""
+"""Answer questions about memory, one per module; the answers are data, and `findings` writes sentences from them."""

@@ -49,7 +49,10 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
 
 def latest(devices: Sequence[Device]) -> list[Device]:
-    """Return the last snapshot of each (rank, device); of two at one step, one taken at a failure is the later."""
+    """Return the last snapshot of each (rank, device).
+
+    Of two snapshots at one step, one that was written when an allocation failed counts as the later.
+    """
     # Later entries of a dict overwrite earlier ones, so the last snapshot of each device stays.
     in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
     return list({(device.rank, device.device): device for device in in_time}.values())

@@ -1,4 +1,6 @@
-"""The allocator after any entry: its segments, the blocks in them, what is free; and the blocks of one address."""
+"""Reconstruct the allocator after any trace entry: its segments, blocks and free memory, and all blocks at one
+address.
+"""
 
 from collections.abc import Callable
 
@@ -26,10 +28,10 @@ def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
 
 
 def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved address ranges after a trace entry, as they were reserved: adjacent ones stay apart.
+    """Return the reserved address ranges after a trace entry, as they were reserved: adjacent ranges are not joined.
 
-    Walks backwards from the segments at the end, which are known exactly: an entry that gave a range back adds it, an
-    entry that reserved one cuts it out.
+    The function walks backwards from the segments at the end, which are known exactly: an entry that released a range
+    adds it, an entry that reserved a range removes it.
     """
     ranges = list(zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True))
     action, addr, size = (trace.entry(name) for name in ("action", "addr", "size"))
@@ -97,14 +99,15 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def free_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """Return the free blocks of the segments after an entry, the largest first; empty where segments are made up.
+    """Return the free blocks of the segments after an entry, the largest first; empty if the segments are not real.
 
-    Columns: address, bytes, segment, segment_bytes, split (whether other blocks use the segment, so that it cannot be
-    given back). Blocks are taken to fill whole units of 512 bytes, as the CUDA allocator gives them.
+    Recordings on a CPU have no real segments. Columns: address, bytes, segment, segment_bytes, split (whether other
+    blocks use the segment, so that it cannot be released). Blocks are taken to fill whole units of 512 bytes, as the
+    CUDA allocator rounds them up.
 
     Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500, ends
     at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at each
-    block's start and at the segment's end, sorted 512, 1536, 2048. Pair by pair: 0-512, 1024-1536, and one of no bytes.
+    block's start and at the segment's end, sorted 512, 1536, 2048. Paired in order: 0-512, 1024-1536, and an empty one.
     """
     trace, lives = replay.trace, replay.lifetimes
     ranges = [] if trace.snapshot.made_up_segments else sorted(ranges_at(trace, entry))
@@ -135,7 +138,7 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
 
 
 def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
-    """Return a mask of the blocks in `rows` whose free had been requested by `entry` but waits for a stream."""
+    """Return a mask of the blocks in `rows` that were freed by `entry`, but that a CUDA stream may still use."""
     trace, lives = replay.trace, replay.lifetimes
     requests = np.flatnonzero(trace.entry("action")[: entry + 1] == Action.FREE_REQUESTED)
     order = requests[np.argsort(trace.entry("addr")[requests], kind="stable")]  # by address, then by time

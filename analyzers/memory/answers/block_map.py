@@ -1,4 +1,6 @@
-"""Show segments as rows of cells, each named after the category that fills it most; and find what is at an address."""
+"""Draw segments as rows of cells, each named after the category that fills it most; and find the content of an
+address.
+"""
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
@@ -89,10 +91,10 @@ def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Float
 
 
 class AddressContent(NamedTuple):
-    """What is at an address: a block, or free memory, with its own address, its bytes and its segment's address.
+    """The content of an address: a block or a free range, with its address, its bytes and the address of its segment.
 
     `block` is the row of the block in the table of blocks (-1: free memory). `before` and `after` are the rows of the
-    neighbouring blocks in the segment; -1 where there is none.
+    neighbouring blocks in the segment; -1 if there is none.
     """
 
     block: int
@@ -106,7 +108,7 @@ class AddressContent(NamedTuple):
 def content_at(segments: "pd.DataFrame", blocks: "pd.DataFrame", address: int) -> AddressContent | None:
     """Return the block or the free memory at an address, in the segments of `views.segments`; None outside of them.
 
-    The bytes that a block got beyond its request are part of it: the allocator gives whole units.
+    Bytes that the allocator added to a request by rounding up are part of the block.
     """
     ranges = zip(segments["address"].tolist(), segments["bytes"].tolist(), strict=True)
     enclosing = next(((low, low + length) for low, length in ranges if low <= address < low + length), None)

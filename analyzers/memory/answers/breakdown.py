@@ -1,4 +1,6 @@
-"""Break the memory of a device down: segments, categories, tensors, layers, and what no tensor explains."""
+"""Break the memory of a device down by segments, categories, tensors and layers, and find the part that no tensor
+explains.
+"""
 
 import re
 from collections import Counter, defaultdict

@@ -18,7 +18,7 @@ from analyzers.memory.replay.reserved import retries
 
 
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
-    """Return all answers about one device, except path, rank and step, which the file's path gives."""
+    """Return the answers to all questions about one device; path, rank and step are filled in by the caller."""
     trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
     growing = growing_stacks(replay, guess)
     steps = step_uses(replay, guess)
@@ -60,7 +60,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
-    """Yield each kind of evidence that the file lacks for this device."""
+    """Yield each kind of evidence that the snapshot does not record for this device."""
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not trace.has_history:
         yield MissingEvidence.HISTORY

@@ -1,6 +1,6 @@
-"""Reserved memory that is free: how much, in how many blocks, where, and how large the largest one is.
+"""Measure reserved memory that is free: how much, in how many blocks, where, and how large the largest block is.
 
-At the end this describes the snapshot. Whether fragmentation did harm shows when a request failed, or at the peak.
+This is done for the end of the trace. Whether fragmentation did harm is judged when a request failed, or at the peak.
 """
 
 import numpy as np
@@ -64,7 +64,7 @@ def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
 def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column) -> Mask:
     """Return a mask of the free blocks that the failed request could use: same stream and pool, fitting segment size.
 
-    Blocks whose segment is gone at the end count too: their stream and pool are not known.
+    Blocks whose segment no longer exists at the end count too, as their stream and pool are not known.
     """
     trace, c = replay.trace, replay.trace.snapshot.columns
     row = enclosing_segments(trace, addresses)
@@ -77,9 +77,8 @@ def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column
 
 
 def is_inactive_split(trace: DeviceTrace) -> Mask:
-    """Return a mask of the blocks that are free in a segment which others still use, so that it cannot be given back.
-
-    PyTorch's own statistics call their bytes `inactive_split_bytes`.
+    """Return a mask of the free blocks in segments that other blocks still use, so that the segment cannot be
+    released.
     """
     segment = trace.block("segment")
     active: Mask = trace.block("state") != BlockState.INACTIVE
@@ -99,7 +98,7 @@ def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free blocks of each of the segments in use that have the most free bytes."""
+    """Return the free blocks of those segments in use that have the most free bytes."""
     trace = arenas.replay.trace
     c, segment = trace.snapshot.columns, trace.block("segment")
     # Counted over the rows of all devices' segments, as block_segment holds those rows.
@@ -112,9 +111,10 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
-    """Return the free bytes, count and largest size of the `selected` blocks, which all belong to one arena.
+    """Return the free bytes, count and largest size of the `selected` blocks, which belong to one arena (stream and
+    pool).
 
-    `segment` is the address of their segment, if they are all of one.
+    `segment` is the address of their segment, if all are in the same one.
     """
     trace = arenas.replay.trace
     sizes = trace.block("size")[selected & (trace.block("state") == BlockState.INACTIVE)]

@@ -1,4 +1,4 @@
-"""What happened to the allocator over time: its events one by one, the life of each segment, a search for blocks."""
+"""Show the history of the allocator: its events one by one, the lifetime of each segment, and a search for blocks."""
 
 import re
 from collections.abc import Callable
@@ -93,10 +93,13 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
 
 
 def segment_spans(trace: DeviceTrace) -> list[Span]:
-    """Return every reserved address range with the entries that reserved it and gave it back.
+    """Return every reserved address range with the entries that reserved and released it.
 
-    Walks backwards from the segments at the end. An expandable segment is one segment at the end but was mapped part by
-    part, and an unmapping may cut what was mapped at once. So a range is split where an entry takes only a part of it.
+    The function walks backwards from the segments at the end. An expandable segment is one segment at the end but was
+    mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split where an entry
+    covers only a part of it. Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped
+    0-20: two ranges, reserved at 7 and at 2, and both still reserved at the end.
+
     Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two spans, born at 7
     and at 2, both alive at the end.
     """
@@ -117,8 +120,8 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
     """Remove the addresses that entry `born` reserved (`length` bytes from `at`) from `present`; return them as spans.
 
-    `present` maps the start of each range to its bytes and to the entry that gives it back. What lies outside of the
-    removed addresses stays.
+    `present` maps the start of each range to its length and to the entry that releases it. Parts outside of the
+    removed addresses stay.
     """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):
@@ -133,9 +136,9 @@ def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: in
 
 
 def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> list[tuple[int, tuple[int, int]]]:
-    """Return the items of `present` whose range shares bytes with the `length` bytes from `at`.
+    """Return the items of `present` whose range overlaps the `length` bytes from `at`.
 
-    Most often exactly this range is there, so it is looked up first.
+    Usually this exact range is an item of `present`, so it is looked up first.
     """
     if at in present and present[at][0] == length:
         return [(at, present[at])]
@@ -162,10 +165,10 @@ def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask
 
 
 def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
-    """Return a table of the blocks, of all that ever lived, that match a query, the largest first.
+    """Return a table of the blocks that match a query, among all blocks of the trace, the largest first.
 
-    `0x7f..` is an address that the block contained; `1048576`, `2 MiB`, `>=64MiB` or `<=512` is its size; anything else
-    is looked for in its frames, its label and its category, ignoring case. Columns: born, died (entries), address,
+    `0x7f..` is an address that the block contained; `1048576`, `2 MiB`, `>=64MiB` or `<=512` is its size; any other
+    text is searched in its frames, its label and its category, ignoring case. Columns: born, died (entries), address,
     requested, category, label, frame.
     """
     lives = replay.lifetimes
@@ -176,7 +179,7 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
 
 
 def matching_blocks(replay: Replay, text: str) -> Mask:
-    """Return a mask of the blocks, of all that ever lived, that match a query (see `search_blocks`)."""
+    """Return a mask of the blocks that match a query (see `search_blocks`), among all blocks of the trace."""
     if ADDRESS_QUERY.fullmatch(text):
         return replay.lifetimes.containing(int(text, 16))
     if query := SIZE_QUERY.fullmatch(text):

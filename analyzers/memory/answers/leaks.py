@@ -34,10 +34,10 @@ OOM_SHARE_AT_LEAST = 0.1
 def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
     """Return the stacks whose live bytes rose over the last steps and never fell, those that grew most first.
 
-    Steps are the annotated ones, else those inferred from recurring stacks; without at least five whole ones nothing is
-    returned. Example: live bytes of a stack before the first step and at the ends of five steps are 8, 8, 9, 10, 11, 12
-    MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a block of the same size (1 MiB)
-    alive to the end.
+    Steps are those that annotations mark, else inferred from recurring stacks; the list is empty for traces with fewer
+    than five complete steps. Example: live bytes of a stack before the first step and at the ends of five steps are 8,
+    8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a block of the
+    same size (1 MiB) alive to the end.
     """
     annotated = whole_steps(replay.trace)
     steps = (annotated or training_steps(replay))[-STEPS_AT_MOST:]
@@ -63,7 +63,8 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
 def training_steps(replay: Replay) -> list[StepSpan]:
     """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
-    The list is empty otherwise: weights that are loaded layer by layer recur as well, and stay.
+    The list is empty otherwise: loading weights layer by layer also repeats stacks, and its memory stays without a
+    leak.
     """
     steps = inferred_steps(replay.trace, replay.live_bytes)
     if not steps:
@@ -79,7 +80,7 @@ def growth(
 ) -> Growth:
     """Return how the `selected` blocks, all allocated by one stack, grew by `total` bytes over `steps`.
 
-    The category is that of most of the bytes that are kept.
+    The category is the one of most of the bytes that stay alive.
     """
     lives = replay.lifetimes
     kept = np.flatnonzero(selected & (lives.died == len(replay.trace)))
@@ -123,9 +124,9 @@ def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integ
 
 
 def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
-    """Return the total of the block sizes that at least `times` steps left alive to the end, each size counted once.
+    """Return the total of the block sizes of which at least `times` steps left a block alive to the end.
 
-    `starts` are the first entries of the steps; only `selected` blocks count.
+    Each size counts once. `starts` are the first entries of the steps; only `selected` blocks count.
     """
     lives = replay.lifetimes
     kept = selected & (lives.died == len(replay.trace)) & (lives.born >= starts[0])
@@ -159,10 +160,10 @@ def trailing_rises(series: Integers) -> int:
 
 
 def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Growth]]]:
-    """Yield each device that leaks, as of its last snapshot, with the stacks that grow.
+    """Yield each device that leaks, with the stacks that grow, according to its last snapshot.
 
-    That is what the last snapshot shows, else what grows between snapshots at several steps. Growth that only an
-    earlier snapshot shows has ended.
+    If the last snapshot shows no growth by itself, growth between snapshots at several steps counts. Growth that only
+    an earlier snapshot shows has ended, and does not count.
     """
 
     def series(device: Device) -> tuple[int, int]:
@@ -181,7 +182,7 @@ def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Gr
 
 
 def is_minor(rise: Growth, allocated: int) -> bool:
-    """Return whether a growth is too small a part of the allocated bytes to explain why a request failed."""
+    """Return whether a growth is too small, compared with the allocated bytes, to explain why a request failed."""
     return rise.total_bytes < OOM_SHARE_AT_LEAST * allocated
 
 
@@ -213,7 +214,7 @@ def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
 def most_grown_stack(first: Device, last: Device) -> TopStack | None:
     """Return the stack whose live bytes grew most from the first to the last snapshot; None if the last has no stacks.
 
-    Only stacks among those with the most live bytes at the end of the last snapshot count.
+    Only the stacks with the most live bytes at the end of the last snapshot are considered.
     """
     before = {(*stack.frames, stack.category): stack.bytes for stack in first.end_stacks}
     grown = [(stack.bytes - before.get((*stack.frames, stack.category), 0), stack) for stack in last.end_stacks]

@@ -1,4 +1,4 @@
-"""The allocation that failed: what was alive then, and how the step differs from those before it."""
+"""Describe the allocation that failed: what was alive then, and how the step differs from those before it."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ MODULES_AT_MOST = 8
 
 
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
-    """Return the last allocation that failed, as the program survived earlier ones; None where none failed."""
+    """Return the last allocation that failed, because the program survived earlier failures; None if none failed."""
     trace = replay.trace
     failed = trace.where(Action.OOM)
     if not len(failed):
@@ -55,7 +55,7 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
     """Return how the failing step differs from those before it, and the step in which growth began (None: no growth).
 
     `wanted` is the sum of the bytes allocated and requested, `usual_peak` the highest peak of earlier steps. Growth is
-    checked first: a leak's last step may be a spike as well, but the leak is why it failed.
+    checked first, because the last step of a leak may also look like a spike.
     """
     if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
         return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)
@@ -65,7 +65,9 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
 
 
 def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
-    """Return the bytes alive after an entry by module name, largest first; names below a layer count for the layer."""
+    """Return the bytes alive after an entry by module name, largest first; submodules of a layer count for the
+    layer.
+    """
     lives = replay.lifetimes
     rows = lives.alive(index)
     total: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What is alive at an instant as a tree of groups, small enough to be drawn."""
+"""Arrange the memory alive after an entry as a tree of groups, small enough to be drawn."""
 
 from collections.abc import Mapping
 

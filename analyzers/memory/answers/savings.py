@@ -1,4 +1,4 @@
-"""Estimate what a remedy would free: activation checkpointing, half the batch, expandable segments."""
+"""Estimate how much memory a remedy would free: activation checkpointing, half the batch, expandable segments."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,9 @@ FAITHFUL = 0.05
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
-    """Return the estimated saving of each remedy for the memory alive after `entry`, where the recording allows one."""
+    """Return the estimated saving of each remedy for the memory alive after `entry`, if the recording allows an
+    estimate.
+    """
     estimates = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable_segments(replay)]
     return [saving for saving in estimates if saving]
 
@@ -29,8 +31,9 @@ def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     """Return what full activation checkpointing would free; None where the labels name fewer than two layers.
 
-    At the peak of a recording with whole steps, its blocks are moved as recomputation would (`scenario`). Where the
-    trace ends in the forward pass, as when an allocation failed there, only a bound is possible (`bound_of_saving`).
+    If `entry` is the peak and the recording has complete steps, blocks are moved as recomputation would (`scenario`).
+    Where the trace ends in the forward pass, as when an allocation failed there, only a bound is possible
+    (`bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == Category.ACTIVATIONS]
@@ -53,18 +56,20 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def saving_of_peak(scenario: Scenario) -> int:
-    """Return by how many bytes the peak falls if every layer is recomputed; 0 where no annotations mark the passes."""
+    """Return by how many bytes the peak falls if every layer is recomputed; 0 if no annotations mark the passes."""
     recompute(scenario, list(scenario.layers.values()))
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return the bytes of the activations `rows` that checkpointing would free in the forward pass, as a bound.
+    """Return how many bytes of the activations `rows` checkpointing would free at least, if the trace ends in the
+    forward pass.
 
-    `layers` are the rows of each layer. Each layer's input stays, taken to be of the size that most of its saved
-    tensors have. Then the larger of two adds up: what the rest of the model saved, freed when the layers' backward pass
-    begins; and the largest layer, computed again. Example: 4 layers save 10 MiB each, of which 1 MiB is input, the rest
-    of the model saves 8 MiB. Of 48 MiB 4 stay as inputs, and 10 at most are computed again at a time: 34 MiB are freed.
+    `layers` are the rows of each layer. Each layer's input must stay; its size is taken to be the most frequent size
+    of the layer's saved tensors. One more part stays alive, whichever is larger: the tensors that the rest of the
+    model saved, or the largest layer, which is computed again. Example: 4 layers save 10 MiB each, of which 1 MiB is
+    input, and the rest of the model saves 8 MiB. Of these 48 MiB, 4 stay as inputs and at most 10 are computed again
+    at a time: 34 MiB are freed.
     """
     whole = [int(scenario.size[layer].sum()) for layer in layers]
     inputs = sum(most_frequent(scenario.size[layer]) for layer in layers)
@@ -75,7 +80,7 @@ def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integer
 def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     """Return how much of the memory alive after `entry` half the batch, or half the sequence, would free.
 
-    None where the categories of blocks (activations, gradients, ...) are guessed and not recorded.
+    The result is None if the categories of blocks (activations, gradients, ...) were not recorded but guessed.
     """
     if not guess.exact:
         return None
@@ -94,10 +99,11 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def expandable_segments(replay: Replay) -> Saving | None:
-    """Return how much memory expandable segments would make usable; None where nothing, or segments are made up.
+    """Return how much memory expandable segments would make usable; None if nothing, or if the segments are not real.
 
-    The recorded requests are simulated on both kinds of segments, provided that on ordinary ones this reserves what was
-    recorded. It does not where memory was given back in between, or the trace begins late: then there is only a bound.
+    The recorded requests are simulated on both kinds of segments, provided that the simulation of ordinary segments
+    reserves as much as was recorded. It does not if memory was released in between, or if the trace begins late; then
+    only an upper bound is returned.
     """
     split, bound = remappable_bytes(replay.trace)
     if replay.trace.snapshot.made_up_segments or not bound:
@@ -115,9 +121,9 @@ def expandable_segments(replay: Replay) -> Saving | None:
 
 
 def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
-    """Return the bytes of free blocks in segments in use, and how many of them fill whole units of mapping.
+    """Return the bytes of free blocks in segments in use, and how many of these bytes fill whole units of mapping.
 
-    Only whole units (2 or 20 MiB) could be mapped elsewhere with expandable segments.
+    With expandable segments only whole units (2 or 20 MiB) can be moved to other addresses.
     """
     c = trace.snapshot.columns
     segment, free = trace.block("segment"), trace.block("state") == BlockState.INACTIVE

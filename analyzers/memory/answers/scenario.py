@@ -1,9 +1,10 @@
-"""Move and resize the blocks of a recording: how the bytes over time would look under other settings.
+"""Simulate other settings: move and resize the blocks of a recording, and compute the live bytes over time again.
 
-Worked example, activation checkpointing of one layer: its five saved tensors of 4, 1, 1, 1 and 1 MiB are born in the
-forward pass at entries 10 to 14 and die in the backward pass at entries 30 to 26. Its input stays where it is: one
-tensor of the size that occurs most often, 1 MiB. The other four move to where the layer's backward pass begins, just
-before the first of them dies: they are born at entry 25. `live_bytes` then sums all blocks up again, entry by entry.
+Worked example, activation checkpointing of one layer: its five saved tensors of 4, 1, 1, 1 and 1 MiB are allocated in
+the forward pass at entries 10 to 14 and freed in the backward pass at entries 30 to 26. The layer's input stays where
+it is: one tensor of the most frequent size, 1 MiB. The other four move to where the layer's backward pass begins, just
+before the first of them is freed: they are allocated at entry 25. `live_bytes` then sums all blocks again, entry by
+entry.
 """
 
 import re
@@ -29,8 +30,8 @@ LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 class Scenario:
     """The blocks of a recording after changes of settings; there is one row per row of `Lifetimes`.
 
-    `extra` are bytes that belong to no block, by entry + 1 (position 0: before the first entry). `layers` has the rows
-    of each numbered layer, in order.
+    `extra` are bytes that belong to no block, at index entry + 1 (index 0: before the first entry). `layers` has the
+    rows of each numbered layer, in order.
     """
 
     replay: Replay
@@ -63,7 +64,7 @@ class Scenario:
 
     @cached_property
     def phase(self) -> Integers:
-        """The phase of training in which each block was allocated: as annotated, else as the stacks show."""
+        """The phase of training in which each block was allocated, from annotations, or else from its stack."""
         born, trace = self.replay.lifetimes.born, self.replay.trace
         if not len(self.forward.start):
             return PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
@@ -140,9 +141,9 @@ def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
 
 
 def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
-    """Move what the given layers saved in one forward pass to where the backward pass of each layer begins.
+    """Move the tensors that the given layers saved in one forward pass to where the backward pass of each layer begins.
 
-    `forward` is the range of the entries of that forward pass.
+    `forward` is the range of the trace entries of that forward pass.
     """
     backward_begins = -1
     # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.

@@ -1,4 +1,4 @@
-"""Stacks as people read them, and the stacks that allocated the most of what is alive."""
+"""Format stacks for people, and find the stacks that allocated most of the live bytes."""
 
 import numpy as np
 

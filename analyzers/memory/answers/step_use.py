@@ -13,7 +13,7 @@ STEPS_AT_MOST = 200
 
 
 def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
-    """Return the memory use of each of the last steps that the trace has completely, in order."""
+    """Return the memory use of each of the last steps that the trace contains completely, in order."""
     spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
     # A step whose annotations follow one another without an entry has no memory to speak of.
     spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
@@ -43,8 +43,8 @@ def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> 
 def live_bytes_by_group(lives: Lifetimes, group: Column, groups: int, instants: Integers) -> Integers:
     """Return the bytes alive after each of the entries `instants`, which ascend: an array (group, instant).
 
-    `group` has the number of each block's group. A block adds its bytes at the first instant at or after its birth, and
-    takes them away at the first one at or after its death: running sums over the instants give the bytes alive.
+    `group` has the number of each block's group. The bytes of a block are added at the first instant at or after its
+    allocation and subtracted at the first instant at or after its free; running sums give the live bytes.
     """
     columns = len(instants) + 1  # the last one is for what happens after all instants
     row = group.astype(np.int64) * columns

@@ -1,4 +1,4 @@
-"""What stands out without being a failure: optimizer state that comes late, the loss, activations kept over steps."""
+"""Find unusual memory use that is no failure: optimizer state allocated late, the loss, activations kept over steps."""
 
 import re
 
@@ -33,9 +33,9 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
 def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
     """Return how much the optimizer's state grew in the first step that allocated some; None if most existed before.
 
-    Compared is what is alive before that step's first allocation of state with what is alive at its end: an optimizer
-    that writes `state["m"] = beta * state["m"] + ...` frees as much as it allocates, and a script may move state away
-    and back.
+    It compares the state alive before that step's first allocation of state with the state alive at its end: an
+    optimizer that writes `state["m"] = beta * state["m"] + ...` frees as much as it allocates, and a script may move
+    state away and back.
     """
     lives, last = replay.lifetimes, len(replay.trace) - 1
     state = np.flatnonzero(guess.category == Category.OPTIMIZER_STATE)
@@ -82,12 +82,12 @@ def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
 
 
 def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
-    """Return the number of the step that an entry belongs to; None if it is in no whole step."""
+    """Return the number of the step that an entry belongs to; None if it is in no complete step."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 
 def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
-    """Return what loss functions allocated of the peak; None if it is less than a quarter."""
+    """Return the part of the peak that loss functions allocated; None if it is less than a quarter."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
     of_loss = stacks_showing(snapshot, names, LOSS_FUNCTION)[lives.stack] & ~lives.freed_stack
@@ -108,17 +108,18 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
     """Return by how many bytes the peak falls if the selected blocks are computed in pieces, one after the other.
 
-    Changes the scenario.
+    The function changes the scenario.
     """
     scenario.size[selected] //= LOSS_PIECES
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
 def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
-    """Return the activations and temporaries that outlive whole steps, so that nothing uses them any more; else None.
+    """Return the activations and temporaries that outlive complete steps, so that nothing uses them any more; None
+    without any.
 
-    The optimizer or the model may keep one temporary buffer of each size on purpose, so only saved tensors count on a
-    CPU, where the frees of other blocks may not be recorded.
+    The optimizer or the model may keep one temporary buffer of each size on purpose. On a CPU the frees of other
+    blocks may not be recorded, so only saved tensors count there.
     """
     if len(steps) <= KEPT_STEPS:
         return None

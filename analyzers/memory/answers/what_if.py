@@ -1,7 +1,8 @@
 """Predict a snapshot's peak with another batch, sequence, sharding, recomputation or type of optimizer state.
 
-Every change moves or resizes the blocks of the recording (`scenario`); then all blocks are summed up again, so the peak
-may come at another entry. What only a real step can show is refused: `workbench estimate` runs one.
+Each change moves or resizes the blocks of the recording (`scenario`); then the live bytes are computed again, so the
+peak may be at another entry. Changes that only a real step can show are refused; `workbench estimate` runs such a
+step.
 """
 
 import re
@@ -51,7 +52,7 @@ def parse_changes(text: str) -> dict[str, str]:
     """Return the new value of each setting in a text such as `batch=2x,ac=full`.
 
     Raises:
-        InputError: A part has not the form NAME=VALUE with a known name.
+        InputError: A part is not of the form NAME=VALUE, or its name is unknown.
     """
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     settings = {name.strip(): value.strip() for name, _, value in pairs}
@@ -63,7 +64,7 @@ def parse_changes(text: str) -> dict[str, str]:
 
 
 def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) -> WhatIf:
-    """Return the peak of one device as it would be with these settings changed, in the order given."""
+    """Return the predicted peak of one device with these settings changed, in the order given."""
     replay = Replay(trace)
     scenario = Scenario.recorded(replay, categorise(replay), job_of(artefact.path))
     before = scenario.categories_at(replay.peak[1] + 1)
@@ -85,7 +86,7 @@ def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) ->
 
 
 def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
-    """Return the function that applies `batch` or `seq` to a scenario: both scale the tokens of a pass."""
+    """Return the function that applies `batch` or `seq` to a scenario; both change the number of tokens in a pass."""
 
     def change(scenario: Scenario, value: str) -> str:
         require_known_peak(scenario, name)
@@ -116,7 +117,7 @@ def ratio(value: str, old: int | None, name: str) -> float:
     """Return the factor of a change: 2.0 for `2x`; for an absolute value, that value divided by the `old` one.
 
     Raises:
-        InputError: The value is neither, or the old value is not known.
+        InputError: The value has neither form, or the old value is not known.
     """
     matched = VALUE.fullmatch(value)
     if not matched or not float(matched[1]):
@@ -129,9 +130,9 @@ def ratio(value: str, old: int | None, name: str) -> float:
 
 
 def shard(scenario: Scenario, value: str) -> str:
-    """Divide parameters, gradients and optimizer state by the change of the sharding degree, and describe the change.
+    """Divide parameters, gradients and optimizer state by the increase of the sharding degree, and describe the change.
 
-    If the run was not sharded before, what FSDP gathers during the passes is added.
+    If the run was not sharded before, the buffers that FSDP gathers during the passes are added.
     """
     old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
@@ -147,10 +148,10 @@ def shard(scenario: Scenario, value: str) -> str:
 
 
 def gather_weights(scenario: Scenario) -> str:
-    """Add what FSDP2 allocates during the passes besides the shards, and describe it.
+    """Add the memory that FSDP2 allocates during the passes besides the shards, and describe it.
 
-    During the passes these are the root module's weights. While a layer is at work, they are its weights, as much again
-    for the layer that is gathered ahead, and as much again for the gradients that are reduced.
+    During the passes it holds the root module's weights. While a layer runs, it also holds the layer's weights, as
+    much again for the next layer that is gathered ahead, and as much again for the gradients that are reduced.
     """
     weights = scenario.is_older & (scenario.category == Category.PARAMETERS)
     in_layer = np.zeros(len(scenario.size), bool)
@@ -202,10 +203,10 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 def change_moment_type(scenario: Scenario, value: str) -> str:
     """Change the bytes of the optimizer's moments to those of a different data type, and describe the change.
 
-    Step counters keep theirs, and with int8 so do small moments.
+    Step counters keep their type; with int8, small moments do too.
 
     Raises:
-        InputError: There is no such type.
+        InputError: The type is not known.
     """
     if value not in MOMENT_BYTES:
         raise InputError(f"optim_dtype={value}", f"one of {', '.join(MOMENT_BYTES)}")

@@ -1,1 +1,1 @@
-"""Say what each block is used for: as the recorder wrote it, else by rules on stacks, phases and lifetimes."""
+"""Assign a category to each block: the one that the recorder wrote, else by rules on stacks, phases and lifetimes."""

@@ -1,4 +1,4 @@
-"""In which phase of training each block was allocated."""
+"""Find the phase of training in which each block was allocated."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What each block is: as the recorder wrote it, else by rules, each with the confidence that it deserves."""
+"""Decide the category of each block: the recorder's tag, else the first rule that matches, with its confidence."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 class Guess:
     """The category of every row of `Lifetimes`, and the number of the rule that decided it.
 
-    `exact`: the recorder tagged every block, so nothing is guessed.
+    `exact` is True if the recorder tagged every block, so that nothing is guessed.
     """
 
     category: Column

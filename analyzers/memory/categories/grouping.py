@@ -34,7 +34,7 @@ class Usage:
 
 
 class BlockKind(NamedTuple):
-    """What blocks of one kind have in common: an allocating stack (0: unknown), a category and a recorded label."""
+    """The properties that group blocks: their allocating stack (0: unknown), category and recorded label."""
 
     frames: Frames
     stack: int

@@ -1,10 +1,11 @@
-"""Give blocks the category of those whose place they took: scripts replace weights, gradients and optimizer state.
+"""Let blocks inherit the category of blocks that they replaced: scripts replace weights, gradients and optimizer state.
 
 Worked example: `p.data = p.data * 0.999` after each step. A new block N of the parameter's size is allocated, then the
-old one O is freed, and both outlive a phase of training. So O was replaced by N, N in the next step by another one, and
-all of them are one tensor of the script: they form a chain. If the rules know what one of them is, they all are that.
+old one O is freed, and both outlive a phase of training. So N replaced O, in the next step another block replaces N,
+and all of them are one tensor of the script: they form a chain. If the rules know the category of any block in the
+chain, all of them get it.
 
-Where state is moved away and back, the old block is freed first, and the new one comes later.
+If a script moves state away and back, the old block is freed first, and the new one is allocated later.
 """
 
 from collections import deque
@@ -27,7 +28,9 @@ EVENTS_AT_MOST = 500_000
 
 
 class Event(NamedTuple):
-    """The allocation or the free of the block in row `row`, at an entry in interval number `span` of the phases."""
+    """The allocation or the free of the block in row `row`, which happened in interval number `span` of the training
+    phases.
+    """
 
     entry: int
     row: int
@@ -36,10 +39,10 @@ class Event(NamedTuple):
 
 
 class Replacements:
-    """The pairs of blocks of which the newer one took the place of the older one.
+    """Pairs of blocks of which the newer one replaced the older one.
 
-    `older` and `newer` are rows of `Lifetimes`, one pair each, in the order of the frees of the older ones. `open_rows`
-    masks the blocks whose category is not certain yet.
+    `older` and `newer` are rows of `Lifetimes`, one pair each, in the order in which the older blocks were freed.
+    `open_rows` is a mask of the blocks whose category is not certain yet.
     """
 
     def __init__(self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> None:
@@ -50,7 +53,7 @@ class Replacements:
     def spread(self, category: Column, open_rows: Mask) -> Integers:
         """Return the category that each block inherits from the blocks it replaced or that replaced it; -1 without one.
 
-        Only blocks in `open_rows` inherit, and only from blocks that are not.
+        Only blocks in `open_rows` inherit, and only from blocks outside of it.
         """
         known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
         inherited = known.copy()
@@ -62,7 +65,7 @@ class Replacements:
 
     @property
     def has_older(self) -> Mask:
-        """A mask of the blocks that took the place of an older one."""
+        """A mask of the blocks that replaced an older block."""
         found = np.zeros(len(self._lives.born), bool)
         found[self.newer] = True
         return found
@@ -71,7 +74,7 @@ class Replacements:
         return zip(self.older.tolist(), self.newer.tolist(), strict=True)
 
     def _may_be(self, row: int, category: int) -> bool:
-        """Return whether a block can be of a category, which a gradient that outlives the next backward pass cannot."""
+        """Return whether a block can have a category; for example, a gradient cannot outlive the next backward pass."""
         next_backward = self._phases.next(Phase.BACKWARD, self._lives.born[[row]])[0]
         return category != Category.GRADIENTS or bool(self._lives.died[row] <= next_backward)
 
@@ -79,7 +82,7 @@ class Replacements:
 def replacements(
     lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask
 ) -> Iterator[tuple[int, int]]:
-    """Yield (older, newer) rows of the blocks of one size of which the newer took the place of the older."""
+    """Yield (older, newer) rows of blocks of equal size of which the newer replaced the older."""
     rows = candidates(lives, phases, category, open_rows)
     order = np.argsort(lives.size[rows], kind="stable")
     ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
@@ -88,10 +91,10 @@ def replacements(
 
 
 def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
-    """Return the rows of the blocks that may replace each other, or be replaced, by category, lifetime and size.
+    """Return the rows of the blocks that may have replaced each other, by category, lifetime and size.
 
-    They are of a lasting category, or open ones that outlive a phase, where a block that goes and one that comes have
-    the same size. Empty if there are too many.
+    They have a lasting category, or they are in `open_rows`, outlive a phase, and share their size with a block that
+    is freed and one that is allocated. Empty if there are too many.
     """
     born, died = lives.born, np.minimum(lives.died, phases.count - 1)
     outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))
@@ -119,8 +122,8 @@ def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[E
 def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows among blocks of one size, from their allocations and frees.
 
-    A freed block was replaced by the last one allocated before in the same interval of a phase. Weights and optimizer
-    state that were freed without such a block are replaced by the next one that is allocated.
+    A freed block was replaced by the last block allocated before it in the same interval of a phase. Weights and
+    optimizer state that were freed without such a block are replaced by the next block that is allocated.
     """
     new: list[Event] = []
     moved_away = deque[int]()

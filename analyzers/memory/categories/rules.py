@@ -1,10 +1,10 @@
-"""Guess what a block is from its stack, its phase and its lifetime, where no recorder said it.
+"""Guess what a block is from its stack, its phase and its lifetime, if no recorder tagged it.
 
-Worked example: a block is allocated below `model.py forward` (sign FORWARD), and it is still alive when the first entry
-of the backward pass comes. `matches` yields (rule name, mask) in order of weight; the block is in the masks of `saved`
-and of `forward_scratch`. `saved` comes first, so the block is an activation, with a confidence of 0.85 and the evidence
-"allocated in the forward pass, alive when the backward pass begins". Had it been freed before the backward pass, only
-`forward_scratch` would hold: temporary.
+Worked example: a block is allocated below `model.py forward` (sign FORWARD), and it is still alive when the first
+entry of the backward pass comes. `matches` yields (rule name, mask) in order of weight; the block is in the masks of
+`saved` and of `forward_scratch`. `saved` comes first, so the block is an activation, with a confidence of 0.85 and the
+evidence "allocated in the forward pass, alive when the backward pass begins". Had it been freed before the backward
+pass, only `forward_scratch` would hold: temporary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windo
 class Rule(NamedTuple):
     """The category of the blocks for which the rule holds, its confidence, and the evidence in words.
 
-    A category of None stands for recorded blocks: each has its own.
+    A category of None is for blocks that the recorder tagged, each with its own category.
     """
 
     name: str
@@ -193,19 +193,21 @@ def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
 
 
 def inherit(rule: Column, chains: Replacements) -> None:
-    """Give blocks without a certain category that of the blocks whose place they took. Changes `rule` in place."""
+    """Give blocks without a certain category that of the blocks that they replaced. Changes `rule` in place."""
     inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
     for category, number in INHERITED.items():
         rule[inherited == category] = number
 
 
 def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
-    """Classify old blocks without a stack by size: each gradient has a parameter, and with Adam two moments, as large.
+    """Classify old blocks without a stack by size: for each gradient there is a parameter and, with Adam, two moments
+    as large.
 
     Changes `rule` in place. Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two
-    are taken for parameters and the next four for moments; of those of 8 MiB the first, and the next two.
+    are taken for parameters and the next four for moments; of those of 8 MiB the first is taken for a parameter and
+    the next two for moments.
 
-    Where FSDP reduces many gradients in one buffer, the optimizer's state has the parameters' sizes instead.
+    If FSDP reduces many gradients in one buffer, the sizes of the optimizer's state are those of parameters instead.
     """
     # What took the place of another block counts like a block that was always there.
     was_there = ((lives.born == BEFORE) & (rule == 0)) | (chains.has_older & np.isin(rule, WEAK))
@@ -223,7 +225,9 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
 
 
 def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
-    """Return, for each of `sizes`, how many selected blocks have it, at the entry where these have the most bytes."""
+    """Return how many selected blocks of each of these `sizes` are alive at the entry where they have the most
+    bytes.
+    """
     rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)
     # Shifted by one: a block of entry -1 is alive before the first entry.

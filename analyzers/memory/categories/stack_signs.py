@@ -1,4 +1,4 @@
-"""What the frames of a stack say about the allocations below them: optimizer, backward pass, a collective, ..."""
+"""Derive from the frames of a stack what its allocations are for: optimizer, backward pass, a collective, ..."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ PHASE_OF_SIGN = {
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
-    """Return, for each sign, a mask of the stacks in which any frame shows it."""
+    """Return, for each sign (kind of code), a mask of the stacks in which any frame shows it."""
     texts = frame_texts(snapshot)
     return {sign: stacks_showing(snapshot, texts, re.compile(pattern)) for sign, pattern in PATTERN.items()}
 
@@ -101,7 +101,7 @@ def stacks_showing(snapshot: Snapshot, texts: Sequence[str], pattern: re.Pattern
 def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
     """Return a mask of the stacks that have any of the frames marked in `frames`.
 
-    Counted by prefix sums over all frames of all stacks, so no stack is walked by itself.
+    It uses prefix sums over the frames of all stacks, which avoids a loop over stacks.
     """
     ends = snapshot.columns["stack_end"]
     count = np.concatenate([[0], np.cumsum(frames[snapshot.columns["stack_frames"]])])
@@ -110,7 +110,7 @@ def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
 
 
 def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
-    """Return, for each trace entry, the training phase that its stack shows, as int8 codes of `Phase`."""
+    """Return the training phase that the stack of each trace entry shows, as int8 codes of `Phase`."""
     of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
     for sign, phase in PHASE_OF_SIGN.items():
         of_stack[signs[sign]] = phase

@@ -1,1 +1,1 @@
-"""Turn answers into findings and the verdict: the only sentences of this room."""
+"""Turn answers about memory into findings and the verdict; all sentences of the memory analyzer are written here."""

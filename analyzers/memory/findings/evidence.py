@@ -1,4 +1,4 @@
-"""Small building blocks of the sentences in this package: evidence, ranks, and categories in words."""
+"""Helpers for the sentences in this package: evidence, ranks, and the names of categories."""
 
 from collections.abc import Mapping, Sequence
 

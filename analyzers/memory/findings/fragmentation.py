@@ -14,7 +14,9 @@ HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if fragmented memory would have served the failed request, or if much was so at the peak."""
+    """Yield a finding if a failed request would have fit into fragmented memory, or if much was fragmented at the
+    peak.
+    """
     free = device.fragmentation.decisive
     if free is None:
         return
@@ -52,7 +54,9 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
 
 
 def split_finding(device: Device, free: FreeMemory) -> Finding:
-    """Return the finding that a good part of the memory reserved at the peak was fragmented and of no use."""
+    """Return the finding that a good part of the memory reserved at the peak was fragmented, so that it could not be
+    used.
+    """
     return Finding(
         id="memory.fragmentation",
         severity=Severity.WARNING,
@@ -69,7 +73,9 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 
 
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
-    """Yield the fragmented bytes when it mattered, and the pools and segments that are fragmented at the end."""
+    """Yield the fragmented bytes at the failure or the peak, and the pools and segments that are fragmented at the
+    end.
+    """
     yield fact(device, f"free in pieces after entry {free.entry}: {size(free.split_bytes)}")
     use = device.fragmentation
     for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:

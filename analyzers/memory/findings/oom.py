@@ -1,4 +1,4 @@
-"""Findings about an allocation that failed, or nearly would have."""
+"""Findings about an allocation that failed, or a peak that came close to the limit."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ CHECK_BATCH = (
 
 
 def oom_findings(device: Device) -> Iterator[Finding]:
-    """Yield the finding of a failed allocation, and one more if its cause is one step or request that is too large."""
+    """Yield the finding of a failed allocation, and a second one if a single step or request was too large."""
     oom = device.oom
     if oom is None:
         return
@@ -112,7 +112,7 @@ def larger_inputs(oom: Oom) -> str:
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
-    """Return, as a phrase, what is reserved and free in one pool, compared with the failed request."""
+    """Return, as a phrase, how much memory is reserved and free in one pool, compared with the failed request."""
     too_small = free.largest_bytes < oom.requested_bytes
     return (
         f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {quantity(free.count, 'block')},"

@@ -1,4 +1,4 @@
-"""Findings about what the peak consists of, where nothing failed: each with what its remedy would free."""
+"""Findings about the largest parts of the peak if nothing failed, each with how much its remedy would free."""
 
 from collections.abc import Iterator
 

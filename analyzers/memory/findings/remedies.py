@@ -1,4 +1,4 @@
-"""What to try where one category fills the memory, and what that would free."""
+"""Suggest what to try against a category that fills the memory, and estimate how much it would free."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +43,7 @@ HELPFUL = {
 
 
 def remedy(device: Device, categories: Mapping[str, int]) -> str:
-    """Return what to try where `categories` fill the memory, and what it would free: one or more sentences."""
+    """Return what to try if `categories` fill the memory, and how much it would free, in one or more sentences."""
     category, total = largest(categories)
     sentences = [f"{advice(device, category)}."]
     for helpful, beginning in HELPFUL.get(category, {}).items():
@@ -59,7 +59,7 @@ def remedy(device: Device, categories: Mapping[str, int]) -> str:
 def advice(device: Device, category: str) -> str:
     """Return what helps against a category that fills the memory, without a full stop.
 
-    For activations of a job that recomputes some already, it is what remains to be done.
+    If the job already recomputes some activations, the advice for these is about the rest.
     """
     job = job_of(Path(device.path)) if category == "activations" else None
     return ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]

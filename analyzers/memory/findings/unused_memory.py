@@ -14,7 +14,7 @@ EVIDENCE_SHOWN = 4
 
 
 def unused_memory_findings(device: Device) -> Iterator[Finding]:
-    """Yield the findings about reserved memory that is not used; none where segments are made up."""
+    """Yield the findings about reserved memory that is not used; none if the segments are not real, as on a CPU."""
     if device.fragmentation.made_up_segments:
         return
     if device.retries:
@@ -28,7 +28,7 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
 
 
 def retries_finding(device: Device) -> Finding:
-    """Return the finding that allocations had to wait until cached segments were given back."""
+    """Return the finding that allocations had to wait until cached segments were released to the device."""
     freed = sum(retry.freed_bytes for retry in device.retries)
     return Finding(
         id="memory.retries",
@@ -92,7 +92,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 def kept_back(device: Device) -> str:
     """Return what `empty_cache` keeps, such as `; the other 165.9 MiB is in segments that still hold live blocks`.
 
-    Empty where it can give back all.
+    Empty if it can release everything.
     """
     kept = device.fragmentation.inactive_split_bytes
     return f"; the other {size(kept)} is in segments that still hold live blocks" if kept else ""

@@ -78,7 +78,7 @@ def has_history(device: Device) -> bool:
 
 
 def state_sentence(devices: Sequence[Device]) -> str:
-    """Return what is allocated on the fullest device, for snapshots that only record the state at their end."""
+    """Return a sentence on what is allocated on the fullest device, for snapshots without a history of allocations."""
     fullest = max(devices, key=lambda device: device.end_allocated_bytes)
     subject = subject_of(devices, ranks_of(fullest), fullest.path)
     return (
@@ -97,7 +97,9 @@ def peak_sentence(devices: Sequence[Device]) -> str:
 
 
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
-    """Return the ranks as the subject of a sentence; for one of several files without known ranks, the file's name."""
+    """Return the ranks as the subject of a sentence; if they are not known and there are several files, the file's
+    name.
+    """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
 

@@ -1,1 +1,1 @@
-"""Read a snapshot file into columns: pickle or JSON, any schema since torch 2.0; and look things up in them."""
+"""Read a snapshot file into columns (pickle or JSON, any schema since torch 2.0), and look up rows in these."""

@@ -17,7 +17,7 @@ ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at
 
 
 def is_internal(file: str) -> bool:
-    """Return whether a file is PyTorch's, Python's or native code: none that the user wrote or chose."""
+    """Return whether a file is PyTorch's, Python's or native code, which the user neither wrote nor chose."""
     return origin_of(file) <= Origin.RUNTIME
 
 
@@ -59,7 +59,8 @@ class Frames:
     def user_stack(self, stack: int) -> list[Frame]:
         """Return the user's frames of a stack, innermost first.
 
-        If none is the user's: all frames but the innermost ones of the allocator and of the code that captures stacks.
+        If the stack has none, return all frames but the innermost ones of the allocator and of the code that captures
+        stacks.
         """
         start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]

@@ -1,4 +1,4 @@
-"""Give every text, frame, stack and arena of a snapshot a number: a few hundred of them occur a million times."""
+"""Number each distinct text, frame, stack and arena of a snapshot: a few hundred of them occur a million times."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -52,7 +52,8 @@ class TextTable:
 class ArenaTable:
     """Numbers for arenas, which are (stream, pool) pairs: the allocator reuses a freed block only within its arena.
 
-    A pool is a pair of numbers, (0, 0) is the common one. `UNKNOWN_POOL` is that of entries that do not record it.
+    A pool is a pair of numbers; (0, 0) is the default pool. `UNKNOWN_POOL` is for entries that do not record their
+    pool.
     """
 
     UNKNOWN_POOL = (-1, -1)
@@ -100,7 +101,9 @@ class StackTable:
         self._candidates: dict[tuple[int, ...], list[tuple[RawFrames, StackNumber]]] = {}
 
     def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
-        """Return the stack number of each list of frames as int32; 0 for None. Each list then has only its number."""
+        """Return the stack number of each list of frames as int32; 0 for None. Each list is emptied except for its
+        number.
+        """
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
     def number(self, frames: RawFrames | None) -> int:

@@ -1,4 +1,4 @@
-"""Find the training job that a snapshot is of: the model and settings in the run.json of its run folder."""
+"""Find the training job that wrote a snapshot: the model and settings in the run.json of its run folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def job_of(snapshot: Path) -> Job | None:
-    """Return the job in whose run folder a snapshot is; None where no complete run.json is near."""
+    """Return the job in whose run folder a snapshot is; None if no complete run.json is near."""
     for folder in list(snapshot.resolve().parents)[:FOLDERS_UP]:
         try:
             return job_in_manifest(read_json(folder / "run.json"))

@@ -1,7 +1,7 @@
 """Read a memory snapshot into columns, for every schema since torch 2.0: pickle or JSON, gzipped or not.
 
-Runs in the limited child process of `analyzers.store`. The pickle may hold data only, and nothing is walked deeper than
-the schema goes, so a list that contains itself or nests endlessly ends as a wrong type.
+It runs in a child process with limits on memory and time (`analyzers.child`). The pickle may hold data only. Nothing
+is read deeper than the schema goes, so a list that contains itself is refused as a wrong type.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
