@@ -1,1 +1,3 @@
-"""Shows and launches training runs; asks the analyzers what they mean."""
+"""The `workbench` command: it launches training runs, and shows the reports of the analyzers in terminal and
+browser.
+"""

@@ -1,10 +1,10 @@
-"""The `workbench` command, also as `python -m workbench`."""
+"""Entry point of the `workbench` command and of `python -m workbench`."""
 
 from workbench.python_path import put_own_packages_first
 
 
 def main() -> None:
-    """Run the command line, with our packages before modules of the same names in the user's folder."""
+    """Run the command line; our packages take precedence over modules of the same names in the user's folder."""
     put_own_packages_first()
     from workbench.console import guarded
 

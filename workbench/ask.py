@@ -1,4 +1,8 @@
-"""From paths on the command line to the report on them: which room of the analyzers is asked, and with which files."""
+"""Choose the analyzer for the files of a run, and return its report.
+
+An analyzer is named by what it reads: memory, hang, trace, steps or logs; "incident" joins them all, and "parity"
+compares the runs of `workbench parity`.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -37,7 +41,7 @@ PARITY = "parity"
 
 
 def find_run(paths: Sequence[Path]) -> Run:
-    """Return one run that holds the files found at all of the paths."""
+    """Return a single run with the files found at all of the paths."""
     if len(paths) == 1:
         return discover(paths[0])
     runs = [discover(path) for path in paths]
@@ -46,9 +50,10 @@ def find_run(paths: Sequence[Path]) -> Run:
 
 
 def room_for(run: Run) -> str:
-    """Return the name of the room to ask: that of the run's only kind of file, such as memory, else all rooms joined.
+    """Return the name of the analyzer for a run: if all its files are of one kind, the one for that kind, else
+    "incident".
 
-    A folder of `workbench parity` holds several runs, which are compared.
+    It is "parity" for a folder of `workbench parity`, which holds several runs to compare.
     """
     present = {artefact.kind for artefact in run.artefacts}
     if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):
@@ -61,10 +66,10 @@ def room_for(run: Run) -> str:
 
 
 def ask(room: str, run: Run, options: Options) -> Report[object]:
-    """Return the report of one room of the analyzers on a run, or of all rooms joined.
+    """Return the report of the analyzer named `room` on a run.
 
     Raises:
-        InputError: The run holds nothing that this room can read.
+        InputError: The run holds no file that this analyzer can read.
         LimitExceeded: The analysis needs too much memory or time.
     """
     with limited_to(options, run):
@@ -72,7 +77,7 @@ def ask(room: str, run: Run, options: Options) -> Report[object]:
 
 
 def limited_to(options: Options, *runs: Run) -> AbstractContextManager[None]:
-    """Return a context manager inside which the analysis of these runs is limited in memory and time."""
+    """Return a context manager that limits the memory and time of analyses of these runs."""
     files = [artefact.path for run in runs for artefact in run.artefacts]
     return limited(" and ".join(str(run.root) for run in runs), files, options.max_memory)
 
@@ -141,7 +146,7 @@ def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
     """Return the run's files of these kinds.
 
     Raises:
-        InputError: There is none.
+        InputError: The run has no such file.
     """
     artefacts = run.of(*kinds)
     if artefacts:
@@ -150,7 +155,7 @@ def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
 
 
 def nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
-    """Return the error that names the kinds of files that were looked for, and the kinds that the run has instead."""
+    """Return the error for a run without the wanted kinds of files; its hint names the kinds that the run has."""
     present = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
     wanted = " or ".join(kind.replace("_", " ") for kind in kinds) or "files of a run"
     hint = f"it holds {', '.join(present)}: try `workbench inspect`" if present else "give the folder of a run"

@@ -1,4 +1,4 @@
-"""Do other modules have the names of our packages, and what does that break?"""
+"""Find modules that have the same names as our packages, and say what they break."""
 
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions, version
@@ -18,7 +18,9 @@ def clashes() -> Iterator[Finding]:
 
 
 def clashing_distributions() -> Iterator[Finding]:
-    """Yield a finding for each installed distribution that contains a package of our name, as PyPI's `trainer` does."""
+    """Yield a finding for each other installed distribution that contains a package of our name, as PyPI's
+    `trainer` does.
+    """
     installed = packages_distributions()
     for package in OUR_PACKAGES:
         for name in sorted({*installed.get(package, ())} - {OUR_DISTRIBUTION}):
@@ -34,7 +36,7 @@ def clashing_distributions() -> Iterator[Finding]:
 
 
 def clashing_path_entries() -> Iterator[Finding]:
-    """Yield a finding for each module in a PYTHONPATH folder that is imported in place of a package of ours."""
+    """Yield a finding for each module in a PYTHONPATH folder that Python imports instead of one of our packages."""
     for entry in given_entries():
         for module in hidden_packages(entry):
             yield Finding(
@@ -51,7 +53,7 @@ def clashing_path_entries() -> Iterator[Finding]:
 def clashing_modules_here() -> Iterator[Finding]:
     """Yield a finding for each module in the working folder that has the name of one of our packages.
 
-    One called `workbench` breaks training scripts, the others rarely matter.
+    A module named `workbench` is a warning, because it breaks training scripts; the other names rarely matter.
     """
     for module in hidden_packages(Path.cwd()):
         breaks_scripts = module.stem == "workbench"

@@ -74,7 +74,9 @@ def hang(
     pid: opt.Pids = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Explain a hang from Flight Recorder dumps; --run or --pid asks a job that hangs right now for them."""
+    """Explain a hang from Flight Recorder dumps; with --run or --pid, first take dumps of a job that hangs right
+    now.
+    """
     from workbench.commands import analyse
     from workbench.commands.live_dumps import paths_to_read
 
@@ -106,7 +108,7 @@ def trace(
 def steps(paths: opt.Paths, read: opt.LogReadOptions, show: opt.ShowOptions, fail_on: opt.FailOnOption = None) -> None:
     """Show from step logs of any trainer the phases of a step, stragglers, stalls, slowdowns and broken losses.
 
-    Read are our own logs and torchtitan's, TensorBoard files, CSV, JSON and JSONL, and what trainers print:
+    It reads our own logs and torchtitan's, TensorBoard files, CSV, JSON and JSONL, and the text that trainers print:
 
     workbench steps outputs/  ·  workbench steps checkpoint-500/trainer_state.json  ·  workbench steps slurm-17.out
 
@@ -160,7 +162,9 @@ def serve(
         typer.Option(help="Listen on a Unix socket that only you can open, on machines with other users."),
     ] = None,
 ) -> None:
-    """Serve the web dashboard of a run to those who have the printed address, by default only on this machine."""
+    """Serve the web dashboard of a run; only who has the printed address can open it, by default only on this
+    machine.
+    """
     from workbench.web.server import Place
     from workbench.web.server import serve as serve_run
 
@@ -311,7 +315,7 @@ def tokens(
     document: opt.DocumentOptions,
     sequences: Annotated[int, typer.Option(help="Number of sequences to show.", min=1, max=100)] = 1,
 ) -> None:
-    """Show the tokens that the model gets, each beside the label that it has to predict.
+    """Show the tokens that the model reads, each with the label that the model has to predict.
 
     Further options go to the trainer as --section.key value.
     """
@@ -344,7 +348,7 @@ def demo(
 
 @app.command(rich_help_panel=HELP)
 def doctor(as_json: opt.Json = False) -> None:
-    """Check versions, devices and environment variables; say what is set wrong and how to fix it."""
+    """Check versions, devices and environment variables; name each wrong setting and how to fix it."""
     from workbench.commands.doctor import examine
 
     raise typer.Exit(examine(as_json=as_json))
@@ -366,7 +370,7 @@ def cache(
 
 @app.command(rich_help_panel=HELP)
 def capabilities(as_json: opt.Json = False) -> None:
-    """Print, for scripts and coding agents, how to use the commands and what they print."""
+    """Print a description of all commands and their output, for scripts and coding agents."""
     from workbench.commands.capabilities import capabilities as of
     from workbench.commands.capabilities import skill
 

@@ -1,7 +1,7 @@
-"""One colour and one sign for each category, severity and state, in every face.
+"""The colour and the sign of each category, severity and state, the same in the terminal, dashboard and reports.
 
-The colours are those of Okabe and Ito (2008), which colour-blind people can tell apart; no face relies on colour alone,
-so each comes with a letter or a sign.
+The colours are those of Okabe and Ito (2008), which colour-blind people can distinguish. No view relies on colour
+alone, so each colour comes with a letter or a sign.
 """
 
 CATEGORIES = {
@@ -75,7 +75,7 @@ LIVE_STATE_SIGNS = {
 
 
 def text_colour(colour: str) -> str:
-    """Return black or white, whichever reads better as text on `colour` (relative luminance of WCAG 2.2)."""
+    """Return black or white, whichever is more readable as text on `colour` (relative luminance of WCAG 2.2)."""
     linear = [
         ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
     ]
@@ -92,5 +92,5 @@ DISTINCT_COLOURS = tuple(dict.fromkeys([*CATEGORIES.values()]))
 
 
 def nth_colour(index: int) -> str:
-    """Return the colour of the nth item where items have no fixed colour, such as streams; colours repeat."""
+    """Return a colour for item number `index` of a list without fixed colours, such as streams; colours repeat."""
     return DISTINCT_COLOURS[index % len(DISTINCT_COLOURS)]

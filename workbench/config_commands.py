@@ -1,4 +1,4 @@
-"""The commands of `workbench config`."""
+"""The commands `workbench config show`, `explain` and `diff`."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ config_app = typer.Typer(help="Show and explain the configuration of the trainer
 def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
     """Split the words `[FILE] [--section.key value ...]` into the file, if there is one, and the overrides.
 
-    Click would take the first value of an unknown option for the file.
+    Click would mistake the first value of an unknown option for the file.
     """
     if words and not words[0].startswith("--"):
         return Path(words[0]), words[1:]
@@ -33,9 +33,9 @@ def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
 
 @config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """Say of each key whether it is honoured, translated from an older name, ignored or refused (and why), or unknown.
+    """Say whether each key is honoured, translated from an older name, ignored or refused (and why), or unknown.
 
-    Ignored are keys that do not change a run's outcome; a run refuses those that would.
+    Ignored keys do not change a run's outcome; keys that would change it are refused.
     """
     from workbench.commands.config import explain
 

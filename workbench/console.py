@@ -1,4 +1,4 @@
-"""The only module that writes to stderr, and the only one that ends the process."""
+"""Messages to stderr and the end of the process; no other module does either."""
 
 import errno
 import os
@@ -21,19 +21,21 @@ UNSAFE: dict[int, str | None] = {
 
 
 def clean(text: object) -> str:
-    """Return text from an artefact without control characters, which could steer a terminal or deceive a reader."""
+    """Return text from an input file without control characters, which could change the terminal or mislead a
+    reader.
+    """
     return str(text).translate(UNSAFE)
 
 
 def note(text: str) -> None:
-    """Print a progress message or an error to stderr; stdout is only for the answer of a command."""
+    """Print a progress message or an error to stderr; stdout is reserved for the result of a command."""
     # The answer counts, even where nobody can be told what else goes on.
     with suppress(OSError, ValueError):
         print(clean(text), file=sys.stderr, flush=True)
 
 
 def rewrite_line(text: str) -> None:
-    """Replace the line that stderr, a terminal, shows last by `text`, without a line break; an empty text clears it."""
+    """Replace the last line shown by a terminal on stderr, without a line break; an empty text clears the line."""
     with suppress(OSError, ValueError):
         print(f"\r\x1b[K{clean(text)}", end="", file=sys.stderr, flush=True)
 
@@ -43,7 +45,7 @@ def complain(message: str, hint: str) -> None:
 
 
 def show_warning(message: Warning | str, category: type[Warning]) -> None:
-    """Print one of our own warnings as a note; warnings of libraries are dropped."""
+    """Print a warning of our own as a note; warnings of libraries are dropped."""
     if issubclass(category, CacheWarning) or wants_traceback():
         note(f"note: {message}")
 
@@ -54,9 +56,9 @@ def wants_traceback() -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn an exception inside into the lines `error:` and `hint:` on stderr, and into the command's exit status.
+    """Turn an exception inside this context into lines `error:` and `hint:` on stderr, and into an exit status.
 
-    A bug of ours ends with status 70, so that a script can distinguish it from a finding.
+    A bug in our code ends with status 70, so that a script can distinguish it from a finding.
     """
     prepare_streams()
     warnings.showwarning = lambda message, category, *_: show_warning(message, category)

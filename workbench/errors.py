@@ -1,9 +1,9 @@
-"""The error of a wrong command line, beside the errors of the analyzers."""
+"""The error for a wrong command line; other errors are in `analyzers.errors`."""
 
 from analyzers.errors import Exit, WorkbenchError
 
 
 class UsageProblem(WorkbenchError):
-    """The command line asks for something that cannot be done as asked."""
+    """The command line is wrong, or asks for something that is not possible."""
 
     exit_code = Exit.USAGE

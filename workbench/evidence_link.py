@@ -1,4 +1,4 @@
-"""Where is the evidence of a finding shown? In the terminal app, in the dashboard and in HTML one step leads there."""
+"""The view that shows the evidence of a finding; terminal app, dashboard and HTML reports link to it."""
 
 from dataclasses import dataclass
 
@@ -41,9 +41,10 @@ PARTS = {
 
 @dataclass(frozen=True)
 class EvidenceLink:
-    """The view that shows the evidence of a finding: its room, and the part of that view (empty: the whole view).
+    """A link to the view with the evidence of a finding: its analysis and the part of that view (empty: the whole
+    view).
 
-    `rank` and `step` are None where the finding is not about one rank or one step.
+    `rank` and `step` are None if the finding is not about a single rank or step.
     """
 
     room: str
@@ -53,7 +54,7 @@ class EvidenceLink:
 
 
 def evidence_link(finding: Finding) -> EvidenceLink | None:
-    """Return the view that shows the evidence of a finding; None if no view does."""
+    """Return the link to the view that shows the evidence of a finding; None if no view does."""
     prefix = finding.id.partition(".")[0]
     room = ROOM_OF_FINDING.get(finding.id) or ROOM_OF_FINDING.get(prefix) or prefix
     if room not in (*ROOMS, *ROOM_OF_FINDING.values()):
@@ -63,5 +64,5 @@ def evidence_link(finding: Finding) -> EvidenceLink | None:
 
 
 def is_about(finding: str, *names: str) -> bool:
-    """Return whether the finding id `finding` is one of `names`, or begins with one of them and a dot."""
+    """Return whether the finding id `finding` is one of `names`, or starts with one of them and a dot."""
     return any(finding == name or finding.startswith(f"{name}.") for name in names)

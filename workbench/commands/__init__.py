@@ -1,1 +1,1 @@
-"""The commands: what `workbench inspect`, `compare`, `doctor` and the others do with their parsed options."""
+"""The code behind the commands: `workbench inspect`, `compare`, `doctor` and the others, after option parsing."""

@@ -1,4 +1,4 @@
-"""Ask the analyzers what a command line names, then open an app or deliver a document: `inspect`, `hang`, `trace`."""
+"""The commands that analyse files, such as `inspect`, `hang` and `trace`: they open an app or write a report."""
 
 import re
 from collections.abc import Sequence
@@ -30,14 +30,17 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 @dataclass(frozen=True)
 class MemoryTables:
-    """Tables of a memory report that are made only when asked for."""
+    """The optional tables of a memory report.
+
+    `breakdown` adds the memory by category, and `changes` the memory after the changes of `--what-if`.
+    """
 
     breakdown: bool
     changes: str | None
 
 
 def reader_options(read: ReadOptions) -> Options:
-    """Return the options of the analyzers."""
+    """Convert command-line options to the options of the analyzers."""
     step = read.step if isinstance(read, StepReadOptions) else None
     peak = read.peak_tflops if isinstance(read, TraceReadOptions) else None
     column_map = read.column_map if isinstance(read, LogReadOptions) else None
@@ -54,10 +57,10 @@ def reader_options(read: ReadOptions) -> Options:
 
 
 def parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of `--map` options.
+    """Return the (quantity, column) pairs of `--map` options, written as `loss=train/nll`.
 
     Raises:
-        UsageProblem: One of them is not of the form, or names no quantity.
+        UsageProblem: An option is not written so, or names an unknown quantity.
     """
     if not texts:
         return ()
@@ -73,7 +76,7 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
     """Return the bytes of a size such as `4GiB`, `500M` or `123456`.
 
     Raises:
-        UsageProblem: It is no size.
+        UsageProblem: `text` is not a size.
     """
     if text is None:
         return None
@@ -86,7 +89,11 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
 def answer(
     room: str | None, paths: Sequence[Path], read: ReadOptions, show: ShowOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Show what a room says of the paths; the exit status says whether a finding reaches `--fail-on`."""
+    """Analyse the paths, and open an app or print the report, as the options in `show` say.
+
+    `room` names the analyzer; None chooses it by the files. The exit status says whether a finding is as severe as
+    `fail_on`.
+    """
     options, run = reader_options(read), find_run(paths)
     room = room or room_for(run)
     if show.interactive:
@@ -102,13 +109,13 @@ def answer(
 
 
 def open_folder(folder: Path) -> Exit:
-    """Open the terminal app on all that a folder holds."""
+    """Open the terminal app on all files in a folder."""
     run = find_run([folder])
     return open_app(run, room_for(run), Options())
 
 
 def open_app(run: Run, room: str, options: Options) -> Exit:
-    """Open the terminal app on a run, at the view of a room."""
+    """Open the terminal app on a run, at the view of the analyzer named `room`."""
     # Textual is imported only here: a document need not wait for it.
     from workbench.tui.app import open_app
     from workbench.tui.subject import subject_of
@@ -120,7 +127,7 @@ def open_app(run: Run, room: str, options: Options) -> Exit:
 def memory_with_tables(
     paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, tables: MemoryTables, fail_on: FailOn | None
 ) -> Exit:
-    """Deliver the memory report with the tables that `--breakdown` and `--what-if` ask for."""
+    """Print or write the memory report, with the tables of `--breakdown` and `--what-if`."""
     from analyzers.memory import extend
 
     options, run = reader_options(read), find_run(paths)
@@ -134,7 +141,7 @@ def memory_with_tables(
 def trace_with_critical_path(
     paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Deliver the trace report with the critical path."""
+    """Print or write the trace report, including the critical path."""
     from analyzers.traces import with_critical_path
 
     options, run = reader_options(read), find_run(paths)
@@ -144,7 +151,7 @@ def trace_with_critical_path(
 
 
 def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, force: bool) -> Exit:
-    """Write the traces of the last recorded step as one file for Perfetto."""
+    """Write the traces of all ranks in the last recorded step to one file that Perfetto can open."""
     from analyzers.traces.export.perfetto import export
 
     options = reader_options(read)
@@ -158,7 +165,10 @@ def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, for
 def compare_runs(
     a: Path, b: Path, show: ShowOptions, fail_on: str | None, column_map: Sequence[str] | None = None
 ) -> Exit:
-    """Show two runs side by side; the exit status says whether the second fails the gate of `--fail-on`."""
+    """Compare two runs, and open an app or print the report.
+
+    The exit status says whether run `b` is worse than run `a` by more than the limits in `--fail-on`.
+    """
     from analyzers import compare
     from workbench.commands.failure_gate import parse_gate
 
@@ -183,7 +193,7 @@ def compare_runs(
 
 
 def write_report(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:
-    """Write a report on what is at `path`, in the format that the file's name asks for."""
+    """Write the report on `path` to the file `output`; the file's suffix sets the format."""
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
     run = find_run([path])

@@ -1,4 +1,4 @@
-"""`workbench cache`: what is kept of the files that were read, how much it may be, and how to delete it."""
+"""`workbench cache`: show, limit or delete the stored results of reading large files."""
 
 import time
 from pathlib import Path
@@ -11,10 +11,10 @@ from workbench.errors import UsageProblem
 
 
 def manage(limit: int | None, *, clear: bool) -> Exit:
-    """Set the limit, delete the entries, or print what there is.
+    """Set the limit in bytes if one is given; then delete the entries if `clear`, else print them.
 
     Raises:
-        UsageProblem: There is no folder for a cache, or the limit is less than a file needs.
+        UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
         CacheFailure: The folder cannot be written.
     """
     folder = cache.cache_folder()
@@ -27,13 +27,13 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
 
 
 def cleared(folder: Path) -> str:
-    """Delete all entries and say how much that was."""
+    """Delete all entries, and return a sentence with their number and size."""
     deleted = cache.clear(folder)
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
 def described(folder: Path, entries: list[Entry]) -> str:
-    """Return the folder, its entries, and the limit, a line each."""
+    """Return three lines of text: the folder, the number and size of its entries, and the limit."""
     kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
     if entries:
         kept += f", used between {age(entries[-1])} and {age(entries[0])} ago"

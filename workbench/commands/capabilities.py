@@ -1,4 +1,4 @@
-"""`workbench capabilities`: what each command takes and prints, read from the commands themselves."""
+"""`workbench capabilities`: a description of the commands for scripts, made from the commands' own declarations."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """An argument (without `flags`) or option of a command.
+    """An option of a command, or an argument, which has no `flags`.
 
     `type` is one of text, integer, float, boolean, path and choice.
     """
@@ -51,7 +51,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command; `schema` names the document that it prints with `--json`."""
+    """A command; `schema` is the name of the JSON document that it prints with `--json`."""
 
     name: str
     summary: str
@@ -60,7 +60,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class CapabilitiesData(msgspec.Struct, frozen=True):
-    """All commands, the kinds of files that they read, and what their exit statuses mean."""
+    """All commands, the kinds of files that they read, and the meaning of their exit statuses."""
 
     commands: list[Command]
     kinds: list[str]
@@ -70,7 +70,7 @@ class CapabilitiesData(msgspec.Struct, frozen=True):
 
 
 def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
-    """Return what the command line `app` can do."""
+    """Return a report that describes all commands of the command line `app`."""
     commands = list(describe_commands(app))
     data = CapabilitiesData(
         commands=commands,
@@ -92,7 +92,7 @@ def skill() -> str:
 
 
 def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
-    """Yield every command of an application; those of a group have its name in front, as `config show`."""
+    """Yield every command of an application; a command in a group is named with its group, such as `config show`."""
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
         name = f"{prefix}{info.name or info.callback.__name__}"
@@ -104,14 +104,14 @@ def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
 
 
 def parameters(function: Callable[..., object]) -> list[Parameter]:
-    """Return the arguments and options that a function declares as `Annotated[type, typer.Option(...)]`."""
+    """Return the arguments and options of a function, each declared as `Annotated[type, typer.Option(...)]`."""
     hints = get_type_hints(function, include_extras=True)
     declared = [(parameter, get_args(hints[parameter.name])) for parameter in signature(function).parameters.values()]
     return [describe(parameter, hint[0], hint[1]) for parameter, hint in declared if len(hint) > 1]
 
 
 def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) -> Parameter:
-    """Return one parameter; `kind` is its type without the annotation `info`."""
+    """Return the description of one parameter; `kind` is its type without the annotation `info`."""
     plain = next((inner for inner in get_args(kind) if inner is not type(None)), kind)
     many = get_origin(kind) is list or get_origin(plain) is list
     plain = get_args(plain)[0] if get_origin(plain) is list else plain
@@ -130,7 +130,7 @@ def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) ->
 
 
 def flags(name: str, info: OptionInfo) -> list[str]:
-    """Return how an option is spelled: as declared, else by its name."""
+    """Return the spellings of an option, such as `-V` and `--version`: as declared, else made from its name."""
     # In an annotation Typer takes the first spelling for the default.
     spellings = [info.default, *(info.param_decls or ())]
     declared = [text for text in spellings if isinstance(text, str) and text.startswith("-")]

@@ -1,4 +1,4 @@
-"""`workbench config`: the trainer's configuration, resolved and explained key by key."""
+"""`workbench config`: show the trainer's configuration, explain each key, and compare two configurations."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
 
 
 class ConfigData(msgspec.Struct, frozen=True):
-    """Every key that the file and the flags set, in their order."""
+    """Reports on all keys that the file and the flags set, in the order in which they were written."""
 
     keys: list[dict[str, object]]
 
 
 @contextmanager
 def trainer_errors_as_ours() -> Iterator[None]:
-    """Raise a `UsageProblem` in place of the trainer's own error."""
+    """Convert the trainer's `ConfigError` inside this context to a `UsageProblem`."""
     try:
         yield
     except trainer_config.ConfigError as error:
@@ -31,7 +31,7 @@ def trainer_errors_as_ours() -> Iterator[None]:
 
 
 def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Return the resolved configuration as TOML, or as JSON."""
+    """Return the resolved configuration as TOML or JSON text."""
     with trainer_errors_as_ours():
         config = trainer_config.load(file, overrides)
     if as_json:
@@ -40,7 +40,7 @@ def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Return every key with its class, as text or as a JSON document."""
+    """Return how each written key is handled (honoured, translated, ignored, refused or unknown), as text or JSON."""
     with trainer_errors_as_ours():
         reports = trainer_config.explain(file, overrides)
     if as_json:
@@ -71,10 +71,10 @@ def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
 
 
 def run_config(folder: Path) -> dict[str, object]:
-    """Return the configuration of the run that a folder holds.
+    """Return the configuration of the run in a folder, from its run.json.
 
     Raises:
-        UsageProblem: The folder holds no run of our trainer.
+        UsageProblem: The folder has no run of our trainer.
     """
     config = discover(folder).manifest().get("config")
     if not isinstance(config, dict):
@@ -85,7 +85,7 @@ def run_config(folder: Path) -> dict[str, object]:
 
 
 def key_line(report: trainer_config.KeyReport) -> str:
-    """Return one key as `✓ honoured    training.steps = 10   (line 3)`."""
+    """Return the line of text about one key, such as `✓ honoured    training.steps = 10   (line 3)`."""
     source = f" (from {report.source})" if report.source and report.source != report.key else ""
     line = f"   (line {report.line})" if report.line else ""
     meant = "Instead: {}." if report.refused else "Did you mean {}?"
@@ -96,16 +96,16 @@ def key_line(report: trainer_config.KeyReport) -> str:
 
 
 def next_step(report: trainer_config.KeyReport) -> str:
-    """Return what to do about a key that is refused or unknown."""
+    """Return advice on a key that is refused or unknown."""
     if report.refused:
         return report.suggestion or "remove the key"
     return f"write {report.suggestion}" if report.suggestion else "remove the key"
 
 
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
-    """Return the keys as a report.
+    """Return the report on the keys.
 
-    Unknown keys are errors, and so are ignored keys that would change the result of the training.
+    Unknown keys are errors, and so are refused keys, which would change the result of the training.
     """
     findings = ranked(
         Finding(

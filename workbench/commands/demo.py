@@ -48,7 +48,7 @@ SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
-    """Run the job and explain how it failed; the exit status is 0, as it was meant to fail."""
+    """Run the job and explain how it failed. The exit status is 0, because the failure is intended."""
     name = SHORT_NAMES.get(incident, incident)
     if name not in INCIDENTS:
         raise UsageProblem(f"no incident {incident}", f"choose hang, {', '.join(INCIDENTS)}")
@@ -65,7 +65,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
 
 
 def request(name: str, nproc: int, folder: Path) -> Request:
-    """Return the launch of the debug model, which is done in seconds."""
+    """Return the launch request for the debug model, which trains within seconds; `name` is the fault to cause."""
     return Request(
         module="llama3",
         config="llama3_debugmodel",

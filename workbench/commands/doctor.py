@@ -1,4 +1,4 @@
-"""`workbench doctor`: which versions and devices does this machine have, what is set wrong, and how to fix it?"""
+"""`workbench doctor`: check the versions, devices and settings of this machine, and say how to fix what is wrong."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ VARIABLES = (
 
 
 class DoctorData(msgspec.Struct, frozen=True):
-    """What was checked: versions of packages (None: not installed), devices, variables that are set, paths of tools."""
+    """Package versions (None: not installed), devices, environment variables, paths of tools, and the cache folder."""
 
     python: str
     packages: dict[str, str | None]
@@ -45,7 +45,7 @@ class DoctorData(msgspec.Struct, frozen=True):
 
 
 def examine(*, as_json: bool) -> Exit:
-    """Print the findings; the exit status is 0 even with errors among them, as with every analysis."""
+    """Print the report on this machine. As with every analysis, the exit status is 0 even if it contains errors."""
     report = diagnosis()
     print(report.json().decode() if as_json else as_text(report))
     return Exit.OK
@@ -77,7 +77,7 @@ def installed_version(name: str) -> str | None:
 
 
 def problems(data: DoctorData) -> Iterator[Finding]:
-    """Yield what is set wrong, and what limits the tool."""
+    """Yield a finding for each wrong setting and for each setting that limits what workbench can do."""
     yield from training_problems(data)
     yield from recorder_problems(data.variables)
     yield from clashes()
@@ -160,13 +160,13 @@ def finding(name: str, severity: Severity, title: str, why: str, fix: str) -> Fi
 
 
 def writable(folder: Path) -> bool:
-    """Return whether the folder, or the nearest one above it that exists, can be written to."""
+    """Return whether the folder, or its nearest existing parent, can be written to."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return os.access(existing, os.W_OK)
 
 
 def as_text(report: Report[DoctorData]) -> str:
-    """Return the report as lines: the verdict, what the machine has, and each finding with what to do."""
+    """Return the report as lines of text: the verdict, versions and devices, and each finding with its advice."""
     data = report.data
     items = [("python", data.python), *data.packages.items(), ("CUDA devices", str(data.cuda_devices))]
     lines = [f"{'✓' if report.verdict.status is Status.OK else '!'} {report.verdict.sentence}", ""]

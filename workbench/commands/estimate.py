@@ -1,4 +1,4 @@
-"""`workbench estimate`: how much memory will each rank need, and does it fit? The trainer does a step without data."""
+"""`workbench estimate`: how much memory each rank will need, and whether it fits; no device and no data are needed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +19,12 @@ NOT_COUNTED = (
 
 
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
-    """Return the memory of each rank; with a `limit` in bytes also whether it fits, and which settings need less.
+    """Return a report on the memory of each rank.
+
+    With a `limit` in bytes it also says whether the run fits, and which settings would need less memory.
 
     Raises:
-        WorkbenchError: The configuration is wrong, or training is not installed.
+        WorkbenchError: The configuration is wrong, or the packages for training are not installed.
     """
     arguments = trainer_arguments(request)
     found = trainer_estimate(request, arguments)
@@ -48,12 +50,12 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
 
 
 def subject(request: Request) -> Run:
-    """Return what the report is about, for its heading."""
+    """Return a run without files that names the configuration; its name is shown in the report's heading."""
     return Run(Path(request.config or "the defaults"), ())
 
 
 def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEstimate:
-    """Let the trainer do a step without data, and return the memory that it would take."""
+    """Let the trainer run a step on fake tensors in another process, and return the memory that it would need."""
     configuration(arguments)
     ranks = request.processes_per_node * request.nnodes
     world = {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
@@ -61,7 +63,7 @@ def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEst
 
 
 def configuration(arguments: tuple[str, ...]) -> JobConfig:
-    """Return the configuration, also one that the trainer would refuse to train.
+    """Return the configuration, even if the trainer would refuse to train with it.
 
     Raises:
         UsageProblem: A key or a value is wrong.
@@ -73,7 +75,7 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
 
 
 def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
-    """Yield flags that would each take less memory."""
+    """Yield changes of the configuration that each reduce memory, as trainer flags."""
     batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
     if config.activation_checkpoint.mode != "full":
         yield "--activation_checkpoint.mode", "full"
@@ -85,7 +87,7 @@ def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tupl
 
 
 def limit_findings(data: EstimateData) -> Iterator[Finding]:
-    """Yield a finding where the fullest rank is over the limit, or near it."""
+    """Yield a finding if the rank with the highest peak exceeds the memory limit or comes close to it."""
     if data.limit_bytes is None or data.peak_bytes < NEAR_LIMIT * data.limit_bytes:
         return
     over = data.peak_bytes > data.limit_bytes
@@ -106,7 +108,7 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
 
 
 def advice(data: EstimateData) -> str:
-    """Return the setting that takes least, and whether the run fits with it."""
+    """Return the advice to use the setting with the lowest peak, and whether the run fits with it."""
     if not data.options:
         return "Shard over more ranks, or take a smaller model or sequence."
     best = data.options[0]
@@ -117,7 +119,7 @@ def advice(data: EstimateData) -> str:
 
 
 def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
-    """Return the verdict: the peak of the fullest rank, and what it does not count."""
+    """Return the verdict: the highest peak of any rank, and the memory that the estimate leaves out."""
     mesh = " x ".join(f"{name} {degree}" for name, degree in data.mesh.items() if degree > 1) or "one rank"
     limit = f" of {size(data.limit_bytes)}" if data.limit_bytes else ""
     ranks = quantity(data.world_size, "rank")

@@ -1,4 +1,4 @@
-"""When does `compare --fail-on` fail a CI job: from a severity on, or by the measures that it names?"""
+"""`compare --fail-on`: decide whether a CI job fails, by the severity of findings or by limits on named measures."""
 
 import re
 from dataclasses import dataclass, field
@@ -14,13 +14,15 @@ DEFAULT_LIMIT = 0.1
 
 @dataclass
 class Gate:
-    """The severity from which on a finding fails, and by how much each named measure may get worse (0.1: 10 %)."""
+    """The condition to fail: a finding of at least `severity`, or a measure that is worse by more than its limit
+    (0.1: 10 %).
+    """
 
     severity: Severity | None = None
     limits: dict[str, float] = field(default_factory=dict)
 
     def fails(self, report: Report[object]) -> bool:
-        """Return whether a finding is too severe, or says that a named measure is worse or cannot be judged."""
+        """Return whether a finding is too severe, or says that a limited measure got worse or cannot be judged."""
         worst = report.worst()
         if self.severity and worst and worst.weight >= self.severity.weight:
             return True
@@ -31,7 +33,7 @@ class Gate:
 
 
 def parse_gate(text: str | None) -> Gate:
-    """Return the gate of `error`, or of measures with or without a limit: `step_time>3%,memory>0.1,loss`.
+    """Parse `error`, `warning`, or measures with optional limits such as `step_time>3%,memory>0.1,loss`.
 
     Raises:
         UsageProblem: An item is neither a severity nor a measure.
@@ -48,7 +50,7 @@ def parse_gate(text: str | None) -> Gate:
 
 
 def parse_item(item: str) -> tuple[str, str | None, str | None]:
-    """Return (name, limit, percent sign) of an item."""
+    """Return (name, limit, percent sign) of an item such as `step_time>3%`; absent parts are None."""
     match = ITEM.fullmatch(item)
     if match and (match[1] in MEASURES or (match[1] in ("warning", "error") and not match[2])):
         return match[1], match[2], match[3]

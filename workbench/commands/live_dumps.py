@@ -1,4 +1,4 @@
-"""`workbench hang --run` and `--pid`: ask the recorders of a job that hangs right now for dumps."""
+"""`workbench hang --run` and `--pid`: take dumps of a job that hangs right now."""
 
 import os
 import subprocess
@@ -20,13 +20,13 @@ COMMAND_LENGTH = 80
 
 
 def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
-    """Return the paths to analyse: those given, and the folders of jobs whose ranks have just been asked.
+    """Take dumps of the given run and processes, and return their folders after the given paths.
 
-    Ranks with recorders write dumps; of ranks without, the stacks are read from outside.
+    Ranks with our recorders write dumps themselves; of ranks without recorders, py-spy reads the stacks.
 
     Raises:
         InputError: No rank of the run lives on this machine, or a process is neither a rank nor a launcher.
-        UsageProblem: Nothing was given.
+        UsageProblem: No path, run or process was given.
     """
     if run is None and not pids and not paths:
         raise UsageProblem("hang: nothing to read", "give a folder of dumps, --run FOLDER or --pid PID")
@@ -39,10 +39,10 @@ def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) 
 
 
 def read_stacks(pid: int) -> Path:
-    """Return a folder with the stacks of the ranks of a job without recorders.
+    """Read the stacks of all ranks of a job without recorders, and return the new folder that holds them.
 
     Raises:
-        InputError: The process is neither a rank nor a launcher of one.
+        InputError: The process `pid` is neither a rank nor the launcher of one.
     """
     folder = stacks_of_job(pid)
     if folder is None:
@@ -51,7 +51,7 @@ def read_stacks(pid: int) -> Path:
 
 
 def collect_dumps(folder: Path) -> None:
-    """Take one set of dumps of all ranks on this machine, in a process of its own."""
+    """Collect dumps from all ranks on this machine, once, in a separate process."""
     note(f"asking the ranks of {folder} for their dumps, twice")
     collector = command("workbench.recorders.hang.collector", str(folder), "--once")
     try:
@@ -69,7 +69,9 @@ def collect_dumps(folder: Path) -> None:
 
 
 def run_folder(pid: int) -> Path | None:
-    """Return the run folder of a rank, or of the launcher of a rank, that has a recorder; None without a recorder.
+    """Return the run folder that the recorder of process `pid`, or of a process that it started, writes to.
+
+    The result is None if none of these processes has a recorder.
 
     Raises:
         InputError: There is no such process, or it belongs to another user.
@@ -86,7 +88,7 @@ def run_folder(pid: int) -> Path | None:
 
 
 def recorder_folder(pid: int) -> Path | None:
-    """Return the run folder of a rank, found by the file that its recorder keeps open; None without a recorder."""
+    """Return the run folder of a rank, derived from a file that its recorder keeps open; None without a recorder."""
     try:
         targets = [Path(os.path.realpath(link)) for link in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
@@ -101,7 +103,7 @@ def command_line(pid: int) -> str:
 
 
 def without_recorder(pid: int) -> str:
-    """Return how to get dumps of a process that was started without a recorder."""
+    """Return a hint how to get dumps of a process that was started without a recorder."""
     # Its sockets are its own, so none is tried.
     settings = environ(pid)
     if pipe := settings.get(DUMP_PIPE):

@@ -1,4 +1,4 @@
-"""`workbench hang --pid` of a job without recorders: read the stacks of all its ranks from outside, by py-spy."""
+"""`workbench hang --pid` for a job without recorders: read the stacks of all its ranks with py-spy."""
 
 import json
 import re
@@ -33,11 +33,13 @@ NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add 
 
 
 def stacks_of_job(pid: int) -> Path | None:
-    """Return a new folder with the stacks of all ranks of a job on this machine; None where a process is no job's.
+    """Write the stacks of all ranks of a job on this machine to a new folder, and return it.
+
+    The result is None if `pid` belongs to no job.
 
     Raises:
         MissingExtra: py-spy is not installed.
-        InputError: py-spy may not read the processes.
+        InputError: py-spy is not permitted to read the processes.
     """
     ranks = find_ranks(pid)
     if not ranks and not torch_processes(pid):
@@ -65,12 +67,12 @@ def stacks_of_job(pid: int) -> Path | None:
 
 
 def py_spy() -> str | None:
-    """Return the path of py-spy: on PATH, or beside this interpreter."""
+    """Return the path of py-spy, on PATH or next to this Python interpreter; None if it is not installed."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
 
 
 def take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native: bool) -> None:
-    """Write the stacks of all ranks at the same moment, as far as that is possible.
+    """Write the stacks of all ranks to `folder`, taken as nearly as possible at the same moment.
 
     Raises:
         InputError: No stack of any rank could be read.
@@ -90,9 +92,10 @@ PERMISSION = "run this as the user of the job, with sudo, or after: sysctl kerne
 
 
 def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = False) -> str:
-    """Return the stacks of a process, or `Error: ` and why they could not be read.
+    """Return the stacks of all threads of a process as text, or `Error: ` and the reason.
 
-    Frames of C++ show whether a backward pass waits in a collective; not every system can read them.
+    With `native` they include C++ frames, which show whether a backward pass waits in a collective. Where the system
+    cannot read C++ frames, they are left out.
     """
     options = [*(["--native"] if native else []), *(["--locals"] if with_locals else [])]
     command = [tool, "dump", "--full-filenames", *options, "--pid", str(pid)]
@@ -108,9 +111,9 @@ def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = F
 
 
 def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
-    """Return the ranks that a script has spawned by itself: their number is the index that the spawner gave.
+    """Return the ranks that a script started with torch.multiprocessing; `pids` are its PyTorch processes.
 
-    Where none shows, they count in the order of their start.
+    A rank's number is the index that `spawn` passed to it; if that cannot be read, it is the order of the start.
     """
     stacks = {pid: stack_of(tool, pid, with_locals=True) for pid in pids}
     found = [pid for pid, text in stacks.items() if not HELPERS.search(text) and not SPAWNER.search(text)]
@@ -120,7 +123,7 @@ def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
 
 
 def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
-    """Write which process each rank is, and which ranks of this node have none any more."""
+    """Write the process id of each rank, and the list of this node's ranks whose process no longer exists."""
     dumps.mkdir(parents=True)
     world_size = max([rank.world_size for rank in ranks] + [ranks[-1].rank + 1])
     for rank in (replace(rank, world_size=world_size) for rank in ranks):
@@ -150,7 +153,7 @@ def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
 
 
 def missing_ranks(ranks: Sequence[RankProcess], world_size: int) -> list[int]:
-    """Return the ranks without a process, where all ranks of the job run on this machine."""
+    """Return the ranks without a process. The list is empty if some ranks run on other machines, or may do so."""
     if not all(rank.local_size == world_size for rank in ranks):
         return []
     return sorted(set(range(world_size)).difference(rank.rank for rank in ranks))

@@ -1,4 +1,4 @@
-"""Deliver an answer: printed or written to a file, in the format asked for, with the exit status that it deserves."""
+"""Print a report or write it to a file, in the requested format, and choose the exit status."""
 
 import sys
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on
 
 
 def output_format(document: DocumentOptions) -> Format:
-    """Return the format that was asked for, else that of the file's name, else text.
+    """Return the format given by `--format`, or else by the suffix of the output file; text without both.
 
     Raises:
-        UsageProblem: The file's name says nothing.
+        UsageProblem: The suffix is unknown.
     """
     if document.asked_format:
         return document.asked_format
@@ -46,11 +46,11 @@ def output_format(document: DocumentOptions) -> Format:
 
 @contextmanager
 def refusing_to_overwrite(path: Path, *, force: bool) -> Iterator[None]:
-    """Guard the writing of a file.
+    """Report errors of writing `path` inside this context; with `force`, an existing file may be overwritten.
 
     Raises:
         UsageProblem: The file exists and may not be overwritten.
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     try:
         if path.exists() and not force:
@@ -62,7 +62,7 @@ def refusing_to_overwrite(path: Path, *, force: bool) -> Iterator[None]:
 
 
 def exit_status(report: Report[object], fail_on: FailOn | None) -> Exit:
-    """Return whether a finding is at least as severe as `--fail-on` says."""
+    """Return `Exit.FINDINGS` if a finding is at least as severe as `fail_on`, else `Exit.OK`."""
     worst = report.worst()
     failed = fail_on and worst and worst.weight >= Severity(fail_on).weight
     return Exit.FINDINGS if failed else Exit.OK

@@ -1,4 +1,4 @@
-"""`workbench parity`: the same training on several meshes, from one seed checkpoint; which tensor differs first?"""
+"""`workbench parity`: train on several meshes from one seed checkpoint, and find the first tensor that differs."""
 
 import math
 import shutil
@@ -32,7 +32,7 @@ BATCH = "training.local_batch_size"
 
 @dataclass(frozen=True)
 class Variant:
-    """One run as asked for: the degrees of its mesh, and other keys that it alone has."""
+    """One run of the comparison: its mesh degrees, and the other trainer flags that only this run has."""
 
     text: str
     degrees: dict[str, int]
@@ -40,22 +40,24 @@ class Variant:
 
     @property
     def ranks(self) -> int:
-        """Number of processes: experts are shared by ranks that are there already."""
+        """Number of processes: the product of all degrees but the expert degree, because experts reuse existing
+        ranks.
+        """
         return math.prod(degree for name, degree in self.degrees.items() if name != EXPERT)
 
     @property
     def data_parallel(self) -> int:
-        """Number of shares that a batch of all ranks has."""
+        """Number of data-parallel ranks, each of which reads different sequences."""
         return self.degrees[REPLICATE] * self.degrees[SHARD]
 
     def sets(self, key: str) -> bool:
-        """Return whether this run has a value of its own for a key."""
+        """Return whether this run sets the configuration key `key` itself."""
         return f"--{key}" in self.flags
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that `workbench parity` was asked for."""
+    """The options of `workbench parity`; `values` means that tensors are recorded."""
 
     request: Request
     variants: Sequence[Variant]
@@ -65,10 +67,10 @@ class Comparison:
 
 
 def variant(text: str) -> Variant:
-    """Return the run that `dp_replicate=2,dp_shard=2,tp=2` asks for; other keys are written whole: `debug.seed=3`.
+    """Parse the text of one `--run` option, such as `dp_replicate=2,dp_shard=2,tp=2` or `debug.seed=3`.
 
     Raises:
-        UsageProblem: A part is no key with a value, or a degree is no number from 1.
+        UsageProblem: A part is not of the form key=value, or a degree is not a positive integer.
     """
     degrees, flags = dict.fromkeys(KEYS, 1), list[str]()
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -84,17 +86,19 @@ def variant(text: str) -> Variant:
 
 
 def flag(key: str, value: str) -> tuple[str, ...]:
-    """Return a key as a flag of the trainer; true and false are switches."""
+    """Return a key and its value as trainer flags; true and false become `--KEY` and `--SECTION.no_NAME`."""
     section, _, name = key.rpartition(".")
     switches = {"true": (f"--{key}",), "false": (f"--{section}.no_{name}",)}
     return switches.get(value.lower(), (f"--{key}", value))
 
 
 def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance: float | None = None) -> bool:
-    """Run the training on all meshes; returns whether all runs ended well, which can then be compared.
+    """Train on all meshes, one after the other; return whether all runs succeeded, so that they can be compared.
+
+    `start` runs a job and returns its status; `tolerance` is the relative difference that is allowed.
 
     Raises:
-        UsageProblem: There are no two runs, or the configuration does not fit a mesh: no process was started.
+        UsageProblem: There are fewer than two runs, or the configuration does not fit a mesh; nothing was started.
     """
     if len(comparison.variants) < 2:
         raise UsageProblem("parity needs two runs at least", "give --run for each mesh, such as --run tp=2")
@@ -117,18 +121,18 @@ def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance
 
 
 def start_job(job: Plan) -> str:
-    """Run a job under our agent."""
+    """Run a job with our launcher to its end, and return its status, such as `completed`."""
     return launch(job).status
 
 
 def tolerance_of(config: JobConfig) -> float:
-    """Return the relative difference that rounding explains: bfloat16 has eight bits, float32 twenty-four."""
+    """Return the relative difference that rounding can cause: 2e-2 with bfloat16, smaller with float32."""
     training = config.training
     return parity.TOLERANCE if "bfloat16" not in (training.mixed_precision_param, training.dtype) else 2e-2
 
 
 def configuration(request: Request) -> JobConfig:
-    """Return the configuration that all runs start from.
+    """Return the configuration that all runs share.
 
     Raises:
         UsageProblem: A key or a value is wrong.
@@ -140,7 +144,7 @@ def configuration(request: Request) -> JobConfig:
 
 
 def seed_job(comparison: Comparison) -> Plan:
-    """Return the job that saves the weights that all runs start from: one rank, whatever the configuration's mesh."""
+    """Return the job that saves the initial weights for all runs; it uses one rank, whatever mesh is configured."""
     ones = (part for name in KEYS for part in (f"--parallelism.{KEYS[name]}", "1"))
     saving = ("--checkpoint.enable", "--checkpoint.create_seed_checkpoint", "--checkpoint.folder", "checkpoint")
     folder = ("--job.dump_folder", str(comparison.folder / SEED_FOLDER))
@@ -148,7 +152,7 @@ def seed_job(comparison: Comparison) -> Plan:
 
 
 def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Path) -> Request:
-    """Return the launch of one run."""
+    """Return the launch request for run `one`, which writes to `folder`; `base` is the shared configuration."""
     mesh = (part for name, degree in one.degrees.items() for part in (f"--parallelism.{KEYS[name]}", str(degree)))
     start = comparison.folder / SEED_FOLDER / "checkpoint" / "step-0"
     loading = ("--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.initial_load_path", str(start))
@@ -160,15 +164,16 @@ def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Pa
 
 
 def seed(comparison: Comparison) -> tuple[str, ...]:
-    """Return the flag that gives all runs one seed, unless they have one."""
+    """Return the flag that sets a common random seed; no flag if the configuration already has a seed."""
     return () if configuration(comparison.request).debug.seed is not None else ("--debug.seed", str(SEED))
 
 
 def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
-    """Return the sequences of a rank's batch, with which each step has those of the first run.
+    """Return the local batch size (sequences per rank) with which run `one` trains on the same sequences as the first
+    run.
 
     Raises:
-        UsageProblem: They cannot be divided evenly.
+        UsageProblem: The sequences of a step cannot be divided evenly among the ranks.
     """
     training, first = base.training, comparison.variants[0].data_parallel
     if training.global_batch_size > 0 or one.data_parallel == first:
@@ -183,7 +188,7 @@ def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
 
 
 def with_overrides(request: Request, ranks: int, overrides: tuple[str, ...]) -> Request:
-    """Return a launch of the same configuration on `ranks` ranks, changed by the given flags."""
+    """Return a copy of the launch request with `ranks` ranks and additional trainer flags."""
     return Request(
         config=request.config,
         module=request.module,

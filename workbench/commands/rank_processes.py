@@ -1,4 +1,4 @@
-"""Which processes on this machine are the ranks of a job that has no recorders? From /proc alone."""
+"""Find the processes on this machine that are ranks of a job without recorders, by reading /proc."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ TORCH_LIBRARY = b"libtorch"
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A rank and its process. `local_size`: how many ranks its node has, 0 where that is unknown."""
+    """A rank and its process; `local_size` is the number of ranks on its node (0: unknown)."""
 
     rank: int
     pid: int
@@ -34,9 +34,9 @@ class RankProcess:
 
 
 def find_ranks(pid: int) -> list[RankProcess]:
-    """Return the ranks of the job that a process belongs to, as a rank or as what started it; empty without any.
+    """Return the ranks of the job that process `pid` is part of, as a rank or as its launcher; empty if there are none.
 
-    All ranks of this machine count, also those that another launcher has started.
+    The list includes ranks on this machine that another launcher of the same job started.
     """
     members = [member for member in descendants(pid) if uses_torch(member)]
     # Within a Slurm job torchrun itself has the variables of a task, and its ranks have both.
@@ -47,7 +47,9 @@ def find_ranks(pid: int) -> list[RankProcess]:
 
 
 def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
-    """Return all ranks of a job on this machine."""
+    """Return all ranks of a job on this machine; `job` is the result of `job_of`, `scheme` the names of the
+    variables.
+    """
     every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
     # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.
     tops = [p for p, place in every.items() if (above := every.get(parent_of(p))) is None or above.rank != place.rank]
@@ -56,30 +58,30 @@ def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
 
 
 def torch_processes(pid: int) -> list[int]:
-    """Return the PyTorch processes below and including one, in order of their start."""
+    """Return the PyTorch processes among process `pid` and its descendants, in the order of their start."""
     return [member for member in descendants(pid) if uses_torch(member)]
 
 
 def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
-    """Return which rank a process is by the variables it was started with; None without any."""
+    """Return the rank of a process, read from its environment variables named in `scheme`; None if it has none."""
     settings = environ(pid)
     rank, size, local_rank, local_size = (whole(settings.get(name)) for name in scheme)
     return None if rank is None else RankProcess(rank, pid, size or 0, local_rank, local_size or 0)
 
 
 def job_of(pid: int) -> tuple[str, ...]:
-    """Return what all ranks of a job have in common."""
+    """Return the values of the environment variables that are the same for all ranks of a job, such as MASTER_ADDR."""
     settings = environ(pid)
     return tuple(settings.get(name, "") for name in JOB_NAMES)
 
 
 def processes() -> list[int]:
-    """Return all processes of this machine."""
+    """Return the ids of all processes on this machine."""
     return sorted(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield a process and all that it has started, as a launcher its ranks, in order of their start."""
+    """Yield `pid` and the ids of all its child processes, recursively, in the order of their start."""
     yield pid
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         for child in read_proc(pid, f"task/{task.name}/children").split():
@@ -92,19 +94,19 @@ def uses_torch(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """Return the process that started this one; 0 where that is unknown."""
+    """Return the id of the parent process; 0 if it is unknown."""
     fields = read_proc(pid, "stat").rpartition(b") ")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
 def environ(pid: int) -> Mapping[str, str]:
-    """Return the environment that a process was started with; empty if it has ended or belongs to a different user."""
+    """Return the environment that a process was started with; empty if it has ended or belongs to another user."""
     entries = read_proc(pid, "environ").decode(errors="replace").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def read_proc(pid: int, name: str) -> bytes:
-    """Return the content of a file in `/proc/PID`; empty if the process has ended or belongs to a different user."""
+    """Return the content of a file in `/proc/PID`; empty if the process has ended or belongs to another user."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
@@ -112,5 +114,5 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def whole(text: str | None) -> int | None:
-    """Return a number in a variable; None where it holds none."""
+    """Return the non-negative integer that an environment variable holds; None if it holds none."""
     return int(text) if text and text.isdecimal() else None

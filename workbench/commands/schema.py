@@ -26,7 +26,7 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
 
 
 def describe(name: str | None) -> str:
-    """Return the schema of one document, or the names of all."""
+    """Return the JSON Schema of the document `name`; without a name, the list of all names."""
     if name is None:
         return "\n".join(DOCUMENTS)
     if name not in DOCUMENTS:

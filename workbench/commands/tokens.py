@@ -1,4 +1,4 @@
-"""`workbench tokens`: which tokens does the model get, and which label does it have to predict at each?"""
+"""`workbench tokens`: show the tokens that the model reads, and the label that it has to predict for each."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from workbench.trainer_answers import TokensData
 
 
 def tokens(request: Request, count: int) -> Report[TokensData]:
-    """Return the first `count` sequences.
+    """Return a report on the first `count` training sequences.
 
     Raises:
-        WorkbenchError: The configuration is wrong, its text is missing, or training is not installed.
+        WorkbenchError: The configuration is wrong, its text is missing, or the packages for training are not installed.
     """
     arguments = [str(count), *trainer_arguments(request)]
     data = ask_trainer("trainer.data", arguments, TokensData, own_environment(request))
@@ -28,5 +28,5 @@ def tokens(request: Request, count: int) -> Report[TokensData]:
 
 
 def subject(request: Request) -> Run:
-    """Return what the report is about, for its heading."""
+    """Return a run without files that names the configuration; its name is shown in the report's heading."""
     return Run(Path(request.config or "the defaults"), ())

@@ -1,4 +1,4 @@
-"""Ask the trainer something without training: one of its modules prints JSON from a process of its own."""
+"""Run a module of the trainer in another process that prints JSON, such as an estimate; nothing is trained."""
 
 import os
 import subprocess
@@ -15,10 +15,10 @@ Answer = TypeVar("Answer")
 
 
 def ask_trainer(module: str, arguments: Sequence[str], kind: type[Answer], environment: Mapping[str, str]) -> Answer:
-    """Return what `python -m MODULE ARGUMENTS` prints, as a `kind`.
+    """Run `python -m MODULE ARGUMENTS`, and return the JSON that it prints, decoded as type `kind`.
 
     Raises:
-        UsageProblem: The trainer refuses what it is asked.
+        UsageProblem: The trainer reports an error, such as a wrong key.
         MissingExtra: torch is not installed.
     """
     done = subprocess.run(

@@ -9,7 +9,7 @@ from workbench.watch.follow import follow
 
 
 def watch(folder: Path, *, tui: bool) -> Exit:
-    """Show a job until it ends or the user leaves; `tui` asks for the terminal app, which needs a terminal.
+    """Show a job until it ends or the user leaves; with `tui`, in the terminal app if stdout is a terminal.
 
     Raises:
         InputError: There is no such folder.

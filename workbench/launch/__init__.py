@@ -1,1 +1,1 @@
-"""Starts a training job with every recorder set right, and says why it failed if it does."""
+"""Starts a training job with all recorders configured, and explains the failure if it fails."""

@@ -23,9 +23,11 @@ MONITOR_S = 0.5
 class Outcome:
     """How a job ended: completed, failed or interrupted.
 
-    `exit_codes` holds the exit status of each rank that failed, negative for a rank that a signal killed; `exit_code`
-    that of a command which is no rank. `logs` is the folder of this launch, one per node; `first_rank` the global rank
-    of its local rank 0, where known.
+    `exit_codes` maps each failed rank to its exit status (negative: killed by that signal); `exit_code` is the status
+    of a
+    command that is not a rank. `logs` is the folder of this launch, one per node; `first_rank` is the global rank of
+    this
+    node's local rank 0, if known.
     """
 
     status: str
@@ -57,9 +59,9 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_command(plan: Plan, job: str) -> Outcome:
-    """Run the user's command once, and return how it ended; `job` identifies the job's processes.
+    """Run the user's command once, and return how it ended; `job` is the id that marks the job's processes.
 
-    Which ranks the command starts is unknown, so its exit status is not assigned to any rank.
+    It is unknown which ranks the command starts, so its exit status is not assigned to a rank.
     """
     status, interrupted = run_child(plan.words, plan.logs)
     if interrupted:
@@ -69,7 +71,7 @@ def run_command(plan: Plan, job: str) -> Outcome:
 
 
 def silence_loggers(prefix: str) -> None:
-    """Silence the loggers whose names start with `prefix`: the launcher reports the same events in its own words."""
+    """Silence the loggers whose names start with `prefix`: the launcher reports the same events itself."""
     # Setting the parent's level is not enough: torch gives each of its loggers a level of its own.
     for name in [prefix, *logging.root.manager.loggerDict]:
         if name.startswith(prefix):
@@ -77,7 +79,7 @@ def silence_loggers(prefix: str) -> None:
 
 
 def run_under_agent(plan: Plan) -> Outcome:
-    """Run the module of a plan (our trainer or a different one) under torchrun's elastic agent; return how it ended."""
+    """Run the Python module of a plan (our trainer or another) under torchrun's elastic agent; return how it ended."""
     warnings.filterwarnings("ignore")
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -118,6 +120,6 @@ def run_under_agent(plan: Plan) -> Outcome:
 
 
 def launch_folder(logs: object) -> Path | None:
-    """Return the folder that torchrun's `LogsSpecs` object `logs` created for this launch; None before that."""
+    """Return the folder that torchrun's `LogsSpecs` object created for this launch; None before it exists."""
     made = getattr(logs, "_run_log_dir", None)
     return Path(made) if made else None

@@ -1,6 +1,7 @@
-"""What made a job fail: the earliest error of any rank in any attempt.
+"""The cause of a failed job: the earliest error of any rank in any attempt.
 
-torchrun's own summary shows the last attempt, in which ranks often die of the consequences of the first one.
+An attempt is one start of all ranks; torchrun restarts them after a failure. torchrun's own summary shows the last
+attempt, in which ranks often fail as a consequence of the first failure.
 """
 
 import re
@@ -17,7 +18,9 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Cause(TypedDict):
-    """The first error of a job, as in `cause` of `run.json`: failed rank, host, error, source line, log, time."""
+    """The first error of a job, as stored in `cause` of `run.json`: failed rank, host, error, source line, log,
+    time.
+    """
 
     rank: int
     node: str
@@ -29,27 +32,27 @@ class Cause(TypedDict):
 
 
 class ExtraInfo(msgspec.Struct):
-    """What torch's error handler adds to a message; `timestamp` is in whole Unix seconds."""
+    """The details that torch's error handler adds to an error message; `timestamp` is in whole Unix seconds."""
 
     py_callstack: str = ""
     timestamp: str | int = ""
 
 
 class ErrorMessage(msgspec.Struct):
-    """The message in an `error.json`, which torch's error handler writes."""
+    """The message in an `error.json`, as torch's error handler writes it."""
 
     message: str = ""
     extra: ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
 
 
 class ErrorFile(msgspec.Struct):
-    """The content of a worker's `error.json`; `message` is plain text for some errors."""
+    """The content of a worker's `error.json`; for some errors `message` is plain text."""
 
     message: ErrorMessage | str
 
 
 def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
-    """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None without any.
+    """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None if there is none.
 
     The folders of a node's workers are numbered from 0, so `first_rank` is the global rank of worker 0.
     """
@@ -91,8 +94,9 @@ def read_error(path: Path, since: float) -> Cause | None:
 def failure_time_s(timestamp: str, changed_s: float) -> float:
     """Return when a worker failed, in Unix seconds; `changed_s` is the modification time of its error file.
 
-    The timestamp in the file has whole seconds, and ranks fail in the same second. So the modification time is
-    returned, unless it is later than that second: then the file was copied, and the timestamp is returned.
+    The timestamp in the file has whole seconds only, and ranks often fail within one second. So the more precise
+    modification time is returned, unless it is later than that second: then the file is a copy, and the timestamp
+    counts.
     """
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 
@@ -104,7 +108,7 @@ def innermost_frame(callstack: str) -> str:
 
 
 class GroupsFile(msgspec.Struct):
-    """The fields of a rank's `groups_*.json` that say which worker the rank is."""
+    """Fields of a rank's `groups_*.json`: its global rank, its local rank and its log folder."""
 
     rank: int
     local_rank: int
@@ -112,7 +116,7 @@ class GroupsFile(msgspec.Struct):
 
 
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
-    """Return the global rank of local rank 0 in the launch that logs to `logs`, read from `dumps`; None if unknown."""
+    """Return the global rank of local rank 0 of the launch that logs to `logs`, read from `dumps`; None if unknown."""
     for path in dumps.glob("groups_*.json"):
         try:
             worker = msgspec.convert(read_json(path), GroupsFile)

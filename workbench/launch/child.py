@@ -1,4 +1,4 @@
-"""Run a command that starts its ranks itself, or none: pass on its output and our signals, and return how it ended."""
+"""Run the user's command as a child process: pass on its output and our signals, and return how it ended."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ DRAIN_S = 2.0
 
 
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
-    """Run a command to its end, with a copy of its output in the folder `logs`.
+    """Run a command to its end, and copy its output to the folder `logs`.
 
     Returns (exit status, whether this process was asked to end); the status is -N if signal N killed the command.
     """
@@ -49,7 +49,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
 
 
 def in_foreground() -> bool:
-    """Return whether stdin is a terminal, which sends Ctrl-C to the command as well as to this process."""
+    """Return whether stdin is a terminal; then Ctrl-C reaches the command as well as this process."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -57,9 +57,9 @@ def in_foreground() -> bool:
 
 
 def channel(sink: BinaryIO) -> tuple[int, int]:
-    """Return (our end, the command's end), descriptors of a channel that carries the command's output to us.
+    """Return (our end, the command's end) of a channel for the command's output, as file descriptors.
 
-    They belong to a pseudo-terminal if `sink`, our own output, is a terminal, else to a pipe.
+    The channel is a pseudo-terminal if `sink`, our own output, is a terminal, else a pipe.
     """
     if not sink.isatty():
         return os.pipe()
@@ -72,7 +72,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
 
 
 def read_chunk(source: int) -> bytes:
-    """Return the next bytes of a descriptor; empty at the end, also where a terminal reports the end as an error."""
+    """Return the next bytes of a descriptor; empty at the end, which a terminal reports as an error."""
     try:
         return os.read(source, 1 << 16)
     except OSError:
@@ -82,7 +82,7 @@ def read_chunk(source: int) -> bytes:
 def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
     """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`.
 
-    If one of these can no longer be written, the copying to the other goes on.
+    If one of the two can no longer be written, copying to the other continues.
     """
     sinks = [sink, file]
     while chunk := read_chunk(source):
@@ -96,7 +96,7 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
 
 @contextlib.contextmanager
 def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
-    """Pass signals that this process gets on to the command while the context is active.
+    """Pass the signals that this process receives on to the command, inside this context.
 
     Yields a list to which the time of each signal is added, in seconds of the monotonic clock.
     """
@@ -121,7 +121,7 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
 def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
     """Wait for the command and return its exit status; `received` has the times of the signals passed on to it.
 
-    A command that ignores a signal is killed after a while, and at once after the third signal.
+    A command that ignores a signal is killed after some seconds, and at once after the third signal.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Set aside what an earlier foreign job has left in the folder: its dumps must not pass for those of this job."""
+"""Move the files of an earlier job out of the folder, so that its dumps are not mistaken for those of this job."""
 
 import shutil
 import time
@@ -14,9 +14,9 @@ SCHEMA = "workbench.run/1"
 
 
 def set_aside_earlier_run(folder: Path) -> None:
-    """Move the files of a run in `folder` that has ended to `previous/<start time of that run>/`.
+    """Move the files of a finished run in `folder` to `previous/<start time of that run>/`.
 
-    A run in progress stays: it was started by the launcher of a different node of this job.
+    Files of a run in progress stay: the launcher of another node of this job has started it.
     """
     manifest = read_manifest(folder / "run.json")
     if manifest.get("schema") != SCHEMA or is_running_elsewhere(manifest):
@@ -32,13 +32,13 @@ def set_aside_earlier_run(folder: Path) -> None:
 
 
 def is_running_elsewhere(manifest: Manifest) -> bool:
-    """Return whether the manifest was written by a different launcher that is still running."""
+    """Return whether another launcher wrote the manifest (run.json) and is still running."""
     launcher = manifest.get("launcher")
     return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False
 
 
 def start_stamp(manifest: Manifest) -> str:
-    """Return the start time in a manifest as a UTC stamp that can be a folder name."""
+    """Return the start time in a manifest as a UTC timestamp that is valid as a folder name."""
     started = manifest.get("started_ns")
     seconds = started / 1e9 if isinstance(started, int) else time.time()
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1e6):06d}Z"

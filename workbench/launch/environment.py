@@ -1,4 +1,4 @@
-"""Which variables of torchtitan's scripts say how to launch? `NGPU=8 CONFIG_FILE=x.toml COMM_MODE=fake_backend`."""
+"""Read the environment variables of torchtitan's launch scripts: `NGPU=8 CONFIG_FILE=x.toml COMM_MODE=fake_backend`."""
 
 import os
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ WITHOUT_EFFECT = {
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:
-    """Return the launch request completed from environment variables such as NGPU, and a note on each one that is used.
+    """Return the launch request, completed from environment variables such as NGPU, and a note on each variable used.
 
-    The command line takes precedence. The variables count for our trainer only, not for a command after `--`.
+    The command line takes precedence. The variables count only for our trainer, not for a command after `--`.
 
     Raises:
-        UsageProblem: A variable has no usable value, or two contradict each other.
+        UsageProblem: A variable has an unusable value, or two variables contradict each other.
     """
     given = {name: value for name, value in (os.environ if variables is None else variables).items() if value}
     if request.command is not None:
@@ -45,10 +45,10 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
 
 
 def with_config(request: Request, given: Mapping[str, str]) -> Request:
-    """Return the request with the configuration that the variables `given` name, if the command line names none.
+    """Return the request with the configuration named by the variables in `given`, unless the command line names one.
 
     Raises:
-        UsageProblem: They name two, or a module without one.
+        UsageProblem: The variables name two configurations, or a module without a configuration.
     """
     if request.config or request.module:
         return request
@@ -66,7 +66,7 @@ def rank_count(text: str) -> int:
     """Return the value of NGPU, the number of ranks.
 
     Raises:
-        UsageProblem: It is no number from 1.
+        UsageProblem: It is not a positive integer.
     """
     if not text.isdecimal() or int(text) < 1:
         raise UsageProblem(f"NGPU={text} is not an integer from 1", "set NGPU to the number of ranks")

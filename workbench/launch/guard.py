@@ -1,8 +1,8 @@
-"""The process that outlives the launcher: if the launcher is killed, it ends the job's processes and records that.
+"""A process that outlives the launcher: if the launcher is killed, it ends the job's processes and records that.
 
     python -P -m workbench.launch.guard FOLDER JOB < pipe
 
-The launcher holds the other end of the pipe, and writes to it when it ends as it should.
+The launcher holds the other end of the pipe, and writes to it when it ends normally.
 """
 
 import contextlib
