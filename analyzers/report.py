@@ -1,4 +1,4 @@
-"""The one result type: every analyzer returns a `Report`, every face draws one.
+"""Define the result type: every analyzer returns a `Report`, and every user interface shows one.
 
 Text, JSON, Markdown, HTML, terminal and web show the same ids and numbers because all of them read this object.
 """
@@ -20,7 +20,9 @@ EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
-    """How much a finding matters: ERROR ends or spoils a run, WARNING costs time or memory, INFO is no fault."""
+    """How much a finding matters: ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth
+    knowing.
+    """
 
     INFO = "info"
     WARNING = "warning"
@@ -33,7 +35,7 @@ class Severity(StrEnum):
 
 
 class Status(StrEnum):
-    """The state of a run in a verdict; UNKNOWN where the evidence does not suffice, which is not healthy."""
+    """The state of a run in a verdict; UNKNOWN (not the same as healthy) if the evidence is not sufficient."""
 
     OK = "ok"
     WARNING = "warning"
@@ -54,7 +56,7 @@ class Input(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer in one sentence; `missing` names the evidence that would have made it more certain.
 
-    `sentence` begins with a capital letter, whatever it is made from.
+    `sentence` always begins with a capital letter.
     """
 
     status: Status
@@ -77,10 +79,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something worth knowing: what happened (`title`), the evidence (`why`) and what to do (`next`).
+    """One result of an analysis: what happened (`title`), the evidence (`why`) and what to do (`next`).
 
     `id` is stable between runs and versions; `confidence` is 0 to 1. A title begins with a capital letter and has no
-    full stop; `why` and `next` are full sentences. Texts that lack these are completed here, for all analyzers alike.
+    full stop; `why` and `next` are full sentences. Missing capital letters and full stops are added here, for all
+    analyzers.
     """
 
     id: str
@@ -100,7 +103,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
-    """What was read, what it means, and the numbers behind it. Encodes to JSON as `json_schema` describes."""
+    """The result of an analysis: the files that were read, verdict and findings, and the numbers behind them (`data`).
+
+    It encodes to JSON as `json_schema` describes.
+    """
 
     schema: str
     tool: str = "workbench"
@@ -142,7 +148,9 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings in the order to look at them: the most severe and most certain first."""
+    """Return the findings in the order to look at them: the most severe first, and of equal severity the most
+    certain.
+    """
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
 

@@ -1,10 +1,10 @@
-"""Which artefacts are in a folder: kind, rank and step of each, in every layout that PyTorch jobs leave behind.
+"""Find the artefacts in a folder, with kind, rank and step of each, in every layout that PyTorch jobs leave behind.
 
     run = discover(Path("outputs"))
     run.of(Kind.SNAPSHOT)  # the memory snapshots, ordered by step and rank
 
-Names are hints, contents decide: torchtitan alone has renamed its folders three times. So every file is looked at, and
-the keys near the beginning of a pickle or JSON file say what it is.
+File names are only hints, because trainers rename their folders (torchtitan did three times). So every file is opened,
+and the keys near the beginning of a pickle or JSON file decide its kind.
 """
 
 import errno
@@ -58,7 +58,10 @@ TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.L
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file of a known kind. `exit`: it was written because the job died; `step` is then the last finished step."""
+    """A file of a known kind.
+
+    `exit`: it was written because the job died; `step` is then the last finished step.
+    """
 
     path: Path
     kind: Kind
@@ -182,12 +185,12 @@ def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
 
 
 def identify(path: Path, *, alone: bool = False) -> Artefact | None:
-    """Return the artefact that a file is; None for an unknown kind, or where a running job has just removed it.
+    """Return a file as an artefact; None if it is of no known kind, or if a running job has just removed it.
 
-    With `alone`, as for a file that the user named, any table of numbers counts as a step log.
+    With `alone`, which means that the user named this file, any table of numbers counts as a step log.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: The file cannot be read, or is no regular file.
     """
     try:
         size = path.stat().st_size
@@ -249,7 +252,7 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
     """Return the artefacts of a rank and a step; None selects all.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such artefact.
     """
     matching = [a for a in artefacts if rank in (None, a.rank) and step in (None, a.step)]
     if not matching:
@@ -258,7 +261,9 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, room: str, error: WorkbenchError) -> Finding:
-    """Return the finding that one file is damaged, for the analyzer that `room` names; the other files still count."""
+    """Return the finding that one file is damaged, for the analyzer named `room`; the other files are analyzed as
+    usual.
+    """
     return Finding(
         id=f"{room}.unreadable",
         severity=Severity.WARNING,
@@ -277,9 +282,9 @@ NAMED_AT_MOST = 10
 
 
 def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
-    """Return a report with a finding on the files that could not be read, as they may contain what is missing.
+    """Return a report with a finding on the files that could not be read, as they may contain missing evidence.
 
-    The report is returned as it is where all files could be read.
+    The report is returned unchanged if all files could be read.
     """
     if not source.unreadable:
         return report

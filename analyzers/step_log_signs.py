@@ -1,6 +1,6 @@
-"""By what a file is recognised as a step log of any trainer: a table of metrics, or lines printed on a console.
+"""Recognise a file as a step log of any trainer: a table of metrics, or lines printed on a console.
 
-These are signs only; what the columns mean is decided where the file is read (`analyzers.steps.columns`).
+This only looks for signs in the first bytes; `analyzers.steps.columns` finds out the meaning of the columns.
 """
 
 import re
@@ -37,7 +37,7 @@ examples of PyTorch, mmengine, progress bars with a loss."""
 
 
 def is_console(text: bytes) -> bool:
-    """Return whether a part of a console log has lines that a trainer prints for a step."""
+    """Return whether a part of a console log has lines in which a trainer reports a step."""
     return b"\0" not in text and CONSOLE_LINES.search(text.replace(b"\r", b"\n")) is not None
 
 

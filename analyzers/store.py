@@ -1,9 +1,10 @@
-"""Artefacts -> columns: read in a child process under limits, kept as `.npy` files, memory-mapped by everybody else.
+"""Load artefacts as columns: read in a child process under limits, stored as `.npy` files, and memory-mapped from
+there.
 
 A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
-and a JSON-able `meta`. It is named by its dotted path because this floor must not import the rooms above it.
-Artefacts can be hostile and huge. The child limits itself before it opens one and executes nothing. What it wrote is
-cached under the identity of the files (path, size, time of change) and the reader's version.
+and a JSON-able `meta`. It is named by its dotted path because this module must not import the analyzers. Artefacts can
+be hostile and huge. The child process limits itself before it opens a file, and executes nothing in it. The columns
+are cached under the identity of the files (path, size, time of change) and the reader's version.
 """
 
 import importlib
@@ -27,14 +28,15 @@ FEW_FILES, SMALL_FILE = 4, 256 << 10
 
 @dataclass(frozen=True)
 class Options:
-    """How to read: the options that every analyzer takes besides its files.
+    """Options that every analyzer takes besides its files.
 
         memory.analyze(snapshots, store.Options(rank=3, max_memory=4 << 30))
 
-    `rank` and `step` select what is analysed; None: everything. `jobs` is how many child processes read at the same
-    time; `max_memory` (bytes) limits all of them together, None limits each by its file's size. `cache=False` leaves
-    nothing on the disk. `peak_flops` are the floating-point operations per second of a device that is in no table.
-    `columns` says which column of another trainer's log is which quantity: pairs such as ("loss", "train/nll").
+    `rank` and `step` select what is analysed (None: everything). `jobs` is how many child processes read at the same
+    time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
+    leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that is in no
+    table. `columns` says which column of another trainer's log has which quantity: pairs such as ("loss",
+    "train/nll").
     """
 
     rank: int | None = None
@@ -97,7 +99,7 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options) 
 def load_many(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> list[Columns | WorkbenchError]:
-    """Return, for each artefact, its columns or the error: one damaged file does not stop the others.
+    """Return, for each artefact, its columns or its error, so that one damaged file does not stop the others.
 
     Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again, alone.
     """
@@ -120,9 +122,10 @@ def load_many(
 
 
 def are_quickly_read(artefacts: Sequence[Sequence[Path]]) -> bool:
-    """Return whether reading the artefacts one by one in forks is faster than at once in new interpreters.
+    """Return whether reading the artefacts one by one in forks is faster than all at once in new interpreters.
 
-    Beside threads no child can be forked, and an interpreter takes half a second to start and import its reader.
+    With a second thread a child cannot be forked, and a new interpreter takes half a second to start and import its
+    reader.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
     return len(artefacts) <= FEW_FILES and all(size <= SMALL_FILE for size in sizes)
@@ -141,8 +144,8 @@ def load_set(
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
     """Read many small files in one child process; return pairs (indexes into `paths`, their columns or the error).
 
-    Readers of sets report damaged files in `meta`. Where a file makes the child fail, the set is halved until the file
-    is alone, so that one bad file of 1000 costs about 20 more children.
+    Readers of sets report damaged files in `meta`. If a file makes the child fail, the set is halved until that file
+    is alone, so that one bad file of 1000 costs about 20 more child processes.
     """
     return load_part(list(range(len(paths))), paths, reader, options) if paths else []
 
@@ -150,7 +153,7 @@ def load_set(
 def load_part(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read the files at these indexes of `paths` in one child process, or in two halves where that fails."""
+    """Read the files at these indexes of `paths` in one child process, or in two halves if that fails."""
     result = load_or_error([paths[number] for number in numbers], reader, options or Options())
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
         return [(numbers, result)]
@@ -184,7 +187,7 @@ def code_version(folder: Path) -> int:
 
 
 def detached_columns(columns: Columns) -> Columns:
-    """Return columns that stay readable when their files are deleted, as all are loaded or mapped already."""
+    """Return columns that stay readable after their files are deleted, because all are loaded or mapped already."""
     for name in columns:
         # Maps the column: from then on it needs no file name.
         columns[name]

@@ -106,9 +106,7 @@ class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(StrEnum):
-    """The time at which fragmentation is judged: at the last request that failed, else at the peak of allocated
-    memory.
-    """
+    """When fragmentation is judged: at the last request that failed, else at the peak of the allocated memory."""
 
     FAILED_REQUEST = "failed_request"
     PEAK = "peak"
@@ -161,8 +159,7 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """A stack whose live bytes grow over the last `steps` steps.
 
-    `first_step` is the first of these steps; None if no step is annotated and steps were inferred from recurring
-    stacks.
+    `first_step` is the first of these steps; None if steps are not annotated but inferred from recurring stacks.
     """
 
     bytes_per_step: int
@@ -202,9 +199,7 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation that succeeded only after cached segments were released to the device; `index` is its trace
-    entry.
-    """
+    """An allocation (trace entry `index`) that only succeeded after cached segments were released to the device."""
 
     index: int
     freed_bytes: int
@@ -220,9 +215,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the peak whose category one rule decided, and why; `category` is empty for blocks that the recorder
-    tagged.
-    """
+    """The part of the peak whose category one rule decided, and why; `category` is empty for recorded tags."""
 
     rule: str
     category: str
@@ -246,9 +239,7 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step that the trace contains completely: its peak, and the live bytes by category after its last
-    entry.
-    """
+    """A training step that is completely in the trace: its peak, and its live bytes by category at the end."""
 
     step: int
     first_entry: int
@@ -263,8 +254,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device in one file; sizes are in bytes, and a `peak_index` of -1 is before the first entry.
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
-    at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last steps that annotations
-    mark.
+    at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Memory snapshots -> `Report[MemoryData]`: what filled the memory, when, and which line allocated it."""
+"""The entry point for memory: it takes snapshots and returns a `Report[MemoryData]`."""
 
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -28,14 +28,15 @@ AnyPath = str | PathLike[str]
 def analyze(
     snapshots: AnyPath | Sequence[AnyPath | Artefact], options: store.Options | None = None
 ) -> Report[MemoryData]:
-    """Return what memory snapshots say about why memory ran out, leaks, fragmentation, and what the peak consists of.
+    """Return a report on memory snapshots: why memory ran out, leaks, fragmentation, and the contents of the peak.
 
-    `snapshots` is a run folder, a snapshot file, or several of these (or of the artefacts that `analyzers.run.discover`
-    returns). Every schema since torch 2.0 is read: pickles of `torch.cuda.memory._dump_snapshot`, the JSON of
-    `_memory_viz`, gzipped or not, and the files of `workbench.recorders.memory`. `options` select a rank and a step and
-    limit the processes and the memory that reading takes; nothing in a file is ever executed.
+    `snapshots` is a run folder, a snapshot file, or several of these (or of the artefacts that
+    `analyzers.run.discover` returns). Every schema since torch 2.0 is read: pickles of
+    `torch.cuda.memory._dump_snapshot`, the JSON of `_memory_viz`, gzipped or not, and the files of
+    `workbench.recorders.memory`. `options` select a rank and a step and limit the processes and the memory that
+    reading takes. Nothing in a file is ever executed.
 
-    A file that cannot be read becomes a finding (`memory.unreadable`), as long as another one can.
+    A file that cannot be read becomes a finding (`memory.unreadable`), as long as at least one file can be read.
 
     Example:
         report = analyze("outputs", Options(rank=1))
@@ -44,7 +45,7 @@ def analyze(
         report.data.devices[0].categories["activations"]  # bytes at the peak
 
     Raises:
-        InputError: No snapshot is there, none can be read, or none is of the selected rank and step.
+        InputError: There is no snapshot, no snapshot can be read, or none belongs to the selected rank and step.
     """
     options = options or store.Options()
     inputs = selected(list(artefacts_of(snapshots)), options.rank, options.step)
@@ -103,7 +104,9 @@ def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
 
 
 def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Yield the findings on each device, on growth over several snapshots, and on a rank above the others."""
+    """Yield the findings on each device, on growth over several snapshots, and on a rank with clearly more memory than
+    others.
+    """
     for device in devices:
         yield from device_findings(device)
     leaks = [leak_finding(device, growing) for device, growing in leaking_devices(devices)]
@@ -121,14 +124,14 @@ def extend(
     breakdown: bool = False,
     changes: str | None = None,
 ) -> Report[MemoryData]:
-    """Return a copy of a report with answers that need the files again, and so are given only on request.
+    """Return a copy of a report with further answers, which need the files again and are given only on request.
 
-    `breakdown` adds the table of segments, categories, tensors and layers of each device; `changes`, such as
-    `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (full or
-    selective), `optim_dtype`.
+    `breakdown` adds the table of segments, categories, tensors and layers of each device. `changes`, such as
+    `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (activation
+    checkpointing, `full` or `selective`), `optim_dtype`.
 
     Raises:
-        InputError: There is no such setting, or a recording lacks what it takes to predict it.
+        InputError: A setting is not known, or a recording lacks the data to predict its effect.
     """
     from analyzers.memory.answers.breakdown import breakdowns  # late, as most reports do not need them
     from analyzers.memory.answers.what_if import what_if
@@ -146,10 +149,10 @@ def extend(
 def compare(
     a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
 ) -> tuple[diff.Diff, list[Finding]]:
-    """Return how the peaks of the fullest devices of two runs, or two files, differ, and the finding on that, if any.
+    """Return the difference between the peaks of the fullest devices of two runs or files, and a finding on it, if any.
 
     Raises:
-        InputError: One of them cannot be read.
+        InputError: A snapshot cannot be read.
     """
     first, second = diff.fullest(a, options), diff.fullest(b, options)
     difference = diff.between(first, second, options)

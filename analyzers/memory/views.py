@@ -1,7 +1,7 @@
-"""What faces draw of one snapshot, as small tables: timelines, groups, blocks, segments, events, settings.
+"""Tables about one snapshot for the user interfaces: timelines, groups, blocks, segments, events, settings.
 
-Every function takes an artefact, the options of reading, and mostly a device (its index in the file) and an entry (a
-position in the device's trace; -1: before the first). Each raises InputError where the file cannot be read.
+Most functions take an artefact, the options of reading, a device (its index in the file) and an entry (an index in the
+device's trace; -1: before the first). Each raises InputError if the file cannot be read.
 """
 
 from collections.abc import Mapping
@@ -44,11 +44,11 @@ def timeline(
 ) -> pd.DataFrame:
     """Return the allocated bytes over the entries of a window (all by default), in at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that was freed but waits for a stream),
-    a column per category (they sum to allocated), oom (bytes of the request that failed at this very entry, else 0).
-    Each row is the state after one entry: the one of its bucket with the most allocated bytes, so every peak is kept. A
-    failed request has a row of its own, as long as these take no more than half of all rows: the last ones do. Without
-    a trace the single row is the state at the snapshot, its entry -1.
+    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that was freed, but that a CUDA stream
+    may still use), a column per category (they sum to allocated), oom (bytes of the request that failed at this entry,
+    else 0). A bucket is a range of entries; its row is the state after the entry with the most allocated bytes, so
+    every peak is kept. A failed request has a row of its own; if there are many, only the last ones do, in at most
+    half of all rows. Without a trace there is one row, the state at the snapshot, with entry -1.
     """
     replay = open_replay(artefact, options, device)
     return timeline_rows(replay, highest_instants(replay, buckets, window))
@@ -80,9 +80,9 @@ def timeline_by(
 ) -> pd.DataFrame:
     """Return the allocated bytes by `pool`, `stream` or `phase`, at the entries that `timeline` shows.
 
-    Columns: entry, time_us, allocated, and one per pool (`0.0` is the common one, `?` one that no file before torch
-    2.12 records), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the trace`);
-    they sum to allocated, with `others` where there are too many to name.
+    Columns: entry, time_us, allocated, and one per pool (`0.0` is the default pool, `?` a pool that files before torch
+    2.12 do not record), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the
+    trace`); they sum to allocated, with `others` where there are too many to name.
 
     Raises:
         InputError: There is no such grouping.
@@ -119,7 +119,7 @@ def reserved_ranges(
     window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """Return when each reserved address range existed, mapped parts too (`answers.history.segment_lives`)."""
+    """Return when each reserved address range existed, including mapped parts (`answers.history.segment_lives`)."""
     return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
@@ -131,7 +131,9 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Return `count` trace entries from the `first` on, all or those matching `text` (`answers.history.events`)."""
+    """Return `count` trace entries from index `first` on, of all entries or those matching `text`
+    (`answers.history.events`).
+    """
     return history.events(open_replay(artefact, options, device), first, count, text)
 
 
@@ -148,7 +150,7 @@ def settings(artefact: Artefact, options: store.Options | None = None) -> pd.Dat
 
 
 def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
-    """Return the rows of a timeline after each of the entries `instants`, which ascend."""
+    """Return the rows of a timeline: the state after each of the entries `instants`, which ascend."""
     time = replay.trace.entry("time")
     live = np.concatenate([[replay.start], replay.live_bytes])
     at_end = instants[0] == BEFORE  # no trace: the only row is the state at the snapshot
@@ -165,7 +167,7 @@ def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
 
 
 def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
-    """Return the bytes of the request that failed at each of the entries `instants`; 0 where none did."""
+    """Return the bytes of the request that failed at each of the entries `instants`; 0 if no request failed there."""
     failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
@@ -173,8 +175,8 @@ def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
 def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
     """Return the live bytes after each of the entries `instants`, which ascend: an array (category, instant).
 
-    Sums the changes of all entries by (the instant that follows, category), as the derived column of categories allows:
-    this takes a tenth of the time of looking at the blocks.
+    It sums the changes of all entries up to each instant by category, with a derived column that has each entry's
+    category. This takes a tenth of the time of going through the blocks.
     """
     lives, guess = replay.lifetimes, categorise(replay)
     older = guess.sums(lives, np.flatnonzero(lives.born == BEFORE))
@@ -187,10 +189,10 @@ def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
 
 
 def steps(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the memory use of the steps that the trace has completely, in order.
+    """Return the memory use of the steps that the trace contains completely, in order.
 
-    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, a column per category: the bytes at the
-    step's end, which sum to end_bytes.
+    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, and a column per category with its bytes
+    at the end of the step, which sum to end_bytes.
     """
     replay = open_replay(artefact, options, device)
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
@@ -218,7 +220,7 @@ def categories(
 
 
 def alive_after(replay: Replay, entry: int | None) -> Integers:
-    """Return the rows of the blocks alive after `entry`; None means after the entry at which allocated memory peaks."""
+    """Return the rows of the blocks alive after `entry`; None means the entry at which allocated memory peaks."""
     return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
 
@@ -248,7 +250,7 @@ def tree(
     entry: int | None = None,
     depth: int | None = None,
 ) -> pd.DataFrame:
-    """Return what is alive after `entry` (the peak by default) as a tree by `category`, `module`, `line` or `stack`.
+    """Return the blocks alive after `entry` (the peak by default) as a tree by `category`, `module`, `line` or `stack`.
 
     See `answers.owner_tree` for the columns.
     """

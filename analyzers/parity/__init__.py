@@ -1,9 +1,9 @@
-"""The same training on several meshes: do the curves agree, and if not, which tensor differs first?
+"""Compare the same training on several device meshes: do the curves agree, and if not, which tensor differs first?
 
     report = parity.analyze([parity.NamedRun("dp_shard=4", "run_1"), parity.NamedRun("tp=2", "run_2")])
 
-`reading` adds up what each rank recorded of its part of a tensor, `answers` compares, `findings` says what differs, and
-`views` has the tables of charts. A folder that `workbench parity` wrote names its runs (`folder`).
+`reading` adds up the parts of each tensor that the ranks recorded, `answers` compares the runs, `findings` writes the
+sentences, and `views` has the tables for charts. A folder that `workbench parity` wrote lists its runs (`folder`).
 """
 
 from analyzers.parity.model import NamedRun, ParityData

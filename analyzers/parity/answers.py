@@ -1,4 +1,4 @@
-"""By how much do the curves of two runs differ, and which tensor is the first that does?"""
+"""Compute by how much the curves of two runs differ, and which tensor is the first that differs."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ KEY = ["step", "kind", "name"]
 def curve_difference(
     curve: Curve, before: Mapping[int, float], after: Mapping[int, float], tolerance: float
 ) -> CurveDifference | None:
-    """Return how the values `after` of a curve differ from those `before`, both by step; None without a common step."""
+    """Return the difference between two runs' values of a curve, both by step; None without a common step."""
     steps = sorted(before.keys() & after.keys())
     if not steps:
         return None
@@ -43,7 +43,9 @@ def relative_difference(a: float, b: float) -> float:
 
 
 def value_table(columns: Columns) -> pd.DataFrame:
-    """Return a table with one row per tensor and step: step, kind, name, its order within the step, and its sums."""
+    """Return a table with one row per tensor and step: step, kind, name, its order within the step, and sums of its
+    values.
+    """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
     table["name"] = names[table["name"].to_numpy()] if len(names) else table["name"].astype(object)
@@ -55,9 +57,9 @@ def value_table(columns: Columns) -> pd.DataFrame:
 
 
 def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Return the tensors that both runs recorded, with their difference, in the order in which a step makes them.
+    """Return the tensors that both runs recorded, with their difference, in the order in which a step computes them.
 
-    The order is that of the run on fewer pipeline stages.
+    The order is taken from the run with fewer pipeline stages.
     """
     ordered = a if a["file"].abs().max() <= b["file"].abs().max() else b
     both = a[[*KEY, "sum", "absolute", "square"]].merge(b, on=KEY, suffixes=("_a", "_b"))
@@ -70,7 +72,8 @@ def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 def differences(both: pd.DataFrame) -> Floats:
     """Return, for each tensor, the largest relative difference of its norm, its absolute sum and its sum.
 
-    The sum is compared relative to the sum of absolute values: it may be close to zero, where digits cancel.
+    The sum is compared relative to the sum of absolute values: it may itself be close to zero because positive and
+    negative values cancel.
     """
     norms = [np.sqrt(both[f"square_{side}"].to_numpy(np.float64)) for side in "ab"]
     sizes = [both[f"absolute_{side}"].to_numpy(np.float64) for side in "ab"]
@@ -87,7 +90,9 @@ def differences(both: pd.DataFrame) -> Floats:
 
 
 def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
-    """Return the first tensor, in the first step with one, that differs by more than the tolerance; None if none."""
+    """Return the first tensor that differs by more than the tolerance, in the earliest step with such a tensor; None if
+    none.
+    """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):
         return None

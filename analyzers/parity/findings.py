@@ -1,4 +1,4 @@
-"""Which runs are not the same training, and where to look: all in sentences."""
+"""Findings on runs that are not the same training, with the tensor to look at first."""
 
 import math
 from collections.abc import Sequence
@@ -113,13 +113,13 @@ def next_step(value: ValueDifference | None) -> str:
 
 
 def curve_text(curve: CurveDifference) -> str:
-    """Return the largest relative difference of a curve, as a phrase."""
+    """Return a phrase with the largest relative difference of a curve."""
     steps = quantity(curve.steps, "step")
     return f"{CURVE_NAMES[curve.curve]}: differs by {relative(curve.largest)} at most, over {steps}"
 
 
 def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict: all runs are the same training, some differ, or unknown where a run logged no step."""
+    """Return the verdict: all runs are the same training, some differ, or unknown if a run logged no step."""
     first, *others = data.runs
     missing = [NO_VALUES] if any(not run.compared_values for run in others) else []
     empty = [run.name for run in data.runs if not run.losses] + [run.name for run in others if not run.curves]

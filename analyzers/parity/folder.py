@@ -1,4 +1,4 @@
-"""`parity.json`: which folders hold the runs that `workbench parity` has compared, and what each run is called."""
+"""Read and write `parity.json`: the names and folders of the runs that `workbench parity` has compared."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def read_runs(folder: Path) -> tuple[list[NamedRun], float]:
     """Return the runs that `parity.json` in a folder names, and the relative difference allowed between them.
 
     Raises:
-        InputError: There is no such file, or it is damaged, or it names folders elsewhere.
+        InputError: There is no such file, or it is damaged, or it names folders outside of `folder`.
     """
     try:
         meshes = msgspec.json.decode(read_whole(folder / FILE), type=Meshes)

@@ -8,14 +8,14 @@ import msgspec
 
 
 class NamedRun(NamedTuple):
-    """A run and its name, which says what it does differently from the other runs, such as `tp=2`."""
+    """A run and its name, which says how its settings differ from those of the other runs, such as `tp=2`."""
 
     name: str
     folder: str | PathLike[str]
 
 
 class ValueKind(StrEnum):
-    """The kind of a recorded tensor, in the order in which a step makes them."""
+    """The kind of a recorded tensor, in the order in which a step computes them."""
 
     DATA = "data"
     PARAMETER = "parameter"
@@ -52,8 +52,8 @@ class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
 class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The first tensor beyond the tolerance: its norms `a` and `b` in both runs, and the largest relative difference.
 
-    `difference` compares the norm, the absolute sum and the sum. `agreed` tensors come before it, and differ by
-    `agreed_to` at most.
+    `difference` covers the norm, the sum of absolute values and the sum. The `agreed` tensors before it differ by at
+    most `agreed_to`.
     """
 
     step: int
@@ -81,7 +81,7 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunParity(msgspec.Struct, frozen=True, kw_only=True):
-    """One run compared with the first: its curves by step, and how these and its tensors differ."""
+    """One run compared with the first run: its curves by step, and how they and its tensors differ."""
 
     name: str
     folder: str
@@ -102,7 +102,7 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityData(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs, of which the others are compared with the first, and the relative difference that is allowed."""
+    """All runs, each compared with the first one, and the relative difference that is allowed."""
 
     tolerance: float
     runs: list[RunParity]

@@ -1,6 +1,6 @@
-"""`values/rank_R.jsonl` of all ranks of a run -> one row per tensor and step: sums over the whole tensor.
+"""Read `values/rank_R.jsonl` of all ranks of a run into one row per tensor and step, with sums over the whole tensor.
 
-A line has sums over a rank's part of a tensor, and how many ranks have the same part, which count once.
+A line has sums over a rank's part of a tensor, and how many ranks hold the same part; equal parts are counted once.
 """
 
 import math
@@ -41,7 +41,7 @@ class Line(msgspec.Struct):
 class Merged:
     """Sums over all ranks by (step, kind, name), in the order of the files.
 
-    `places` has the number of the file and of the line at which each of them came first.
+    `places` has, for each of these keys, the file number and line number of its first occurrence.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def names_of(merged: Merged) -> list[str]:
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return the merged sums as columns; `name` is an index into `names_of`, `kind` one into `KINDS`."""
+    """Return the merged sums as columns; `name` is an index into `names_of`, and `kind` is an index into `KINDS`."""
     numbers = {name: number for number, name in enumerate(names_of(merged))}
     sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, 3)
     places = np.array(merged.places, dtype=np.int64).reshape(-1, 2)

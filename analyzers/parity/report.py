@@ -1,4 +1,4 @@
-"""Are several runs the same training? The door: runs in, a report out."""
+"""The entry point for parity: it takes several runs and returns a report on whether they are the same training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run recorded: its curves, and the sums of its tensors (None: no tensors)."""
+    """The data that a run recorded: its curves, and the sums of its tensors (None: no tensors)."""
 
     parity: RunParity
     sums: pd.DataFrame | None
@@ -118,11 +118,11 @@ def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParit
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a value of a manifest if it is an integer, else None: a manifest may contain anything."""
+    """Return a value of a manifest if it is an integer, else None, as a manifest may contain anything."""
     return value if isinstance(value, int) else None
 
 
 def mesh_of(value: Any) -> dict[str, int]:
-    """Return the degree of each mesh dimension in a manifest's `mesh`; what is no integer is left out."""
+    """Return the degree of each mesh dimension in a manifest's `mesh`; values that are no integers are left out."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {str(name): degree for name, degree in pairs if isinstance(degree, int)}

@@ -1,9 +1,9 @@
-"""The tables that faces draw of several runs: one column a run, one row a step.
+"""Tables about several runs for the user interfaces, with one column per run and one row per step.
 
-| view | one cell |
-|---|---|
-| `curve_table` | the value of a curve in that step |
-| `difference_table` | its relative difference from the first run, which has no column |
+ view | one cell |
+---|---|
+ `curve_table` | the value of a curve in that step |
+ `difference_table` | the relative difference from the first run; the first run has no column |
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ def curve_table(data: ParityData, curve: Curve) -> pd.DataFrame:
 def difference_table(data: ParityData, curve: Curve) -> pd.DataFrame:
     """Return the relative difference of a curve from the first run's: one row per step, one column per other run.
 
-    A cell is NaN where one of both runs has not logged the step, and infinite where only one of both values is finite.
+    A cell is NaN if one of the two runs has not logged the step, and infinite if only one of the two values is finite.
     """
     first, *others = data.runs
     before, columns = curve_of(first, curve), {}

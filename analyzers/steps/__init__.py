@@ -1,9 +1,9 @@
-"""Step timing of a run: phases, stragglers, stalls, slowdowns, losses and where the wall time went.
+"""Analyze the step logs of a run: phases, stragglers, stalls, slowdowns, losses, and where the wall time went.
 
     report = steps.analyze("outputs")
 
-Sub-rooms: `reading` (logs of all kinds -> columns), `answers` (one question a module), `diff` (one run against
-another), `findings` (sentences), `live` (a job while it runs); `views` are the small tables that faces draw.
+`reading` turns logs of all kinds into columns, `answers` has one question per module, `diff` compares two runs,
+`findings` writes the sentences, `live` follows a running job, and `views` has small tables for the user interfaces.
 """
 
 from analyzers.steps.model import RankSteps, StepsData, Straggler

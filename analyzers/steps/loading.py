@@ -1,4 +1,4 @@
-"""Logs of one run -> `Steps`: the most detailed source counts, the others fill in what it lacks."""
+"""Combine the logs of one run into `Steps`: the most detailed kind of log is used, and others fill its gaps."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class Chunk:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Names of the columns as {name in the combined table: name in `columns`}.
+        """The names of the columns, as a dict {name in the combined table: name in `columns`}.
 
         In `columns` phases have numbers, which differ between chunks; in the combined table they have names.
         """
@@ -63,7 +63,7 @@ class Chunk:
     def column(self, name: str) -> Column:
         """Return a column by its name in the combined table.
 
-        Filled with the value for "absent" if these logs lack it.
+        If these logs lack it, the column is filled with the value for "absent".
         """
         if name in DERIVED:
             return DERIVED[name](self)
@@ -161,14 +161,14 @@ class Source:
         self.others = []
 
     def whole(self) -> pd.DataFrame:
-        """Return the rows of all chunks as one table; the chunks' columns are deleted meanwhile."""
+        """Return the rows of all chunks as one table; the columns of the chunks are deleted to save memory."""
         return combined(self.chunks)
 
 
 def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
-    """Return the rows of all chunks as one table; the chunks' columns are deleted meanwhile.
+    """Return the rows of all chunks as one table; the columns of the chunks are deleted to save memory.
 
-    One column is joined after the other, so that no more than one is in memory twice.
+    The columns are joined one after the other, so that no more than one is in memory twice.
     """
     known = [chunk.names for chunk in chunks]
     data: dict[str, Column] = {}
@@ -186,7 +186,7 @@ def joined(parts: list[Column]) -> Column:
 
 
 def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
-    """Return the sentence on damaged lines of a log as a list, empty if there are none.
+    """Return a sentence on damaged lines of a log in a list; empty if there are none.
 
     `file` is its entry in `meta.files`.
     """
@@ -227,7 +227,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
 
 
 def is_complete(sources: Sequence[Source]) -> bool:
-    """Return whether a source so far records losses, so that the coarser kinds after it need not be read."""
+    """Return whether a source read so far has losses, so that less detailed kinds of logs need not be read."""
     return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
 
@@ -261,7 +261,9 @@ def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> l
 
 
 def named_rank(log: run.Artefact) -> int:
-    """Return the rank in the name of a file, or of its folder (torchrun's `logs/attempt_0/3/stdout.log`), else 0."""
+    """Return the rank in the name of a file, or in the name of its folder (torchrun's `logs/attempt_0/3/stdout.log`),
+    else 0.
+    """
     if is_rank(log.rank):
         return log.rank
     folder = log.path.parent.name
@@ -269,7 +271,7 @@ def named_rank(log: run.Artefact) -> int:
 
 
 def is_rank(value: object) -> TypeGuard[int]:
-    """Return whether a value can be a rank, as a damaged header may have any number."""
+    """Return whether a value can be a rank; a damaged header may have any number."""
     return isinstance(value, int) and 0 <= value < RANKS_AT_MOST
 
 
@@ -302,7 +304,7 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def steps_of(
     source: Source, frame: pd.DataFrame, inputs: list[Input], problems: list[str], mapped: Sequence[MappedLog] = ()
 ) -> Steps:
-    """Return the steps of a source as a table in order of rank and step; of a step that was redone the last row counts.
+    """Return the steps of a source as a table in order of rank and step; if a step was redone, its last row is used.
 
     `frame` holds all of its rows, `mapped` says how logs of other trainers were read.
     """
@@ -328,7 +330,7 @@ def steps_of(
 
 
 def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows in order of rank and step, and separately the rows of steps that a later attempt redid.
+    """Return the rows in order of rank and step, and separately the rows of steps that were redone after a restart.
 
     Rows that are in order already, as in most logs, are not copied.
     """
@@ -346,6 +348,6 @@ def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
 
 
 def part(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """Return the columns whose names begin with `prefix`, without it in their names."""
+    """Return the columns whose names begin with `prefix`, and remove the prefix from their names."""
     data = {name.removeprefix(prefix): frame[name] for name in map(str, frame) if name.startswith(prefix)}
     return pd.DataFrame(data, index=frame.index, copy=False)

@@ -1,6 +1,6 @@
-"""What the room answers: the structs of the JSON document `workbench.steps/1`, and the words of its closed lists.
+"""The structs of the JSON document `workbench.steps/1`, and the values of its enumerations.
 
-Field names are the names in the JSON; where Python uses a clearer one, `name=` keeps the other in the document.
+Field names are the names in the JSON; if Python uses a clearer name, `name=` has the name in the document.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from analyzers.steps.columns.quantities import NumberedBy, Quantity
 
 
 class Cause(StrEnum):
-    """The reason for lost time: what a late rank does while other ranks wait for it, or what all ranks wait for."""
+    """The reason for lost time: the work of a late rank while other ranks wait for it, or of all ranks at once."""
 
     COMPUTE = "compute"
     DATA = "data"
@@ -26,7 +26,7 @@ class Cause(StrEnum):
 
 
 class Pattern(StrEnum):
-    """In which steps a straggler is late."""
+    """In which steps a straggler is late: always, since some step, in turns with other ranks, ..."""
 
     PERSISTENT = "persistent"
     """In nearly all steps since its first late one."""
@@ -39,14 +39,14 @@ class Pattern(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """How the step time changed: at one step, or steadily from there to the end of the run."""
+    """How the step time changed: suddenly at one step, or steadily from there to the end of the run."""
 
     STEP = "step"
     DRIFT = "drift"
 
 
 class EventKind(StrEnum):
-    """What the loss or the gradient norm did."""
+    """The kind of an event in the loss or the gradient norm."""
 
     LOSS_SPIKE = "loss_spike"
     LOSS_RISE = "loss_rise"
@@ -55,7 +55,7 @@ class EventKind(StrEnum):
 
 
 class Problem(StrEnum):
-    """The class of a verdict; a class explains those after it, as a NaN makes the speed irrelevant."""
+    """The class of a verdict. They are sorted: a class explains those after it, as a NaN makes the speed irrelevant."""
 
     NONFINITE_LOSS = "nonfinite_loss"
     COLLECTIVE_COUNT = "collective_count"
@@ -110,10 +110,10 @@ class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of one rank: medians over its plain steps, in seconds and bytes.
+    """The summary of one rank: medians over its plain steps (those that did nothing but train), in seconds and bytes.
 
-    `mad_s` is the median absolute deviation of its step times. `phases` is wall time, `cpu` processor time and `device`
-    the device's own time, by phase. A plain step only trains (see `table.NOT_PLAIN`).
+    `mad_s` is the median absolute deviation of its step times. `phases` is wall time, `cpu` processor time and
+    `device` the device's own time, by phase. `table.NOT_PLAIN` lists the tags of steps that are not plain.
     """
 
     rank: int
@@ -141,8 +141,8 @@ class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that makes the others wait.
 
-    `lateness_s` is the mean over the steps in which it is late, `recurrence` the share of such steps. `lost_s` is what
-    it costs per step, averaged over all steps; `share` is that cost as a share of all step time.
+    `lateness_s` is the mean over the steps in which it is late, `recurrence` the share of such steps. `lost_s` is the
+    time that it costs per step, averaged over all steps; `share` is that cost as a share of all step time.
     """
 
     rank: int
@@ -174,8 +174,8 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
 class LongStep(msgspec.Struct, frozen=True, kw_only=True):
     """A single step that took far longer than those around it, in seconds.
 
-    `ranks` are those that the others waited for, or all ranks where that is not known; `phase` is the one that most of
-    the extra time went to, empty where none explains it. `share` is the extra time as a share of the time of all steps.
+    `ranks` are those that the others waited for, or all ranks if that is not known; `phase` is the phase with most of
+    the extra time, empty if none explains it. `share` is the extra time as a share of the time of all steps.
     """
 
     step: int
@@ -203,7 +203,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the wall time of a run, as the mean over its ranks.
 
     `parts` (ns) add up to `wall_ns`, the time from the first start to the end of the last step. `productive` is the
-    part of that name as a share of `wall_ns`.
+    productive part as a share of `wall_ns`.
     """
 
     started_ns: int

@@ -1,4 +1,4 @@
-"""How long do steps take, which rank is late, what became of the loss? The room's door: logs in, report out."""
+"""The entry point for steps: it takes logs and returns a report on step times, late ranks and the loss."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -20,10 +20,10 @@ def analyze(
 ) -> Report[StepsData]:
     """Return how long steps take, where the time goes, which ranks are late, and what the loss does.
 
-    `logs` is a run folder, a log, or artefacts that `analyzers.run.discover` returns: step logs of
+    `logs` is a run folder, a log, or the artefacts that `analyzers.run.discover` returns: step logs of
     `workbench.recorders`, torchtitan's structured logs, TensorBoard event files and console logs. The most detailed
-    kind counts; the others add loss and memory where it has none. The rank and the step of the options narrow only
-    `data.ranks`, as a rank is late compared with the others.
+    kind is used; the others add loss and memory if it has none. The rank and step of the options restrict only
+    `data.ranks`, because lateness is a comparison with all other ranks.
 
     Example:
         report = analyze("outputs")
@@ -32,7 +32,7 @@ def analyze(
         report.table("ranks")[["rank", "median_step_s"]]  # a pandas table
 
     Raises:
-        InputError: There is no such path, none of the logs has a step, or not the one that the options select.
+        InputError: There is no such path, no log has a step, or none has the step that the options select.
     """
     options = options or store.Options()
     artefacts = run.as_run(logs).of(*run.TIMED) if isinstance(logs, str | PathLike) else logs

@@ -1,4 +1,4 @@
-"""The steps of all ranks in one table, which every answer starts from."""
+"""The steps of all ranks in one table, from which all answers are computed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -33,15 +33,15 @@ class ProcessStart:
 
     @classmethod
     def from_header(cls, rank: int, session: int, header: Header) -> "ProcessStart":
-        """Return the process start that a log's header describes; 0 and "" stand for what it does not record."""
+        """Return the process start that a log's header describes; values that it does not record are 0 or ""."""
         started = header.get("started_ns")
         return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 
 
 class Durations:
-    """Durations of each row of the steps table, as columns by name such as the phase; kept as whole ns.
+    """The durations of each row of the steps table, as columns by name (such as the phase), stored as whole ns.
 
-    Only what is asked for becomes seconds: as float64 all columns together would take twice the memory.
+    Columns are converted to seconds only when they are used: as float64 all together would take twice the memory.
     """
 
     def __init__(self, ns: pd.DataFrame) -> None:
@@ -76,9 +76,9 @@ class Steps:
     `table` has rank, step, session, covers, start_ns, dur_ns (-1: not recorded), dur_s (NaN), residual_ns, tokens,
     loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` and `warmup`
     (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` has
-    the sequence number of the last collective by process group. `redone` has the rows of steps that a later attempt did
-    again. `numbers` has further columns in logs of other trainers, such as `learning_rate`; `logs` says how these logs
-    were read, `unreadable` which logs could not be read, and why.
+    the sequence number of the last collective by process group. `redone` has the rows of steps that were done again
+    after a restart. `numbers` has further columns in logs of other trainers, such as `learning_rate`; `logs` says how
+    these logs were read, `unreadable` which logs could not be read, and why.
     """
 
     table: pd.DataFrame
@@ -114,13 +114,13 @@ class Steps:
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """The ranks, the steps, and for each row the index of its rank and of its step in them."""
+        """The ranks, the steps, and for each row the index of its rank and of its step in these lists."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
 
     def grid(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> pd.DataFrame:
-        """Return values as a [step, rank] table; NaN where a rank has no usable row of the step.
+        """Return `values` as a [step, rank] table; NaN if a rank has no usable row of the step.
 
         `values` has one entry per row of `table`; `usable` is a mask of the rows that count (None: all).
         """
@@ -129,7 +129,7 @@ class Steps:
         return pd.DataFrame(self.cells(values, usable), index=index, columns=columns)
 
     def cells(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> Floats:
-        """Return what `grid` returns as an array, float64[steps, ranks]."""
+        """Return the same table as `grid`, as an array float64[steps, ranks]."""
         ranks, steps, rank_codes, step_codes = self._index
         cells = np.full((len(steps), len(ranks)), np.nan)
         numbers = np.asarray(values, dtype=float)
@@ -147,10 +147,10 @@ class Steps:
 
     @cached_property
     def plain(self) -> "pd.Series[bool]":
-        """A mask of the rows whose step only trained and whose duration is recorded."""
+        """A mask of the rows whose step did nothing but train and whose duration is recorded."""
         return ~self.table["tagged"] & self.table["dur_s"].notna()
 
     @cached_property
     def recorder_s(self) -> "pd.Series[float]":
-        """The seconds in each row that our own recorders took."""
+        """The seconds of each row's step that this project's own recorders took."""
         return self.phases.total(RECORDER_PHASES)

@@ -1,16 +1,16 @@
-"""The tables that faces draw of the steps: small ones, however many ranks and steps there are.
+"""Tables about the steps for the user interfaces, which stay small for any number of ranks and steps.
 
-| view | one row | columns |
-|---|---|---|
-| `series` | a rank and step | everything, unreduced |
-| `clock` | a step of one rank | when it began and ended, Unix ns |
-| `phases` | a rank and step | seconds by phase, unreduced |
-| `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
-| `phase_stack` | a bin of steps | mean seconds by phase |
-| `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
-| `goodput` | a rank | seconds by part of the wall time |
+ view | one row | columns |
+---|---|---|
+ `series` | a rank and step | all values, unreduced |
+ `clock` | a step of one rank | when it began and ended, Unix ns |
+ `phases` | a rank and step | seconds by phase, unreduced |
+ `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
+ `phase_stack` | a bin of steps | mean seconds by phase |
+ `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
+ `goodput` | a rank | seconds by part of the wall time |
 
-Bins hold neighbouring steps (or ranks) and are named by the first one. They keep maxima, so that outliers survive.
+A bin holds neighbouring steps (or ranks) and is named by the first of them. It keeps maxima, so that outliers survive.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,9 @@ RANK_ROWS = 64
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
-    """Return the steps in the logs; the last two runs stay in memory, as one page asks for several views of each."""
+    """Return the steps in the logs; those of the last two runs stay in memory, as one page asks for several tables of
+    each.
+    """
     return cached_load(tuple(artefacts), options or store.Options())
 
 
@@ -45,7 +47,7 @@ def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> 
 def series(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
     """Return a table of all steps: rank, step, dur_s, loss, grad_norm, memory_bytes, tokens_per_s, tags, tagged.
 
-    Further numbers in the log of another trainer follow, such as `learning_rate`.
+    Further numbers in the logs of other trainers follow as columns, such as `learning_rate`.
     """
     steps = opened(artefacts, options)
     table, numbers = steps.table, steps.numbers
@@ -118,7 +120,7 @@ def sparkline(
 
 
 def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
-    """Return, for each bin of steps, the rank with the largest lateness in any of its steps, and that lateness (s).
+    """Return, for each bin of steps, the rank that is latest in any of its steps, and its lateness (s).
 
     `numbers` holds the bin index of each step.
     """

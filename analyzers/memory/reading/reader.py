@@ -47,7 +47,10 @@ RECORDER_KEYS: dict[str, type] = {
 
 
 class ActionNumbers(dict[str, int]):
-    """Numbers of actions by name; unknown names are `Action.UNKNOWN`. A dict, as a million look-ups must be fast."""
+    """The numbers of actions by name; an unknown name has the number `Action.UNKNOWN`.
+
+    It is a dict because it must answer a million look-ups quickly.
+    """
 
     def __missing__(self, _: object) -> int:
         return int(Action.UNKNOWN)
@@ -60,7 +63,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns of one snapshot and its `meta`; `snapshot.Snapshot` gives typed access to them.
 
     Raises:
-        InputError: The file is not readable, or has not the structure of a snapshot.
+        InputError: The file is not readable, or does not have the structure of a snapshot.
         HostileInput: The file asks for more than data.
     """
     tables = InternTables()
@@ -73,7 +76,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 @contextmanager
 def as_input_errors() -> Iterator[None]:
-    """Turn the exceptions that a value of a wrong type causes into an `InputError`."""
+    """Convert the exceptions that values of a wrong type cause to an `InputError`."""
     try:
         yield
     except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
@@ -86,7 +89,9 @@ def as_input_errors() -> Iterator[None]:
 
 
 def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a file, a pickle or JSON; trace entries of a pickle are converted to columns meanwhile."""
+    """Return the object in a file, a pickle or JSON; trace entries of a pickle are converted to columns while it is
+    read.
+    """
     stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
     if magic(stream)[:1] == PICKLE_MAGIC:
         with entries.watch(stream) as watched:
@@ -137,7 +142,7 @@ def columns(
 
 
 def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
-    """Refuse a file in which one list is referred to twice, which would make a small file endless.
+    """Refuse a file in which one list is referred to twice, because a small file could then expand without end.
 
     Recorders write each list once.
 
@@ -194,7 +199,7 @@ def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Colum
 
 
 def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
-    """Return the columns `category` and `label` of trace entries, as our recorder tagged them."""
+    """Return the columns `category` and `label` of trace entries, as this project's recorder tagged them."""
     if not any("category" in entry for entry in trace):
         return {"category": np.full(len(trace), UNTAGGED, np.int8), "label": np.zeros(len(trace), np.int32)}
     categories = (category_number(entry.get("category")) for entry in trace)
@@ -274,7 +279,7 @@ def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str
 
 
 def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Column]:
-    """Return the columns of the tags of blocks older than the trace, which our recorder wrote.
+    """Return the columns of the tags of blocks older than the trace, which this project's recorder wrote.
 
     `blocks` maps the address to [category, label].
     """
@@ -298,7 +303,7 @@ def settings_of(snapshot: Row) -> dict[str, str]:
 
 
 def scalar_text(value: object) -> str:
-    """Return a scalar as text; of anything else only the name of its type, as it may nest without end."""
+    """Return a scalar as text; for any other value only the name of its type, as it may be nested without end."""
     if not isinstance(value, str | int | float | None):
         return f"({type(value).__name__})"
     return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode()
@@ -317,5 +322,7 @@ def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
 
 
 def recorder_scalars(recorder: Row) -> dict[str, Any]:
-    """Return the numbers and texts about the whole file that our recorder wrote, without those of a wrong type."""
+    """Return the numbers and texts about the whole file that this project's recorder wrote; values of a wrong type are
+    left out.
+    """
     return {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}

@@ -1,4 +1,4 @@
-"""The fixed words of a snapshot (actions, block states, categories), and the numbers that stand for them in columns."""
+"""The fixed vocabulary of a snapshot (actions, block states, categories), and the numbers that encode it in columns."""
 
 from enum import IntEnum
 
@@ -8,9 +8,10 @@ from analyzers.columns import Column
 
 
 class Action(IntEnum):
-    """What one trace entry records; `UNKNOWN` is any action that this list does not have.
+    """The event that one trace entry records; `UNKNOWN` is any action that this list does not have.
 
-    A block's memory is free again at `FREE_COMPLETED`; from `FREE_REQUESTED` on it waits for the streams that use it.
+    A block's memory is free again at `FREE_COMPLETED`. From `FREE_REQUESTED` until then, it is still used by CUDA
+    streams.
     """
 
     ALLOC = 0
@@ -41,7 +42,9 @@ class Category(IntEnum):
 
 
 class BlockState(IntEnum):
-    """The state of a block when the snapshot was taken; `PENDING_FREE` waits for a stream."""
+    """The state of a block when the snapshot was taken; `PENDING_FREE`: it was freed, but a CUDA stream may still use
+    it.
+    """
 
     INACTIVE = 0
     ACTIVE = 1

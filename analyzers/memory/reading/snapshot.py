@@ -1,6 +1,6 @@
 """Typed access to the columns of one snapshot: the whole file, and the part of each device.
 
-Which columns there are: `reader` writes those of entries, segments, blocks and annotations, `digest` the derived ones.
+The columns of entries, segments, blocks and annotations come from `reader`, the derived columns from `digest`.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,14 @@ class Snapshot:
 
     @property
     def recorder(self) -> Mapping[str, object]:
-        """The values that our own recorder wrote about the whole file; empty in a file that PyTorch wrote."""
+        """The values that this project's recorder wrote about the whole file; empty in a file that PyTorch wrote."""
         values: Mapping[str, object] = self.columns.meta["recorder"]
         return values
 
     def recorded_number(self, key: str) -> int | None:
-        """Return an integer that our own recorder wrote (`rank`, `step`, `limit_bytes`, ..); None if it did not."""
+        """Return an integer that this project's recorder wrote (`rank`, `step`, `limit_bytes`, ..); None if it did
+        not.
+        """
         value = self.recorder.get(key)
         return value if isinstance(value, int) else None
 
@@ -42,7 +44,9 @@ class Snapshot:
 
     @property
     def made_up_segments(self) -> bool:
-        """Whether no allocator reserved the segments: a recorder on a CPU writes ranges around tensors instead."""
+        """Whether the segments are not real: a recorder on a CPU writes ranges around tensors instead of allocator
+        segments.
+        """
         return bool(self.recorder.get("made_up_segments", False))
 
     @property

@@ -1,1 +1,1 @@
-"""Replay a trace: when each block lived, in which stream, pool, step and phase; and simulate the allocator."""
+"""Replay a trace: compute when each block lived, and in which stream, pool, step and phase; simulate the allocator."""

@@ -1,7 +1,7 @@
-"""In which stream and pool each block lies, and how many bytes each of these held over time.
+"""Find the stream and pool of each block, and how many bytes each of these held over time.
 
-An arena is one stream's part of one memory pool: the allocator reuses a freed block only within its arena, so free
-memory in one is of no use to a request in another.
+An arena is one stream's part of one memory pool. The allocator reuses a freed block only within its arena, so free
+memory in one arena is of no use to a request in another.
 """
 
 from collections.abc import Iterator
@@ -60,8 +60,8 @@ class BlockArenas:
     def by_block(self) -> Column:
         """The arena of each row of `Lifetimes`; -1 where it is not known.
 
-        The entry that allocated a block records its stream, and since torch 2.12 its pool. Where it does not, the
-        segment around the address at the end gives it, if that segment still exists.
+        The entry that allocated a block records its stream, and since torch 2.12 its pool. Without a recorded pool,
+        the arena is that of the segment around the address at the end, if that segment still exists.
         """
         trace = self.replay.trace
         if trace.is_digested:

@@ -1,13 +1,13 @@
-"""Where the steps of a training loop lie in a trace that marks none: between occurrences of a stack that recurs.
+"""Find the steps of a training loop in a trace without step annotations: between occurrences of a stack that recurs.
 
-What runs once a step (the loss, the embedding, the optimizer's norm) allocates at even distances, from one end of the
-loop to the other; what runs once a layer comes in bursts. Worked example, with the stacks e (embedding), l (a layer)
-and c (loss) in a loop of four steps:
+Code that runs once per step (the loss, the embedding, the optimizer's norm) allocates at even distances throughout the
+loop; code that runs once per layer allocates in bursts. Worked example, with the stacks e (embedding), l (a layer) and
+c (loss) in a loop of four steps:
 
     e l l l c  e l l l c  e l l l c  e l l l c     12 l, 4 e, 4 c
 
 The distances between two e are 5, 5 and 5: even. Those between two l are 1, 1, 3, 1, 1, 3, ..: uneven. So e and c are
-the stacks that mark steps, and the one at whose occurrences the least memory is alive, e, begins them.
+the stacks that mark steps. A step begins at e, because less memory is alive at e than at c.
 """
 
 from itertools import pairwise
@@ -31,7 +31,9 @@ COVERED_AT_LEAST = 0.6
 
 
 def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
-    """Return the steps that recurring stacks show, numbered from 1; empty where no loop of five steps shows."""
+    """Return the steps that recurring stacks show, numbered from 1; empty if the trace shows no loop of at least five
+    steps.
+    """
     allocations = trace.where(Action.ALLOC)
     stack = trace.entry("stack")[allocations]
     order = np.argsort(stack, kind="stable")

@@ -1,6 +1,6 @@
-"""Which blocks lived from which entry to which, and so how much was allocated after each entry.
+"""Compute from which entry to which each block lived, and so how many bytes were allocated after each entry.
 
-Exact also where the trace begins late, as its ring buffer lost the oldest entries. Worked example, addresses A to D:
+The result is exact even if the ring buffer lost the oldest entries of the trace. Worked example, addresses A to D:
 
     entry 0  alloc A 100    paired with entry 2: alive after entries 0 and 1
     entry 1  alloc B  50    never freed: alive to the end
@@ -8,8 +8,8 @@ Exact also where the trace begins late, as its ring buffer lost the oldest entri
     entry 3  free  C  30    no alloc before it: C is older than the trace, alive until entry 3
     blocks at the snapshot: B 50, D 20    no entry allocated D: it is older than the trace too, and alive to the end
 
-So 30 + 20 = 50 bytes were allocated before entry 0, and after the entries 150, 200, 100 and 70 bytes. 70 is also what
-the snapshot's own blocks add up to: the replay is consistent.
+So 30 + 20 = 50 bytes were allocated before entry 0, and 150, 200, 100 and 70 bytes after the four entries. 70 is also
+the sum of the snapshot's own blocks: the replay is consistent.
 """
 
 from dataclasses import dataclass, fields
@@ -31,9 +31,9 @@ class Lifetimes:
     """One row per block that ever lived; it is alive after entry k if `born <= k < died`.
 
     `born` is -1 for blocks older than the trace; `died` is the number of entries for those alive at its end. `size` is
-    in requested bytes. `stack` is the stack that allocated the block; where `freed_stack` is set, it is the stack that
-    freed it: nothing else is known of an older block that was freed. `category` (`UNTAGGED` without one) and `label`
-    are as recorded.
+    in requested bytes. `stack` is the stack that allocated the block; if `freed_stack` is set, it is the stack that
+    freed the block, as no other stack is known for blocks older than the trace. `category` (`UNTAGGED` without one)
+    and `label` are as recorded.
     """
 
     born: Integers
@@ -55,7 +55,9 @@ class Lifetimes:
         return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
 
     def containing(self, address: int) -> Mask:
-        """Return a mask of the blocks that contained an address; a block of no bytes contains its own."""
+        """Return a mask of the blocks that contained an address; a block of zero bytes contains only its own
+        address.
+        """
         wanted, extent = np.uint64(address), np.maximum(self.size, 1).astype(np.uint64)
         # Compare offsets, not ends: the end of a block near 2**64 would overflow.
         inside: Mask = (self.addr <= wanted) & (wanted - self.addr < extent)
@@ -70,17 +72,17 @@ class Replay:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """The birth and death of every block that ever lived."""
+        """The lifetime (first and last entry) of every block in the trace."""
         return stored_lifetimes(self.trace) if self.trace.is_digested else compute_lifetimes(self.trace)
 
     @cached_property
     def start(self) -> int:
-        """Bytes alive before the first entry."""
+        """The bytes alive before the first entry."""
         return int(self.lifetimes.size[self.lifetimes.born == BEFORE].sum())
 
     @cached_property
     def live_bytes(self) -> Integers:
-        """Bytes alive after each entry."""
+        """The bytes alive after each entry."""
         if self.trace.is_digested:
             return self.trace.entry("live_bytes")
         return self.start + np.cumsum(self.changes)
@@ -103,12 +105,12 @@ class Replay:
 
     @property
     def end(self) -> int:
-        """Bytes alive after the last entry."""
+        """The bytes alive after the last entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     @cached_property
     def pending_bytes(self) -> Integers:
-        """The part of `live_bytes` after each entry that was freed but waits for a stream."""
+        """The part of `live_bytes` after each entry that was freed, but that a CUDA stream may still use."""
         action = self.trace.entry("action")
         sign = (action == Action.FREE_REQUESTED).astype(np.int64) - (action == Action.FREE_COMPLETED)
         if not (sign > 0).any():
@@ -121,12 +123,12 @@ class Replay:
 
     @cached_property
     def pending_at_end(self) -> int:
-        """The bytes of the blocks in the snapshot that were freed but wait for a stream."""
+        """The bytes of the blocks in the snapshot that were freed, but that a CUDA stream may still use."""
         return int(self.trace.block("requested")[self.trace.block("state") == BlockState.PENDING_FREE].sum())
 
     @cached_property
     def reserved(self) -> Integers:
-        """Bytes reserved by the allocator after each entry."""
+        """The bytes reserved by the allocator after each entry."""
         return reserved_bytes(self.trace)
 
     @cached_property
@@ -136,7 +138,7 @@ class Replay:
 
     @property
     def consistent(self) -> bool:
-        """Whether replaying the entries leads to the blocks of the snapshot."""
+        """Whether replaying the trace entries ends with exactly the blocks of the snapshot."""
         return self.end == self.active_bytes
 
 
@@ -186,7 +188,7 @@ def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Inte
 
 
 def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
-    """Return the active blocks (as positions in `trace.blocks`) that no entry of the trace allocated.
+    """Return the active blocks (as indexes in `trace.blocks`) that no entry of the trace allocated.
 
     `alive` are the entries of the allocations that were never freed.
     """
@@ -195,7 +197,9 @@ def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
 
 
 def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
-    """Return the category and the label that our recorder wrote about the older block at each address."""
+    """Return the category and the label that this project's recorder wrote for the block at each address older than the
+    trace.
+    """
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")
     tagged = c["older_addr"][order]

@@ -1,4 +1,6 @@
-"""Where in a trace the phases of training lie: steps and optimizer as annotated, passes as the stacks show."""
+"""Find the phases of training in a trace: steps and optimizer from annotations, forward and backward passes from
+stacks.
+"""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ NEVER = int(np.iinfo(np.int64).max)
 
 
 class Phase(IntEnum):
-    """A phase of a training step; `NONE` where nothing shows one."""
+    """A phase of a training step; `NONE` if no annotation or stack shows one."""
 
     NONE = 0
     FORWARD = 1
@@ -34,23 +36,24 @@ class EntryWindows:
     end: Integers
 
     def contains(self, index: Integers) -> Mask:
-        """Return, for each entry index, whether it is inside a range; -1, before the trace, is not."""
+        """Return, for each entry index, whether it is inside a range; False for -1, which means before the trace."""
         if not len(self.start):
             return np.zeros(len(index), bool)
         inside: Mask = (index < self.end_after(index)) & (index >= 0)
         return inside
 
     def end_after(self, index: Integers) -> Integers:
-        """Return, for each entry index, the end of the last range that began at or before it; -1 where none did."""
+        """Return, for each entry index, the end of the last range that began at or before it; -1 if no range did."""
         return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
 
 
 @dataclass(frozen=True)
 class PhaseTimeline:
-    """The phase that the stack of each entry shows (`kind`), and for each entry the last and the next phase shown.
+    """The phase that the stack of each entry shows (`kind`); its methods find the last and the next phase at an entry.
 
     Example: `kind` = [FORWARD, NONE, BACKWARD, NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase
-    shown is FORWARD; the next BACKWARD entry from there is 2, the next FORWARD one `NEVER`. Three spans: 0-1, 2-3, 4.
+    shown is FORWARD; the next BACKWARD entry is 2, and there is no next FORWARD entry (`NEVER`). The entries form three
+    intervals of one phase each: 0-1, 2-3, 4.
     """
 
     kind: Column
@@ -62,7 +65,7 @@ class PhaseTimeline:
 
     @cached_property
     def _last(self) -> Integers:
-        """The phase shown last at or before entry k, at position k + 1; position 0 is before the first entry."""
+        """The phase that was shown last, at or before entry k, at index k + 1; index 0 is before the first entry."""
         shown = np.where(self.kind != Phase.NONE, np.arange(1, self.count + 1), 0)
         latest = np.maximum.accumulate(np.concatenate([[0], shown]))
         return np.concatenate([[int(Phase.NONE)], self.kind])[latest]
@@ -77,7 +80,7 @@ class PhaseTimeline:
         return {phase: np.append(self._first_from(phase), NEVER) for phase in phases}
 
     def _first_from(self, phase: Phase) -> Integers:
-        """Return, for each entry, the first entry from it on that shows the phase; `NEVER` where none does."""
+        """Return, for each entry, the first entry at or after it that shows the phase; `NEVER` if there is none."""
         shown = np.where(self.kind == phase, np.arange(self.count), NEVER)
         return np.minimum.accumulate(shown[::-1])[::-1]
 
@@ -97,7 +100,7 @@ class PhaseTimeline:
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return, for each entry index, the first later entry whose stack shows the phase; `NEVER` where none does."""
+        """Return, for each entry index, the first later entry whose stack shows the phase; `NEVER` if there is none."""
         return self._next[phase][index + 1]
 
 
@@ -111,7 +114,9 @@ class StepSpan:
 
 
 def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
-    """Return the entry ranges of annotations whose name begins with `prefix`; one still open ends with the trace."""
+    """Return the entry ranges of annotations whose name begins with `prefix`; the last entry ends a range that is still
+    open.
+    """
     bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}
     for name, is_start, index in annotations(trace):

@@ -1,4 +1,4 @@
-"""How much memory the allocator had reserved after each entry, and when it had to give segments back for a request."""
+"""Compute how much memory was reserved after each entry, and when segments had to be released to serve a request."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 def reserved_bytes(trace: DeviceTrace) -> Integers:
     """Return the reserved bytes after each entry.
 
-    The segments of the snapshot give the value at the end, from which the entries are summed backwards: a trace that
-    begins late does not know its start.
+    The segments of the snapshot give the value at the end, and the entries are subtracted backwards from it, because
+    the value at the start is unknown if the trace begins late.
     """
     action = trace.entry("action")
     sign = np.isin(action, RESERVING).astype(np.int64) - np.isin(action, RETURNING)
@@ -21,10 +21,10 @@ def reserved_bytes(trace: DeviceTrace) -> Integers:
 
 
 def retries(trace: DeviceTrace) -> list[Retry]:
-    """Return the allocations that succeeded, or failed, only after cached segments had been given back for them.
+    """Return the allocations that succeeded, or failed, only after cached segments had been released for them.
 
-    The allocator writes both at once: the `segment_free`s and the `segment_alloc` or `oom` that they made room for have
-    the same stack; the frees of `torch.cuda.empty_cache` have a different one.
+    The allocator logs both with the same stack: the `segment_free` entries, and the `segment_alloc` or `oom` that
+    follows. The entries of `torch.cuda.empty_cache` have a different stack.
     """
     action, stack = trace.entry("action"), trace.entry("stack")
     request = np.flatnonzero(np.isin(action, (Action.SEGMENT_ALLOC, Action.OOM)))
@@ -35,7 +35,7 @@ def retries(trace: DeviceTrace) -> list[Retry]:
 
 
 def freed_before(trace: DeviceTrace, index: int) -> int:
-    """Return the bytes of the segments that were given back directly before entry `index`."""
+    """Return the bytes of the segments that were released directly before entry `index`."""
     others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0
     return int(trace.entry("size")[start:index].sum())

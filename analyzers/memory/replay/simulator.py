@@ -1,15 +1,15 @@
-"""Simulate PyTorch's caching allocator for CUDA without memory: what would it reserve for the same requests?
+"""Simulate PyTorch's CUDA caching allocator without using memory: how much would it reserve for the same requests?
 
-Follows its source (c10/cuda/CUDACachingAllocator.cpp): rounding of sizes, best fit, splitting and merging of blocks.
-Left out: limits on splitting, garbage collection, and giving segments back when memory runs out. Blocks older than a
-recording are allocated first, in order of address.
+It follows the allocator's source (c10/cuda/CUDACachingAllocator.cpp): rounding of sizes, best fit, splitting and
+merging of blocks. It leaves out limits on splitting, garbage collection, and releasing segments when memory runs out.
+Blocks older than a recording are allocated first, in order of address.
 
 Worked example, ordinary segments, one stream. A request of 3 MiB is above 1 MiB, so it goes to the pool of large
-blocks; below 10 MiB it gets a segment of 20 MiB, which is split into 3 MiB and a free 17 MiB. A request of 12 MiB takes
-those 17 MiB and leaves 5 MiB free; one of 6 MiB does not fit there and needs another 20 MiB: 40 MiB are reserved for
-21 MiB of requests. When the first two blocks are freed, all of the first segment merges into one free block of 20 MiB
-that can be given back to the device. With expandable segments the pool has one segment that grows in steps of 20 MiB:
-the 6 MiB take the free 5 MiB at its end and the first part of the next 20 MiB.
+blocks; below 10 MiB it gets a segment of 20 MiB, which is split into 3 MiB and a free 17 MiB. A request of 12 MiB
+takes 12 of these 17 MiB and leaves 5 MiB free; a request of 6 MiB does not fit there and needs another 20 MiB: 40 MiB
+are reserved for 21 MiB of requests. When the first two blocks are freed, all of the first segment merges into one free
+block of 20 MiB that can be released to the device. With expandable segments the pool has one segment that grows in
+steps of 20 MiB: the 6 MiB take the free 5 MiB at its end and the first part of the next 20 MiB.
 """
 
 from bisect import bisect_left, insort
@@ -58,11 +58,11 @@ class BlockPool:
 
     @property
     def granularity(self) -> int:
-        """The bytes that an expandable segment maps at once."""
+        """The number of bytes by which an expandable segment grows at a time."""
         return SMALL_SEGMENT if self.small else LARGE_SEGMENT
 
     def allocate(self, size: int) -> Block:
-        """Return a used block of exactly `size` bytes, split off the best fitting free one."""
+        """Return a used block of exactly `size` bytes, split off the best fitting free block."""
         block = self.best_fit(size) or self.reserve(size)
         self.remove_free(block)
         rest = block.size - size
@@ -73,7 +73,7 @@ class BlockPool:
         return block
 
     def split(self, block: Block, size: int) -> None:
-        """Cut a block after `size` bytes, and add the rest as a free block."""
+        """Split a block after `size` bytes, and add the rest as a free block."""
         tail = Block(block.start + size, block.size - size, before=block, after=block.after)
         if block.after:
             block.after.before = tail
@@ -83,7 +83,7 @@ class BlockPool:
     def best_fit(self, size: int) -> Block | None:
         """Return the smallest free block of at least `size` bytes; None without one.
 
-        The last block of an expandable segment, which can still grow, is only taken if no other fits.
+        The last block of an expandable segment, which can still grow, is only taken if no other block fits.
         """
         position = bisect_left(self.free, (size, 0))
         fitting = [self.blocks[start] for _, start in self.free[position : position + 2]]
@@ -92,7 +92,7 @@ class BlockPool:
         return fitting[0] if fitting else None
 
     def reserve(self, size: int) -> Block:
-        """Return a free block of at least `size` bytes from a new segment, or from more of the expandable one."""
+        """Return a free block of at least `size` bytes from a new segment, or from growth of the expandable segment."""
         if self.expands and self.segments:
             return self.expand(size)
         total = round_up(size, self.granularity) if self.expands else segment_size(size)
@@ -102,7 +102,7 @@ class BlockPool:
         return block
 
     def expand(self, size: int) -> Block:
-        """Map more of the expandable segment until its last block has at least `size` bytes; return that block."""
+        """Grow the expandable segment until its last block has at least `size` bytes; return that block."""
         start, mapped = self.segments[0]
         last = self.blocks[self.last]
         if last.free:
@@ -117,14 +117,14 @@ class BlockPool:
         return last
 
     def add_free(self, block: Block) -> None:
-        """Add a block to the sorted list of free ones."""
+        """Add a block to the sorted list of free blocks."""
         self.blocks[block.start] = block
         if not block.after:
             self.last = block.start
         insort(self.free, block.key)
 
     def remove_free(self, block: Block) -> None:
-        """Remove a block from the sorted list of free ones."""
+        """Remove a block from the sorted list of free blocks."""
         del self.free[bisect_left(self.free, block.key)]
 
     def release(self, block: Block) -> None:
@@ -148,7 +148,9 @@ class BlockPool:
         return low
 
     def releasable_bytes(self) -> int:
-        """Return the bytes that can be given back: free segments, or free mapped units of an expandable one."""
+        """Return the bytes that can be released to the device: free segments, or free mapped units of an expandable
+        segment.
+        """
         if not self.expands:
             sizes = dict(self.segments)
             return sum(size for size, start in self.free if sizes.get(start) == size)
@@ -170,14 +172,15 @@ def segment_size(size: int) -> int:
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """The bytes reserved at the end of a simulation, and those of them that can be given back to the device."""
+    """The bytes reserved at the end of a simulation, and how many of them can be released to the device."""
 
     reserved: int
     releasable: int
 
 
 def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
-    """Return what the allocator would reserve for the requests of a recording, if it gave nothing back meanwhile.
+    """Return how much memory the allocator would reserve for the requests of a recording if it released none in
+    between.
 
     `expandable`: simulate expandable segments in place of ordinary ones.
     """
@@ -201,7 +204,7 @@ def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
 def requests_of(replay: Replay) -> list[tuple[int, int, int]]:
     """Return (stream, bytes, row of `Lifetimes`) of every allocation and free in order of time; bytes are 0 for a free.
 
-    Blocks older than the trace come first, by address: the order that packs them as they lie in the snapshot.
+    Blocks older than the trace come first, by address, which packs them as in the snapshot.
     """
     lives, arenas = replay.lifetimes, BlockArenas(replay)
     # Blocks of one stream never serve another's requests, so each stream has its own pools.

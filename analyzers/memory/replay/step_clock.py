@@ -1,4 +1,4 @@
-"""Which entries of a trace lie in which training step, so that a window of one chart can be found on another."""
+"""Map trace entries to training steps, so that a range selected in one chart can be shown in another."""
 
 from collections.abc import Iterator
 
@@ -17,10 +17,11 @@ StepTimes = tuple[int, int, int]
 
 
 def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return a table of points (entry, step) to interpolate between; 6.25 is after a quarter of the time of step 6.
+    """Return a table of points (entry, step) to interpolate between.
 
-    Both columns ascend. The steps are those of the trace's annotations, else of the wall-clock times in `logged`
-    (columns step, start_ns, end_ns); the table is empty where there is neither.
+    A step of 6.25 means that a quarter of the time of step 6 has passed. Both columns ascend. Steps come from the
+    trace's annotations, else from the wall-clock times in `logged` (columns step, start_ns, end_ns); the table is
+    empty without either.
     """
     # Files that were edited or merged may step back in time; interpolation needs ascending times.
     time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
@@ -44,7 +45,7 @@ def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
 
 
 def points_of(span: StepTimes, time: Integers) -> Iterator[tuple[int, float]]:
-    """Yield (entry, step with its fraction) at some entries of a step."""
+    """Return (entry, step) points for some entries of one step; the step has a fraction, such as 6.25."""
     number, begin, end = span
     first, last = np.searchsorted(time, (begin, end))
     entries = np.unique(np.linspace(first, last, POINTS).astype(np.int64))

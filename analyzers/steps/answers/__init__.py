@@ -1,1 +1,1 @@
-"""Each module answers one question about the steps, with numbers and enums; sentences are made in `findings`."""
+"""Answer questions about the steps, one per module, with numbers and enums; `findings` writes sentences from them."""

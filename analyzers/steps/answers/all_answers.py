@@ -1,4 +1,4 @@
-"""All answers of the room at once, as the data of its report."""
+"""Collect the answers to all questions about steps, as the data of the report."""
 
 import msgspec
 
@@ -19,7 +19,8 @@ from analyzers.steps.table import Steps
 def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
     """Return the answers to all questions about the step logs.
 
-    The rank and the step that `options` select narrow only `StepsData.ranks`; all other answers cover the whole run.
+    If `options` select a rank or a step, only `StepsData.ranks` is restricted to them; all other answers cover the
+    whole run.
 
     Raises:
         InputError: There is no such rank or step.

@@ -1,20 +1,20 @@
-"""Where does the level of a series change? Exact segmentation of its ranks, robust against outliers.
+"""Find where the level of a series changes, by exact segmentation of its ranks, which is robust against outliers.
 
-1. Values are replaced by their ranks (positions in sorted order), scaled to mean 0 and variance 1. Neither outliers
-   nor the shape of the noise matter then, and the variance is known.
-2. Of all ways to cut the series into segments, the cheapest is returned: the sum of squared distances from the
-   segments' means, plus a penalty for each cut. "Optimal partitioning" (Jackson et al., An algorithm for optimal
+1. Values are replaced by their ranks (positions in sorted order), scaled to mean 0 and variance 1. Then neither
+   outliers nor the shape of the noise matter, and the variance is known.
+2. Of all ways to cut the series into segments, the cheapest is returned. The cost is the sum of squared distances from
+   the segments' means, plus a penalty for each cut. "Optimal partitioning" (Jackson et al., An algorithm for optimal
    partitioning of data on an interval, IEEE Signal Processing Letters 12, 2005) finds it exactly in O(n^2).
-3. The penalty: in units of the variance, a cut that has no cause still gains about 2 log n (the largest of n
-   chi-squared variables of one degree of freedom). PENALTY log n with PENALTY = 4 leaves room for the search over both
-   ends of a segment: of thousands of series of pure noise less than one in a thousand is cut.
-4. Steps that resemble their neighbours (autocorrelation r) are worth fewer independent ones, so the penalty grows by
-   (1 + r) / (1 - r), the variance inflation of an AR(1) process.
+3. The penalty: in units of the variance, a cut that has no cause still lowers the cost by about 2 log n (the largest of
+   n chi-squared variables of one degree of freedom). The penalty PENALTY log n with PENALTY = 4 leaves room for the
+   search over both ends of a segment: of thousands of series of pure noise less than one in a thousand is cut.
+4. If steps resemble their neighbours (autocorrelation r), they carry less information than independent ones, so the
+   penalty grows by (1 + r) / (1 - r), the variance inflation of an AR(1) process.
 
 Example: `[1.0, 1.1, 0.9] * 5 + [2.0, 2.1, 1.9] * 5` with an outlier of 9.0 at index 3. By ranks the outlier is only the
-largest of 30 values. The cut at 15 lowers the sum of squares from 30.0 by 17.3, more than its price of 4 log 30 = 13.6,
-and no other cut pays: `segments` returns the levels 1.0 (0 to 15) and 2.0 (15 to 30). With only 10 + 10 such values the
-cut saves 9.8 and costs 12.0: so few values prove no change.
+largest of 30 values. The cut at 15 lowers the sum of squares from 30.0 by 17.3, which is more than the penalty of
+4 log 30 = 13.6, and no other cut does so: `segments` returns the levels 1.0 (0 to 15) and 2.0 (15 to 30). With only
+10 + 10 such values the cut saves 9.8 and costs 12.0: so few values prove no change.
 """
 
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ def segments(values: Floats) -> list[Segment]:
 
 
 def penalty(values: Floats) -> float:
-    """Return what each cut adds to the cost of a segmentation, so that noise alone is not cut.
+    """Return the penalty that each cut adds to the cost of a segmentation, so that noise alone is not cut.
 
-    It is PENALTY log n, times (1 + r) / (1 - r) where neighbouring values have the correlation r.
+    It is PENALTY log n, times (1 + r) / (1 - r), where r is the correlation of neighbouring values.
     """
     correlation = neighbour_correlation(values)
     return float(PENALTY * np.log(max(len(values), 2)) * (1 + correlation) / (1 - correlation))
@@ -84,8 +84,8 @@ def standard_ranks(values: Floats) -> Floats:
 def cheapest_cuts(values: Floats, cut_cost: float) -> list[int]:
     """Return the indices at which new segments begin in the segmentation of lowest cost; `cut_cost` is added per cut.
 
-    `cost[end]` is the cost of the best segmentation of the first `end` values: the best of all `cost[begin]` plus the
-    squared distances within `begin..end`, which cumulative sums give at once, plus the cost of a cut.
+    `cost[end]` is the lowest cost for the first `end` values: the minimum over `begin` of `cost[begin]`, plus the
+    squared distances within `begin..end` (from cumulative sums), plus `cut_cost`.
     """
     count = len(values)
     sums, squares = (np.concatenate([[0.0], np.cumsum(v)]) for v in (values, values * values))

@@ -1,4 +1,4 @@
-"""Did all ranks issue equally many collectives by the end of each step? Where not, the job is about to hang."""
+"""Check whether all ranks issued equally many collectives by the end of each step; if not, the job is about to hang."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,9 @@ class CountMismatch:
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
-    """Return the mismatch of each process group at the first step at whose end its ranks had issued unequal numbers."""
+    """Return, for each process group, the mismatch at the first step by whose end its ranks had issued unequal
+    numbers.
+    """
     mismatches = []
     for group in map(str, steps.seqs):
         table = steps.grid(steps.seqs[group], steps.seqs[group] >= 0).dropna()

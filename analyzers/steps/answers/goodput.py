@@ -1,12 +1,12 @@
-"""Where did the wall time of a run go, to the nanosecond: what trained, and what did not?
+"""Divide the wall time of a run, to the nanosecond, into training and everything else.
 
-Each rank has a timeline from the first start of the run to its last step's end. A step is divided among the parts it
-contains, in the order of PARTS: each takes what its phases took, but no more than is left of the step, and the rest is
-`productive`. The time between two steps belongs to the later one. So the parts of every rank add up to the wall time.
+Each rank has a timeline from the first start of the run to the end of its last step. Within a step, each part (in the
+order of PARTS) gets the time of its phases, but no more than is left of the step; the rest is `productive`. The time
+between two steps counts for the later step. So the parts of every rank add up to the wall time.
 
-Example, in seconds: a rank starts at 0; step 1 runs from 10 to 14 (1 s of it `data_wait`) and step 2 from 14 to 17 (2 s
-`ckpt_save`). Its job starts again, and step 2 is done again from 30 to 33. Then `startup` is 10, `data` 1, `redone` 3
-(the whole first step 2, as its work was lost), `restart` 13 (from 17 to 30) and `productive` 3 + 3: 33 in all.
+Example, in seconds: a rank starts at 0; step 1 runs from 10 to 14 (1 s of it `data_wait`) and step 2 from 14 to 17 (2
+s `ckpt_save`). Its job starts again, and step 2 is done again from 30 to 33. Then `startup` is 10, `data` 1, `redone`
+3 (the first run of step 2, as its work was lost), `restart` 13 (from 17 to 30) and `productive` 3 + 3: 33 in all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,9 +69,10 @@ def divided(sums: Sequence[int], count: int) -> list[int]:
 
 
 def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
-    """Return a table of int64 ns, a row per rank and a column per part; every row adds up to the wall time of the run.
+    """Return a table of int64 ns with a row per rank and a column per part; each row adds up to the wall time of the
+    run.
 
-    It is empty where the logs do not record start times of steps.
+    It is empty if the logs do not record start times of steps.
     """
     bounds = extent(steps)
     if bounds is None:
@@ -83,7 +84,7 @@ def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
 
 
 def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple[int, int]) -> pd.DataFrame:
-    """Return the ns of each part (columns) for each rank (rows) that occurs in `rows`, which `timeline` returned.
+    """Return the ns of each part (columns) for each rank (rows) in `rows`, a table that `timeline` returned.
 
     `stall_ns` is the stalled time of each row of `steps.table`; `bounds` are the start and the end of the run (Unix
     ns).
@@ -152,7 +153,7 @@ def rank_changes(rows: pd.DataFrame) -> Mask:
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
     """Return, for each part, the ns that it takes within the step of each row.
 
-    Each part in turn takes at most what the parts before it left; the rest is `productive`.
+    Each part in turn takes at most the time that the parts before it left; the rest is `productive`.
     """
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
     # The work of a step that was done again is lost, whatever it went for.

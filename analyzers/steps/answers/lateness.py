@@ -1,18 +1,18 @@
-"""How late does each rank come to the others, step by step?
+"""Compute how late each rank is, compared with the others, in each step.
 
-Synchronised steps last equally long on all ranks, so the step time itself says nothing; only what a rank does *before*
-it meets the others does. Two clocks are used:
+Synchronised steps have the same duration on all ranks, so the step time does not show who is late; the work that a
+rank does *before* it meets the others does. Two clocks are used:
 
 * CPU with gloo: processor time is local work, as waiting for others takes none. Data loading, garbage collection and
-  checkpoints count by wall time, because they happen before anybody waits.
-* GPUs: phases contain waiting. A rank is as late as it is behind the others at the end of the phase where that is most;
-  those who wait for it catch up later in the step.
+  checkpoints count by wall time, because they happen before any rank waits.
+* GPUs: phases contain waiting. At the end of each phase a rank is behind the others by some time; its lateness is the
+  largest of these delays, as the ranks that wait for it catch up later in the step.
 
 Example (GPU, seconds at the end of each phase): rank 0 loads data until 0.01 and ends its backward at 0.41, rank 1
 loads until 0.05 and ends its backward at 0.41 too, as both meet in its collectives. Their step times are equal, but
-rank 1 was 0.04 s behind after `data_wait`: that is its lateness, and `data` its cause.
+rank 1 was 0.04 s behind after `data_wait`: that is its lateness, and `data` is its cause.
 
-Time in our own recorders (profiler, snapshots) is left out: it would not be lost without the observer.
+Time in this project's recorders (profiler, snapshots) is left out, as only the measurement caused it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,12 +50,12 @@ LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late each rank is: tables in seconds, a row per step that all ranks finished and a column per rank.
+    """How late each rank is: tables in seconds, with a row per step that all ranks finished and a column per rank.
 
     `excess` is how much later a rank is than the others, `by_cause` how much longer than the others it takes for each
     cause. The other series have a value per step: `usual` is the work of a typical rank (s), `step_s` the duration of
-    the step (s), `all_tagged` whether all ranks did more than train in it. `by_processor`: whether computing was
-    measured in processor time.
+    the step (s), `all_tagged` whether all ranks did something besides training in it, such as a checkpoint.
+    `by_processor`: whether computing was measured in processor time.
     """
 
     excess: pd.DataFrame
@@ -75,7 +75,9 @@ class Lateness:
 
 
 def lateness(steps: Steps) -> Lateness:
-    """Return how late each rank is in every step that all ranks finished, except the warm-up steps after each start."""
+    """Return how late each rank is in every step that all ranks finished; warm-up steps after a start or restart are
+    left out.
+    """
     # The first steps after a start compile, allocate and fill caches: there each rank is late in its own way.
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()
     # On CUDA processor time is mostly spent spinning in launches and syncs; it says nothing about the work.
@@ -108,8 +110,9 @@ def unrecorded_work(
 ) -> pd.DataFrame:
     """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
 
-    A script may sleep, read or log there; but a rank may also wait there for the others, whose extra work is then in
-    the phases. So only what exceeds the extra work of every other rank counts, and only if it is much of a step.
+    A script may sleep, read or write there; but a rank may also wait there for ranks whose extra work is in the
+    phases. So only the time beyond the extra work of every other rank counts, and only if it is a large part of a
+    step.
     """
     residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
     excess = excess_over_others(residual).to_numpy().clip(min=0)
@@ -124,9 +127,9 @@ def unrecorded_work(
 
 
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return `flags` ([step, rank]) without those outside of a stretch of steps in which nearly all are set.
+    """Return `flags` ([step, rank]), keeping only those in a series of steps in which nearly all are set.
 
-    On a machine with more processes than cores any rank loses a slice of time now and then: that is no straggler.
+    On a machine with more processes than cores any rank may lose some time in a single step; that is no straggler.
     """
     length, least = STRETCH
     if len(flags) < length:

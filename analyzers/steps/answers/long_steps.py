@@ -1,4 +1,4 @@
-"""Which single steps took far longer than those around them? A stall of storage, network or machine that came once."""
+"""Find single steps that took far longer than those around them: a stall of storage, network or machine."""
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,10 @@ MAIN_SHARE = 0.6
 
 
 def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
-    """Return the few steps that took far longer than the steps around them, in order; none where long steps recur.
+    """Return the few steps that took far longer than the steps around them, in order; none if long steps recur.
 
-    Example: of 1000 steps of 0.6 s one takes 90 s and no other more than 0.9 s: that one is a stall. With a checkpoint
-    of 30 s every 50 steps there is none, as these recur.
+    Example: of 1000 steps of 0.6 s one takes 90 s and no other more than 0.9 s: the step of 90 s is a stall. With a
+    checkpoint of 30 s every 50 steps there is no stall, as these long steps recur.
     """
     plain = plain_times(steps)
     if len(plain) < STEPS_AT_LEAST:
@@ -44,7 +44,7 @@ def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
 
 
 def plain_times(steps: Steps) -> "pd.Series[float]":
-    """Return the seconds of each step that only trained (median over ranks), without warm-up steps."""
+    """Return the seconds of each step that did nothing but train (median over ranks), without warm-up steps."""
     table = steps.table
     position = table.groupby(["rank", "session"]).cumcount().to_numpy()
     usable = steps.plain.to_numpy() & (position >= WARM_UP)
@@ -92,7 +92,7 @@ def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, us
 def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -> list[int]:
     """Return the ranks whose lateness explains most of the extra time `extra_s` of a step.
 
-    These are all ranks where no rank explains it, or the logs do not show lateness.
+    All ranks are returned if none explains it, or if the logs do not show lateness.
     """
     if late is None or not late.is_known or step not in late.excess.index:
         return steps.ranks

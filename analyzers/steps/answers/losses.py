@@ -1,4 +1,4 @@
-"""What do loss and gradient norm do: NaN, spikes, jumps, a rise that stays, a plateau?"""
+"""Find events in the loss and gradient norm: NaN, spikes, jumps, a rise that stays, a plateau."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,7 +35,7 @@ RISE_VALUES, RISE_SHARE = 20, 0.05
 
 
 class Quantity(StrEnum):
-    """The logged number that became NaN or infinite."""
+    """The logged quantity that became NaN or infinite."""
 
     LOSS = "loss"
     GRAD_NORM = "gradient norm"
@@ -45,7 +45,8 @@ class Quantity(StrEnum):
 class NonFinite:
     """The first step whose loss or gradient norm is NaN or infinite, and the ranks whose logs show it in that step.
 
-    `finite_from` is the step from which on all values are finite again, as after steps that a loss scaler skipped.
+    `finite_from` is the step from which on all values are finite again, for example after a loss scaler skipped some
+    steps; None if there is none.
     """
 
     step: int
@@ -87,7 +88,7 @@ def first_nonfinite(steps: Steps) -> NonFinite | None:
 def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
     """Return the first step after `last_broken`, the last step with NaN or infinity, that has a finite loss.
 
-    None where too few steps with a finite loss follow.
+    The result is None if too few steps with a finite loss follow.
     """
     after = table[(table["step"] > last_broken) & (table["loss_state"] == FINITE)]["step"]
     return int(after.min()) if after.nunique() >= FINITE_AT_LEAST else None
@@ -96,7 +97,7 @@ def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:
     """Return events for the values far above the values before them, the highest first.
 
-    A run of high values is one event. A value is far above if it exceeds the expected value by `deviations` robust
+    Consecutive high values are one event. A value is far above if it exceeds the expected value by `deviations` robust
     standard deviations and by the share `share` of that value.
     """
     if len(values) <= BEFORE_AT_LEAST:
@@ -129,7 +130,8 @@ def height(event: Event) -> float:
 def expected_values(numbers: Floats) -> Floats:
     """Return the level expected of each value: the median of the RECENT values before it; NaN for the first ones.
 
-    So few, because a loss falls fast at first: the median of many would be so high above it that no spike reaches it.
+    RECENT is small because a loss falls fast at first: the median of many values would be far above the loss, and hide
+    spikes.
     """
     expected = np.full(len(numbers), np.nan)
     if len(numbers) > RECENT:
@@ -139,12 +141,13 @@ def expected_values(numbers: Floats) -> Floats:
 
 
 def usual_excess(excess: Floats) -> Floats:
-    """Return, for each value, the robust standard deviation of the relative excess: what noise alone makes usual.
+    """Return, for each value, the robust standard deviation of the relative excess, as a measure of the usual noise.
 
-    `excess` is each value minus the expected one, relative to the expected one. The deviation is taken from differences
-    of neighbours (hence the sqrt(2)), which a falling loss does not raise. Of the deviation in the WINDOW before a
-    value and that of the whole series the larger one counts: a few values in a row may be close together by chance.
-    Heavy tails raise it: a value of a rank among the highest, such as the 30th of 2000, says how far they reach.
+    `excess` is each value minus the expected one, relative to the expected one. The deviation is computed from
+    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the
+    WINDOW before each value and for the whole series, and the larger result counts, as a few values in a row may be
+    close together by chance. It is raised for heavy tails: a value among the highest, such as the 30th highest of
+    2000, shows how far they reach.
     """
     distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
     overall = MAD_TO_STD * float(np.nanmedian(distances))
@@ -195,7 +198,8 @@ def rise(values: "pd.Series[float]") -> Event | None:
 def plateau(values: "pd.Series[float]") -> Event | None:
     """Return where a loss that fell before stopped falling; None if it did not.
 
-    `values` is the loss by step. Even the upper bound of the slope over its last part must be next to nothing.
+    `values` is the loss by step. The loss counts as flat if even the steepest fall that fits its last part is close to
+    zero.
     """
     last = values.iloc[int(len(values) * PLATEAU_FROM) :]
     if len(last) < PLATEAU_VALUES:
@@ -215,7 +219,7 @@ def plateau(values: "pd.Series[float]") -> Event | None:
 def trend(numbers: Floats) -> tuple[float, float]:
     """Return the least-squares slope per index of a series, and the slope's standard error.
 
-    The squared error grows by (1 + r) / (1 - r) where neighbours have correlation r: they are worth fewer values then.
+    If neighbours have correlation r, they carry less information, and the squared error grows by (1 + r) / (1 - r).
     """
     x = np.arange(len(numbers)) - (len(numbers) - 1) / 2
     slope = float(x @ numbers / (x @ x))

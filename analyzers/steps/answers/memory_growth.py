@@ -1,4 +1,4 @@
-"""Does the memory of a rank grow step after step, as with a leak?"""
+"""Find ranks whose memory grows step after step, as with a leak."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,8 @@ class Growth:
 def memory_growth(steps: Steps) -> list[Growth]:
     """Return the growth of each rank whose memory rises in nearly every step.
 
-    Warm-up steps do not count, nor steps in which our recorders worked: their buffers are part of the process's memory.
+    Warm-up steps do not count, nor steps in which this project's recorders were active, as their buffers are part of
+    the process's memory.
     """
     # A profiler that records four steps looks like a leak of four steps.
     recording = steps.recorder_s > 0

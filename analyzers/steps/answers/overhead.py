@@ -1,4 +1,4 @@
-"""Which parts of the wall time cost more than they should: waiting for data, checkpoints, restarts?"""
+"""Find parts of the wall time that cost more than they should: waiting for data, checkpoints, restarts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Overhead:
-    """A part that takes the share `share` of the time.
+    """A part of the wall time that costs too much; `share` is its share of the time.
 
     `seconds` is the waiting per step for `Part.DATA`, and the sum over the whole run for the other parts.
     """
@@ -51,7 +51,7 @@ def data_overhead(data: StepsData) -> Overhead | None:
 
 
 def run_overheads(data: StepsData) -> list[Overhead]:
-    """Return what blocking checkpoints and restarts cost, for each of the two that takes too much of the run."""
+    """Return the cost of blocking checkpoints and of restarts, for each of the two that takes too much of the run."""
     if data.goodput is None:
         return []
     wall, parts = data.goodput.wall_ns, data.goodput.parts

@@ -1,4 +1,4 @@
-"""In which steps are all ranks slow together, before they meet? Storage that hiccups, checkpoints that block."""
+"""Find steps in which all ranks are slow at the same time, for example because storage or a checkpoint blocks them."""
 
 import pandas as pd
 
@@ -19,7 +19,7 @@ COST = 0.03
 def global_stalls(steps: Steps) -> list[GlobalStall]:
     """Return the stalls that even the fastest rank had, one entry per cause and the costliest first.
 
-    Only causes with several such steps are reported, which together cost enough.
+    A cause is only reported if it has several such steps that together cost enough time.
     """
     step_s = steps.grid(steps.table["dur_s"], steps.plain).dropna().median(axis=1)
     if len(step_s) < STEPS_AT_LEAST:
@@ -32,7 +32,7 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
 def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
     """Return the steps in which every rank lost time to one cause; None where they are few or cost little.
 
-    `step_s` is the duration in seconds of each plain step, indexed by step.
+    `step_s` is the duration in seconds of each step that did nothing but train, indexed by step.
     """
     # The minimum over ranks: what the fastest rank had to wait for is no straggler of its own.
     fastest = steps.grid(steps.phases.total(PHASES_OF[cause])).min(axis=1).loc[step_s.index]

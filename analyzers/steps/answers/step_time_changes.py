@@ -1,4 +1,4 @@
-"""When did the steps become slower or faster: at once, or little by little?"""
+"""Find when the steps became slower or faster, at once or little by little."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,7 +18,9 @@ TINY_S = 1e-9
 
 
 def step_time_changes(steps: Steps) -> list[Change]:
-    """Return the changes of the typical duration of plain steps (the median over ranks), in order of steps."""
+    """Return the changes of the typical step duration (median over ranks, only steps that did nothing but train), in
+    order.
+    """
     plain = steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna()
     if len(plain) < STEPS_AT_LEAST:
         return []
@@ -37,11 +39,10 @@ def smallest_share(steps: Steps) -> float:
 
 
 def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
-    """Return two segments, the first and the last third, if the values drift steadily along a line.
+    """Return two segments, the first and the last third, if the values drift steadily along a line; else an empty list.
 
-    Otherwise the list is empty. `levels` are the segments of constant level that are compared with the line. The line
-    runs through the medians of both thirds (a resistant line, Tukey 1977), and the sums of absolute distances are
-    compared, so that outliers decide neither.
+    A line through the medians of both thirds (a resistant line, Tukey 1977) is compared with `levels`, segments of
+    constant level: the fit with the smaller sum of absolute distances wins. Outliers influence neither.
     """
     third, index = len(values) // 3, np.arange(len(values))
     rise = np.median(values[-third:]) - np.median(values[:third])
@@ -54,7 +55,9 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments after merging neighbours whose levels differ by less than `share` of the first."""
+    """Return the segments after merging neighbours whose levels differ by less than `share`, relative to the first of
+    the two.
+    """
     merged = list(levels)
     while len(merged) > 1:
         changes = [abs(b.level - a.level) / max(a.level, TINY_S) for a, b in pairwise(merged)]
@@ -70,7 +73,8 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
 def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
     """Return the change of step time between two segments, with the change of each phase in seconds.
 
-    `plain` holds the seconds of each plain step. A drift is dated to the begin of segment `a`, a step to that of `b`.
+    `plain` holds the seconds of each step that did nothing but train. A drift is reported at the begin of segment `a`,
+    a sudden change at the begin of `b`.
     """
     before, after = (plain.index[segment.begin : segment.end] for segment in (a, b))
     begin = b.begin if kind is ChangeKind.STEP else a.begin
@@ -84,9 +88,10 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
 
 
 def phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
-    """Return the median seconds of a phase over all ranks and the plain steps between two ends of `numbers`.
+    """Return the median seconds of a phase over all ranks, in steps that did nothing but train, within a range of
+    steps.
 
-    `numbers` holds ascending step numbers; only its first and last one count.
+    The range goes from the first to the last of `numbers`, which are ascending step numbers.
     """
     rows = steps.plain & steps.table["step"].between(numbers[0], numbers[-1])
     return float(np.median(steps.phases.at(phase, rows.to_numpy())))

@@ -1,4 +1,4 @@
-"""Which ranks make the others wait: how often, why, and is it always the same ones?"""
+"""Find the ranks that make the others wait: how often, why, and whether it is always the same ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +32,9 @@ MAIN_CAUSE_SHARE = 0.6
 class Thresholds:
     """The limits from which on a rank counts as a straggler, as shares.
 
-    `late`: it takes longer than the others by this share of an undisturbed step. `few_steps`: that share grows by this
-    number divided by the count of steps, as few steps prove little. `cost`: the share of time a straggler must cost.
+    `late`: by how much longer than the others it takes, relative to a step in which no rank is late. `few_steps`
+    divided by the number of steps is added to `late`, as few steps prove little. `cost`: the share of all time that it
+    must cost.
     """
 
     late: float
@@ -46,7 +47,7 @@ BY_PROCESSOR, BY_WALL = Thresholds(0.25, 4, 0.1), Thresholds(0.05, 10, 0.03)
 
 
 def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
-    """Return the ranks that make the others wait, the costliest first; none where the logs cannot show lateness.
+    """Return the ranks that make the others wait, the costliest first; none if the logs do not show lateness.
 
     Example: of 100 steps of 100 ms, rank 3 takes 40 ms longer than the others in steps 51 to 100. It is late in 50
     steps (`recurrence` 0.5) by 40 ms, `persistent` since step 51, and costs 20 ms per step on average.
@@ -66,8 +67,8 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
 def late_thresholds(late: Lateness) -> Floats:
     """Return, for each step, the lateness in seconds from which on a rank counts as late.
 
-    It is a share of what a step takes when nobody is late, and by processor time never more than what the others need:
-    a rank with twice their work is late even where, on a busy machine, the step is mostly waiting for cores.
+    It is a share of the step time without lateness. If processor time is measured, it is at most the work of the other
+    ranks: a rank with twice their work counts as late even if the step is mostly waiting for cores of a busy machine.
     """
     thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
     undisturbed_s = float((late.step_s - late.excess.max(axis=1)).clip(lower=0).median())
@@ -133,15 +134,17 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
 
 
 def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
-    """Return the step from which on a rank is late, given its lateness (s) and whether it counts as late, by step.
+    """Return the first step of a rank's lateness, given the lateness (s) and whether the rank counts as late, by step.
 
-    Every step before the begin should lie below a limit, every one from it on above: the step is taken that leaves the
-    smallest sum of distances on the wrong side. The limit lies between both levels, nearer to the one that varies less.
-    The first late step would be a step of chance where the lateness varies around the threshold. A rank that is late in
-    all steps that can be compared is late from the `first` step of its log.
+    Lateness should be below a limit in every step before the begin, and above it from there on. The result is the step
+    with the smallest sum of distances on the wrong side of the limit. The limit lies between the usual values before
+    and after, nearer to the one that varies less. The first step that counts as late would not do, because it is a
+    matter of chance if lateness varies around the threshold. A rank that is late in all comparable steps is late from
+    the `first` step of its log.
 
-    Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. Usual are 46 ms (varying by 4) and 0 ms (by 1),
-    so the limit is 46 * 1 / 5 = 9 ms: the begin is the step with 20 ms, as no other leaves so little on the wrong side.
+    Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. The usual values are 46 ms (varying by 4) and 0
+    ms (by 1), so the limit is 46 * 1 / 5 = 9 ms. The begin is the step with 20 ms, as it leaves the least on the wrong
+    side.
     """
     late_s, on_time_s = (np.asarray(excess[rows], dtype=np.float64) for rows in (is_late, ~is_late))
     level = float(np.median(late_s))
@@ -171,7 +174,7 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     """Return the ranks that are late in turns, each in some of the steps.
 
-    Empty if that costs less than the share `cost`.
+    The set is empty if that costs less than the share `cost` of the time.
     """
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)
@@ -188,9 +191,9 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
 
 
 def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
-    """Return the stragglers, with the pattern HOST for those whose machine explains them.
+    """Return the stragglers; those whose machine explains their lateness get the pattern HOST.
 
-    Such a machine has several ranks, all of them late, while another machine has ranks that are not late.
+    All of the several ranks of such a machine are late, while another machine has ranks that are not late.
     """
     ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:

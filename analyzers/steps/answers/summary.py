@@ -1,4 +1,4 @@
-"""How long do the steps of each rank take: one line per rank, of medians over its plain steps."""
+"""Summarise the steps of each rank: medians over the steps that did nothing but train."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
     """Return one entry per rank, over all of its steps or only over the given rank and step.
 
     Raises:
-        InputError: There is no such rank or step.
+        InputError: The rank or step is not in the logs.
     """
     selected = np.ones(len(steps.table), dtype=bool)
     for name, wanted in (("rank", rank), ("step", step)):
@@ -30,9 +30,9 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
 
 
 def typical_rows(steps: Steps, selected: Mask) -> Mask:
-    """Return a mask of the selected rows that medians are taken over.
+    """Return a mask of the selected rows over which medians are computed.
 
-    These are a rank's plain steps, or all of its timed steps if none is plain.
+    These are the steps of a rank that did nothing but train, or all of its timed steps if there are none.
     """
     plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
     timed = selected & steps.table["dur_s"].notna().to_numpy()

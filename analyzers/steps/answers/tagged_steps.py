@@ -1,4 +1,4 @@
-"""Which steps did more than train: how many carry each tag, and how long they take."""
+"""Count the steps that did more than train (checkpoint, compile, ...) by tag, with their duration."""
 
 import numpy as np
 

@@ -1,1 +1,1 @@
-"""The columns of another trainer's log as its file has them, and what their names mean."""
+"""The columns of another trainer's log, and the quantities that their names stand for."""

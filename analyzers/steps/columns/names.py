@@ -1,8 +1,8 @@
-"""What does the name of a column mean? Aliases of the quantities that trainers log, and units in names.
+"""Find the quantity and unit that the name of a column stands for, with aliases of the quantities that trainers log.
 
-A name is split into words (`MaxMemAllocated`, `max-mem allocated` and `max_mem_allocated` are the same), a unit at
-its end is taken off (`step_time_ms`, `Step Time (s)`, `train_step_timing in s`), and so are words at its beginning that
-only say that it is of the training. What is left is looked up in the aliases, which are in order of preference.
+A name is split into words (`MaxMemAllocated`, `max-mem allocated` and `max_mem_allocated` are the same). A unit at its
+end is removed (`step_time_ms`, `Step Time (s)`, `train_step_timing in s`), and so are words at its beginning that only
+say that it belongs to training. The rest is looked up in the aliases, which are in order of preference.
 
 Example: `trainer/global_step` -> step; `Elapsed time per iteration (ms)` -> step_time in ms; `val/loss` -> nothing, as
 it is no training loss.
@@ -109,7 +109,9 @@ RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a column's name: a quantity, a preference among its names (0 is best), and the unit."""
+    """The meaning of a column's name: a quantity, the unit, and a rank among names of the same quantity (0 is
+    preferred).
+    """
 
     quantity: Quantity
     preference: int

@@ -1,4 +1,4 @@
-"""The quantities that columns of other trainers' logs stand for, and where step numbers come from."""
+"""The quantities that columns of other trainers' logs stand for, and the sources of step numbers."""
 
 from enum import StrEnum
 

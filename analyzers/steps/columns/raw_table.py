@@ -1,4 +1,4 @@
-"""A log as its file has it: columns of numbers under the names that the writer gave them."""
+"""A log in its original form: columns of numbers under the names that the writer gave them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ NAME_LENGTH = 200
 
 @dataclass
 class RawTable:
-    """A log as its file has it: float64 columns by the writer's names, NaN where a row has no value.
+    """A log in its original form: float64 columns under the writer's names, NaN where a row has no value.
 
     `written_nan` marks, for the columns that have any, the rows in which NaN itself was written. `texts` names the
     columns whose values are no numbers, `omitted` counts values beyond COLUMNS_AT_MOST columns, `damaged` counts

@@ -1,1 +1,1 @@
-"""One run against another: measures with confidence intervals, phases that grew, and whether the losses agree."""
+"""Compare two runs: measures with confidence intervals, phases that grew, and whether the losses agree."""

@@ -1,4 +1,4 @@
-"""Are the losses of two runs the same, step by step?"""
+"""Compare the losses of two runs step by step."""
 
 import msgspec
 import numpy as np
@@ -14,8 +14,9 @@ DIVERGED = 1e-2
 class LossParity(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of the losses of two runs at their common steps.
 
-    `largest` is the largest absolute difference. `differs_from` is the first step with another value; `diverges_from`
-    the step from which on all differ by more than one per cent. None: never.
+    `largest` is the largest absolute difference. `differs_from` is the first step with a different value;
+    `diverges_from` is the step from which on all losses differ by more than one per cent. None means that there is no
+    such step.
     """
 
     steps: int

@@ -1,4 +1,6 @@
-"""By how much did step time, processor time, memory and loss change from one run to another, and how sure is that?"""
+"""Compute by how much step time, processor time, memory and loss changed between two runs, with confidence
+intervals.
+"""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -83,14 +85,14 @@ def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
 
 
 def plain_times(steps: Steps) -> Floats:
-    """Return the duration of each plain step in seconds, as the median over ranks."""
+    """Return the duration in seconds (median over ranks) of each step that did nothing but train."""
     return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def processor_times(steps: Steps) -> Floats:
-    """Return the processor seconds of each plain step (median over ranks); empty if the logs do not record them.
+    """Return the processor seconds (median over ranks) of each step that did nothing but train; empty if not recorded.
 
-    Other jobs on the machine hardly change them.
+    Other jobs on the machine hardly influence them.
     """
     if not steps.cpu:
         return np.array([])
@@ -119,7 +121,7 @@ def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stati
 def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the peak memory of the fullest rank; None where a run does not record memory.
 
-    The interval is wide where only one step reaches the peak.
+    The interval is wide if only one step reaches the peak.
     """
     x, y = (thinned(steps.grid(steps.table["memory_bytes"]).max(axis=1).to_numpy()) for steps in (a, b))
     if not x.max(initial=0) or not y.max(initial=0):
@@ -131,8 +133,8 @@ def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
 def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the mean loss over the last common steps.
 
-    None without a common step or with a mean loss of 0. The differences of the runs are resampled, not their losses:
-    both fall, which would make the interval far too wide.
+    None without a common step or with a mean loss of 0. The bootstrap resamples the differences of the runs and not
+    their losses, because losses fall over time, which would make the interval far too wide.
     """
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
@@ -153,7 +155,7 @@ def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
 def change_of(
     measure: Measure, ends: Sequence[float], bounds: Floats, samples: int, *, is_sufficient: bool
 ) -> MeasureChange:
-    """Return the change of a measure from `ends[0]` to `ends[1]`, its values in the two runs.
+    """Return the change of a measure from `ends[0]`, its value in the first run, to `ends[1]` in the second run.
 
     `bounds` are the lower and the upper bound of the relative change, `samples` the number of steps it is based on.
     """

@@ -1,4 +1,4 @@
-"""Which phases made the mean step longer or shorter?"""
+"""Find the phases that made the mean step longer or shorter."""
 
 import msgspec
 
@@ -9,7 +9,10 @@ OUTSIDE = "in no phase"
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean seconds per plain step of phase `what` in two runs; all changes add up to that of the mean step."""
+    """The mean seconds per step of phase `what` in two runs; all phase changes add up to the change of the mean step.
+
+    Only steps that did nothing but train count.
+    """
 
     what: str
     a_s: float
@@ -20,7 +23,7 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
 def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
     """Return the change of each phase, the largest first; the time outside of phases comes last.
 
-    Empty where one of the runs has no plain step.
+    The list is empty if one of the runs has no step that did nothing but train.
     """
     before, after = mean_phases(a), mean_phases(b)
     if not before or not after:
@@ -34,9 +37,9 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
 
 
 def mean_phases(steps: Steps) -> dict[str, float]:
-    """Return the mean seconds of each phase over the plain steps of all ranks, and of the time outside of phases.
+    """Return the mean seconds of each phase, and of the time outside of phases, over all ranks.
 
-    Empty if there is no plain step.
+    Only steps that did nothing but train count; empty if there is none.
     """
     rows = steps.plain.to_numpy()
     if not rows.any():

@@ -1,11 +1,11 @@
-"""How sure is a change between two series? Intervals by block bootstrap and by permutation test.
+"""Compute confidence intervals for the change between two series, by block bootstrap and by permutation test.
 
-Neighbouring steps resemble each other, so single steps must not be drawn as if they were independent: blocks of
-neighbours are (moving block bootstrap; Künsch, Annals of Statistics 17, 1989), about n^(1/3) long. A fixed seed makes
-two runs of the program give the same interval.
+Neighbouring steps resemble each other, so drawing single steps as if they were independent would be wrong. Instead,
+blocks of about n^(1/3) neighbours are drawn (moving block bootstrap; Künsch, Annals of Statistics 17, 1989). A fixed
+seed makes two runs of the program give the same interval.
 
-From fewer than STEPS_PLENTY steps a bootstrap shows too little of what could have been. The interval then holds all
-relative changes that a permutation test does not reject (Fisher; "test inversion").
+With fewer than STEPS_PLENTY steps a bootstrap underestimates the uncertainty. The interval then holds all relative
+changes that a permutation test does not reject (Fisher; "test inversion").
 """
 
 from collections.abc import Callable
@@ -44,9 +44,12 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
-    """Return the smallest and the largest relative change by which `x` may be scaled without differing from `y`.
+    """Return the interval of factors, as relative changes, by which `x` can be scaled so that it does not differ from
+    `y`.
 
-    A permutation test decides whether they differ.
+    A permutation test decides whether they differ. Example: x = 10 ms and y = 15 ms on average, both with much noise.
+    Scaled by 1.5, x equals y (p value 1); scaled by 1.2 or 1.8 it differs more than 95 % of random splits do. The
+    interval is then +20 % to +80 %.
 
     Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (chance 1); scaled by
     1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
@@ -94,9 +97,9 @@ def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
 
 
 def thinned(values: Floats) -> Floats:
-    """Return every n-th value, so that at most LONGEST_SERIES remain.
+    """Return every n-th value, with n such that at most LONGEST_SERIES values remain.
 
-    2000 resamples of 100 000 steps would fill the memory.
+    Otherwise 2000 resamples of 100 000 steps would fill the memory.
     """
     every = -(-len(values) // LONGEST_SERIES) if len(values) else 1
     return values[::every]

@@ -1,1 +1,1 @@
-"""What the answers mean for the user: findings and verdicts. Every sentence of the room is made here."""
+"""Turn answers about steps into findings and the verdict; all sentences of the steps analyzer are written here."""

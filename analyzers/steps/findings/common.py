@@ -1,4 +1,6 @@
-"""What several findings share: names of causes, confidence, the file behind a rank, and findings that are no fault."""
+"""Helpers that several findings share: names of causes, confidence, the log file of a rank, and findings that are no
+fault.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +40,7 @@ def log_of_rank(steps: Steps, rank: int) -> str:
 
 
 def note(finding_id: str, title: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()) -> Finding:
-    """Return a finding of severity INFO: worth knowing, but no fault."""
+    """Return a finding of severity INFO, which is worth knowing but no fault."""
     return Finding(
         id=finding_id,
         severity=Severity.INFO,

@@ -48,9 +48,9 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
 
 
 def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
-    """Return a clause such as `rank 3 makes the others wait in some steps`; the words after it depend on the pattern.
+    """Return a clause such as `rank 3 makes the others wait in some steps`; its end depends on the pattern of lateness.
 
-    `first` is the costliest straggler of the group, `ranks` are the ranks of all.
+    `first` is the costliest straggler of the group, `ranks` are the ranks of the whole group.
     """
     host = next((start.host for start in steps.starts if start.rank == first.rank), "")
     whole_host = f" (all of host {host})" if first.pattern is Pattern.HOST else ""

@@ -1,4 +1,4 @@
-"""What the logs lack: ranks without a log, truncated logs, unequal ends, and questions that they cannot answer."""
+"""List the gaps in the logs: missing ranks, truncated logs, unequal ends, and questions that the logs cannot answer."""
 
 from analyzers.report import Finding
 from analyzers.steps.answers.lateness import Lateness

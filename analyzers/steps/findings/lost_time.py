@@ -1,4 +1,4 @@
-"""Findings on time that all ranks lose: stalls, slower steps, and parts of the run that cost too much."""
+"""Findings on time that all ranks lose: stalls, slower steps, and parts of the run that cost too much time."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
 def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
     """Return the finding on a single step that took far longer than those around it.
 
-    It is only a note if it cost little.
+    It has severity INFO if the step cost little of the run.
     """
     times = stall.duration_s / stall.usual_s if stall.usual_s else 0.0
     waited = f"; the others waited for {rank_names(stall.ranks)}" if len(stall.ranks) < len(steps.ranks) else ""
@@ -60,7 +60,7 @@ STALL_NEXT = {
 
 
 def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return the finding on the largest slowdown that no straggler explains, as a list; empty if there is none."""
+    """Return the finding on the largest slowdown that no straggler explains, in a list; empty if there is none."""
     # A slowdown that begins with a straggler would say the same twice.
     slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
     return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []

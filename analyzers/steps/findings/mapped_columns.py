@@ -1,4 +1,4 @@
-"""How the logs of other trainers were read: which column was taken for what, and what their rows lack."""
+"""Findings on how the logs of other trainers were read: the quantity of each column, and gaps in the rows."""
 
 import msgspec
 
@@ -35,7 +35,7 @@ DECIMAL = ("kb", "mb", "gb", "tb")
 
 
 def column_notes(steps: Steps) -> list[Finding]:
-    """Return, for the log of a different trainer, a note on the quantities that its columns were read as.
+    """Return notes on how the log of another trainer was read: which columns were read as which quantities.
 
     A second note follows for a log whose steps are numbered by line or epoch.
     """
@@ -72,7 +72,7 @@ def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
 def unit_text(column: MappedColumn) -> str:
     """Return the unit of a column as a suffix, such as ` (in ms)`; empty for a quantity without a unit.
 
-    For a size logged in GB it adds that the number is taken as GiB, which its writer means but does not say.
+    For a size logged in GB it adds that the number is read as GiB, as its writer uses the wrong name.
     """
     if column.unit == UNKNOWN_UNIT:
         return " (unit unknown)"
@@ -82,13 +82,13 @@ def unit_text(column: MappedColumn) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names joined by commas; after the first NAMES_AT_MOST only the number of the others."""
+    """Return names joined by commas; beyond NAMES_AT_MOST names only the number of further names."""
     more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
     return ", ".join(names[:NAMES_AT_MOST]) + more
 
 
 def row_facts(log: MappedLog) -> list[str]:
-    """Return what is unusual about the rows of a log, one sentence each."""
+    """Return unusual properties of the rows of a log, one sentence each."""
     facts = []
     if log.timed_by_clock:
         facts.append("step times are the intervals between rows: no column has the duration of a step")

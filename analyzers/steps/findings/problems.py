@@ -1,4 +1,4 @@
-"""The findings that a verdict may rest on, and those that are only worth knowing."""
+"""List the findings that a verdict may be based on, and those that are only worth knowing."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from analyzers.steps.table import Steps
 
 
 def problems(steps: Steps, data: StepsData) -> list[Finding]:
-    """Return the findings on faults of the run; a verdict may rest on each of them."""
+    """Return the findings on faults of the run; a verdict may be based on each of them."""
     nonfinite = first_nonfinite(steps)
     return [
         *straggler_findings(steps, data.stragglers),

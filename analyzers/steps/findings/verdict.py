@@ -1,4 +1,4 @@
-"""The verdict of the room: the finding that explains the others, or that all is well as far as the logs show."""
+"""Write the verdict on the steps: the finding that explains the others, or healthy as far as the logs show."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in e
 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
-    """Return what the logs lack to make the verdict firmer, one sentence each."""
+    """Return the evidence that is missing in the logs for a more certain verdict, one sentence each."""
     known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
     return known + unanswered(steps, late)
 
 
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
-    """Return the verdict that the finding which explains the others gives; None where no finding is a fault.
+    """Return the verdict based on the finding that explains the others; None if no finding is a fault.
 
     `missing` is the evidence that the logs lack.
     """
@@ -63,7 +63,7 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
 
 
 def no_numbers(missing: list[str]) -> Verdict:
-    """Return the verdict that nothing is known of the run: its logs have steps, but neither step times nor losses."""
+    """Return the verdict `unknown` for a run whose logs have steps, but neither step times nor losses."""
     return Verdict(
         status=Status.UNKNOWN,
         kind="unknown",

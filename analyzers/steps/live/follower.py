@@ -1,6 +1,6 @@
-"""How does a job stand now? From the files that it writes: ours, torchtitan's, or what another trainer logs.
+"""Find out the present state of a running job from its logs: this project's, torchtitan's, or those of other trainers.
 
-Each look reads only what is new, but for logs of other trainers.
+Each look reads only the new content of the files, except for logs of other trainers, which are read again.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ JUDGING_SHARE = 0.1
 
 
 class Follower:
-    """Follows the job that writes to `folder`: each call of `look` reads what was written since the last one.
+    """Follows the job that writes to `folder`: each call of `look` reads the content written since the last call.
 
     Files last changed before `since` (Unix seconds) are ignored, because they belong to an earlier job.
     """
@@ -65,7 +65,7 @@ class Follower:
         self._others = OtherLogs(folder, since)
 
     def look(self) -> JobState:
-        """Return the state of the job now, after reading what its logs gained since the last call."""
+        """Return the state of the job now, after reading the new content of its logs."""
         self._discover()
         self._read()
         logs = [log for _, log in sorted(self._ranks.items())]
@@ -104,9 +104,9 @@ class Follower:
                 self._event_files[path] = EventFile(path, self._rank(path))
 
     def _read(self) -> None:
-        """Read what the logs gained since the last call.
+        """Read the new content of the logs.
 
-        TensorBoard event files are read only where there is no step log of our own, which says more.
+        TensorBoard event files are read only without a step log of this project, which contains more.
         """
         for log in self._logs.values():
             log.look()
@@ -132,7 +132,7 @@ class Follower:
 class Judgement:
     """The findings on the last steps, and the memory growth of ranks in bytes per step.
 
-    They are renewed only so often that this takes a small share of the time.
+    They are computed again only so often that this takes a small share of the time.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Judgement:
         self._steps_seen, self._next_s = 0, 0.0
 
     def renew(self, logs: Sequence[RankLog]) -> None:
-        """Make the findings again if there are new steps and the last renewal is long enough ago."""
+        """Compute the findings again if there are new steps and the last computation is long enough ago."""
         seen, began = sum(log.steps_seen for log in logs), time.monotonic()
         if seen == self._steps_seen or began < self._next_s:
             return

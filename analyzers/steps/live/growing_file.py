@@ -1,4 +1,4 @@
-"""Files that others append to, read from where the last look ended."""
+"""Read files that other processes append to, each time from where the last read ended."""
 
 import os
 from collections.abc import Callable
@@ -17,9 +17,9 @@ WholeBytes = Callable[[bytes], int]
 
 
 class GrowingFile:
-    """A file to which another process appends: each read returns the whole records that were added since the last one.
+    """A file to which another process appends: each read returns the complete records added since the last read.
 
-    `generation` counts the files that had this name so far, as a new run replaces the file of the old one.
+    `generation` counts the files that had this name so far, because a new run replaces the file of the previous run.
     """
 
     def __init__(self, path: Path, whole_bytes: WholeBytes, latest: int | None = None) -> None:
@@ -28,7 +28,7 @@ class GrowingFile:
         self._inode, self._offset = 0, 0
 
     def fresh(self) -> bytes:
-        """Return the whole records that were added since the last call; empty where the file does not exist."""
+        """Return the complete records that were added since the last call; empty if the file does not exist."""
         try:
             with open_regular(self.path) as file:
                 head = self._restart_if_replaced(file)
@@ -42,9 +42,10 @@ class GrowingFile:
         return head + content[:whole]
 
     def _restart_if_replaced(self, file: IO[bytes]) -> bytes:
-        """Read from the beginning if another file has this name now, or if the file was truncated.
+        """Start again from the beginning if the file was replaced or truncated.
 
-        Of a long file only its last part is read. Then its first line is returned, which may be a header; else nothing.
+        Of a long file only the last part is read. Then its first line is returned, which may be a header; else empty
+        bytes.
         """
         stat = os.fstat(file.fileno())
         if stat.st_ino == self._inode and stat.st_size >= self._offset:

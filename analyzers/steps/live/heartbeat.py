@@ -1,4 +1,4 @@
-"""Is a rank alive, and where is it right now? From its heartbeat file, its log, and its process on this machine."""
+"""Find out whether a rank is alive and in which step and phase, from its heartbeat file, its log, and its process."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ CLOCK_SLACK_S = 2.0
 
 
 class Heartbeat(NamedTuple):
-    """When a rank last changed its phase (Unix ns), which step it is in, and which phase."""
+    """The last heartbeat of a rank: when it last changed its phase (Unix ns), its step, and its phase."""
 
     time_ns: int
     step: int
@@ -35,7 +35,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
-    """Return the step and phase of a rank from the last record of torchtitan's structured log; None for no such record.
+    """Return the step and phase of a rank from the last record of torchtitan's structured log; None if it has neither.
 
     The phase is the span that the record starts, or `between` for any other record.
     """
@@ -62,7 +62,7 @@ def is_running(header: Mapping[str, object]) -> bool | None:
 
 
 def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
-    """Return whether the launcher of a job was killed: its guard wrote so in run.json, or its process is gone."""
+    """Return whether the launcher of a job was killed: its watchdog wrote so in run.json, or its process is gone."""
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict):
         return False

@@ -1,4 +1,4 @@
-"""What is known of a job at one moment while it runs."""
+"""The state of a running job at one moment."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,9 +44,9 @@ ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.INTERRUPTED)
 
 @dataclass(frozen=True, kw_only=True)
 class RankState:
-    """One rank: where it is (step and phase), for how many seconds it has been there, and its memory in bytes.
+    """The state of one rank: its step and phase, for how many seconds it has been there, and its memory in bytes.
 
-    `oom_step` is the step in which its memory reaches its limit if it goes on growing by `growth_bytes` per step.
+    `oom_step` is the step in which its memory will reach its limit if it goes on growing by `growth_bytes` per step.
     """
 
     rank: int
@@ -63,7 +63,7 @@ class RankState:
 
     @property
     def headroom_bytes(self) -> int | None:
-        """The bytes that are left below the limit; None without a limit."""
+        """The bytes that are left below the memory limit; None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.memory_bytes
 
 
@@ -85,9 +85,9 @@ class StalledRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedStep:
-    """One finished step over all ranks.
+    """One finished step, summarised over all ranks.
 
-    `dur_s` is the duration on the slowest rank, `tokens_per_s` the mean over ranks, `memory_bytes` that of the fullest
+    `dur_s` is the duration on the slowest rank, `tokens_per_s` the mean over ranks, `memory_bytes` the highest of any
     rank, and `loss` is None if it was not logged.
     """
 
@@ -103,10 +103,10 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is the number of steps it is to train, `recent` are the last finished ones, `phases` has the share of a step
-    by phase, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as
-    (path, time of last change in ns): it changes when there is more to analyse. `launcher_lost`: the launcher was
-    killed, and its guard ends the ranks.
+    `steps` is the number of steps that it is to train, `recent` are the last finished steps, `phases` has the share of
+    a step by phase, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of
+    failures as (path, time of last change in ns), so that a change of it means that there is more to analyse.
+    `launcher_lost`: the launcher was killed, and its watchdog process ends the ranks.
     """
 
     status: JobStatus

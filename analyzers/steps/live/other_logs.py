@@ -1,7 +1,6 @@
-"""What a job of another trainer has logged so far, where it has none of our recorders: its own step logs and outputs.
+"""Follow a job of another trainer that runs without this project's recorders, by its own step logs and outputs.
 
-Such logs have no form that could be read from where the last look ended, so each look reads them again, and looks take
-a small part of the time only.
+Such logs cannot be read in parts, so each look reads them again; looks are rare enough to take little of the time.
 """
 
 import re
@@ -32,7 +31,8 @@ FAILURE = re.compile(
 
 @dataclass(frozen=True)
 class Logged:
-    """What the logs of another trainer say: the last steps, the state of each rank, and the logs that report a failure.
+    """The content of another trainer's logs: the last steps, the state of each rank, and the logs that report a
+    failure.
 
     `evidence` lists these logs as (path, time of last change in ns).
     """
@@ -53,7 +53,7 @@ class OtherLogs:
         self._evidence: tuple[tuple[str, int], ...] = ()
 
     def look(self) -> Logged:
-        """Return what the logs say now.
+        """Return the present content of the logs.
 
         They are read again if they have changed and the last reading is long enough ago.
         """
@@ -85,7 +85,7 @@ class OtherLogs:
 
 
 def tells_failure(path: Path) -> bool:
-    """Return whether the last part of a log contains words of a failure."""
+    """Return whether the last part of a log contains words that report a failure."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -135,9 +135,9 @@ def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
 
 
 def rank_at(rank: int, state: RankStatus, quiet_s: float, step: int, memory: int) -> RankState:
-    """Return the state of a rank of which only a step log is known, not its process.
+    """Return the state of a rank of which only a step log is known, but not its process.
 
-    `quiet_s` are the seconds since the logs last changed, `memory` is in bytes.
+    `quiet_s` is the time in seconds since the logs last changed, `memory` is in bytes.
     """
     return RankState(
         rank=rank,

@@ -1,4 +1,4 @@
-"""What the growing logs of one rank have said so far."""
+"""Collect the steps of one rank from its growing logs."""
 
 import contextlib
 import struct
@@ -20,7 +20,7 @@ UTILISATION_TAG = "mfu(%)"
 
 
 class RankLog:
-    """The last steps of one rank, by step number; of a step that a restart repeated, the later line is kept."""
+    """The last steps of one rank, by step number; if a restart repeated a step, its later line is kept."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -32,11 +32,11 @@ class RankLog:
         self._restarted = False
 
     def begin(self, header: Header) -> None:
-        """Record the header of a process that begins to write the log."""
+        """Record the header that a process writes when it begins the log."""
         self.header, self._restarted = header, True
 
     def add(self, line: Line) -> None:
-        """Add a finished step; the first one after a restart replaces all steps from its number on."""
+        """Add a finished step; the first step after a restart replaces all steps with the same or a higher number."""
         if self._restarted:
             # The restart went back to a checkpoint; what the earlier attempt did after it is lost.
             self.steps = {step: known for step, known in self.steps.items() if step < line.step}
@@ -77,12 +77,12 @@ class RankLog:
         return read_heartbeat(path) or heartbeat_from_record(self.last_record)
 
     def running(self) -> bool | None:
-        """Return whether the rank's process still runs; None where this machine cannot know."""
+        """Return whether the rank's process still runs; None if it is on another machine or unknown."""
         return is_running(self.header)
 
 
 class StepLog:
-    """A growing JSONL log, ours or torchtitan's, whose steps are added to its rank."""
+    """A growing JSONL log, of this project or torchtitan, whose steps are added to its rank."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
         self._file, self._rank = GrowingFile(path, whole_lines, LATEST_BYTES), rank
@@ -91,7 +91,7 @@ class StepLog:
         self._open_records: list[bytes] = []
 
     def look(self) -> None:
-        """Read what the log gained since the last call, and add its steps to the rank."""
+        """Read the content that was added to the log since the last call, and add its steps to the rank."""
         texts = self._file.fresh().splitlines()
         if self._generation != self._file.generation:
             self._generation = self._file.generation
@@ -105,7 +105,7 @@ class StepLog:
             self._add_own(texts)
 
     def _add_own(self, texts: Sequence[bytes]) -> None:
-        """Add the steps in lines of our own format; each header line among them marks a restart."""
+        """Add the steps in lines of this project's format; each header line among them marks a restart."""
         for part in split_at_headers(texts):
             log = jsonl.read_own(part)
             for header in log.headers:
@@ -134,7 +134,7 @@ class EventFile:
         self._last: list[tensorboard.Scalar] = []
 
     def look(self) -> None:
-        """Read what the file gained since the last call, and add its steps to the rank.
+        """Read the content that was added to the file since the last call, and add its steps to the rank.
 
         A step's duration is the time since the step before it, so the last known step is read again.
         """

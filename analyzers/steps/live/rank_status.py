@@ -1,4 +1,4 @@
-"""How do the ranks of a job stand right now, and the job with them?"""
+"""Derive the present status of each rank of a job, and the status of the job from them."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -64,15 +64,16 @@ def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> Ra
 
 
 def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks of a job that has ended, all of them as GONE that neither completed nor reported an error."""
+    """Return the ranks of a job that has ended; those that neither completed nor reported an error become GONE."""
     spoke = (RankStatus.DONE, RankStatus.FAILED)
     return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
 
 def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) -> StalledRanks | None:
-    """Return the stalled ranks, the step and phase of the one that stalled longest, and when its collective times out.
+    """Return the stalled ranks, with the step and phase of the rank that stalled longest, and when its collective times
+    out.
 
-    None if no rank is stalled. `manifest` is the content of run.json.
+    The result is None if no rank is stalled. `manifest` is the content of run.json.
     """
     stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
     if not stalled:
@@ -92,7 +93,9 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return the status of a job: the one that its launcher recorded in run.json, else one derived from its ranks."""
+    """Return the status of a job: the status that its launcher recorded in run.json, else one derived from its
+    ranks.
+    """
     if manifest.get("status") in ENDED:
         return JobStatus(str(manifest["status"]))
     states = {rank.state for rank in ranks}
@@ -112,8 +115,8 @@ def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stall
 def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
     """Return the content of run.json; empty if there is none.
 
-    Its status becomes `running` if ranks started after the end that it records, as a new run rewrites it a little
-    later.
+    If ranks started after the end that it records, a new run has begun and not yet rewritten the file, and the status
+    is `running`.
     """
     manifest = read_json(folder / "run.json")
     started = max((int_or_zero(log.header.get("started_ns")) for log in logs), default=0)

@@ -1,1 +1,1 @@
-"""From the columns of another trainer's log to steps: which column is which quantity, and which row which step."""
+"""Turn the columns of another trainer's log into steps: the quantity of each column, and the step of each row."""

@@ -1,4 +1,4 @@
-"""Which column of a log stands for which quantity: by the user's `--map`, else by its name."""
+"""Decide which column of a log has which quantity: as the user's `--map` says, else by its name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def parsed_map(texts: Iterable[str]) -> ColumnMap:
     """Return (quantity, column) of each `--map QUANTITY=COLUMN` option.
 
     Raises:
-        InputError: A text has another form, or names no quantity.
+        InputError: A text has a different form, or its quantity is unknown.
     """
     return tuple(parsed_pair(text) for text in texts)
 
@@ -70,13 +70,13 @@ class ColumnChoice:
     def used(self, quantity: Quantity) -> Sequence[str]:
         """Return the columns that a quantity is read from.
 
-        This is the preferred one, except for the step number: there the other columns fill in where a row lacks it.
+        This is the preferred column. For the step number, further columns are used for rows in which it is missing.
         """
         names = self.by_quantity.get(quantity, ())
         return names if quantity in COMBINED else names[:1]
 
     def described(self, table: RawTable) -> list[MappedColumn]:
-        """Return, for each column of the table, the quantity and the unit it is read as.
+        """Return, for each column of the table, the quantity and unit as which it is read.
 
         Columns without a quantity come last.
         """
@@ -122,7 +122,8 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
 def is_summary(quantity: Quantity, values: int, rows: int) -> bool:
     """Return whether a column of step times or rates has so few values that they are averages of the whole run.
 
-    A trainer may print such a rate once, at its end. `values` of the table's `rows` have a number.
+    A trainer may print such a rate once, at its end. `values` is how many of the table's `rows` have a number in the
+    column.
     """
     return (
         quantity in (Quantity.STEP_TIME, Quantity.STEP_RATE) and rows > FEW_ROWS and values < max(2, TIMED_SHARE * rows)
@@ -143,7 +144,9 @@ def unit_in(name: str, quantity: Quantity) -> str:
 
 
 def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
-    """Return the unit that other columns of the same writer or the size of the values imply, else `unknown`."""
+    """Return the unit that follows from other columns of the same writer or from the size of the values, else
+    `unknown`.
+    """
     names = {*table.columns, *table.texts}
     if quantity is Quantity.CLOCK:
         return "s"

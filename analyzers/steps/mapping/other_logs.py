@@ -1,4 +1,4 @@
-"""Logs of other trainers: from the columns that a child has read to steps, and which of several files count."""
+"""Turn the columns of other trainers' logs into steps, and choose which of several files to use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ COLUMNS_NAMED = 20
 
 @dataclass(frozen=True)
 class OtherLog:
-    """The steps of one log of another trainer, and the rank that the log's name says."""
+    """The steps of one log of another trainer, and the rank in the log's name."""
 
     artefact: run.Artefact
     rank: int
@@ -43,7 +43,7 @@ def other_log(
 ) -> OtherLog:
     """Return the steps of one log of another trainer.
 
-    `columns` and `meta` are what a child process has read, `number` is the log's index there, and `wanted` holds the
+    `columns` and `meta` were read by a child process, `number` is the log's index in them, and `wanted` holds the
     (quantity, column) pairs that the user gave.
     """
     table = RawTable.from_stored(columns, meta, number)
@@ -51,9 +51,9 @@ def other_log(
 
 
 def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
-    """Return the logs to use, in their order, and a sentence on those left out as they only repeat others.
+    """Return the logs to use, in order, and a sentence on logs that are left out because they only repeat others.
 
-    The sentence comes as a list, which is empty if no log is left out.
+    The sentence is in a list, which is empty if no log is left out.
     """
     covered: dict[int, set[int]] = {}
     counting = []
@@ -95,5 +95,5 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
 
 
 def has_rank_column(log: OtherLog) -> bool:
-    """Return whether a column of the log says the rank of its rows."""
+    """Return whether a column of the log has the rank of each row."""
     return bool(np.any(log.rows.content.fixed["rank"] >= 0))

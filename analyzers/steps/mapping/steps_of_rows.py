@@ -1,8 +1,8 @@
-"""Rows of somebody else's log -> steps: which step a row belongs to, its time, and one row for each step.
+"""Turn the rows of another trainer's log into steps: find the step and time of each row, and merge rows of one step.
 
 Trainers write a step in several rows (Lightning and wandb: the losses of training and validation apart), write a step
-again after a restart, or never say the step at all. Rows of one step are merged, each column keeping its last value;
-where the step goes back, a new attempt begins.
+again after a restart, or never write the step number at all. Rows of one step are merged, and each column keeps its
+last value. Where the step number goes back, the job was restarted.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class MappedRows:
 
 @dataclass
 class Rows:
-    """The rows of a log that have a step number, in order of rank and attempt."""
+    """The rows of a log that have a step number, in order of rank and of restarts (`attempt`)."""
 
     rank: Integers
     attempt: Integers
@@ -112,9 +112,10 @@ def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
 
 
 def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
-    """Return the rows that have a step number, by rank in the order they were written, with their restarts (attempts).
+    """Return the rows that have a step number, by rank in the order they were written, with the number of restarts
+    before.
 
-    `steps` is the step number of each row, `usable` a mask of those that have one.
+    `steps` is the step number of each row, `usable` is a mask of the rows that have one.
     """
     rank = first_present([table.columns[name] for name in choice.used(Quantity.RANK)], len(table))
     ranks: Integers = np.where((rank >= 0) & (rank < 1 << 20), rank, UNKNOWN)[usable].astype(np.int64)
@@ -128,9 +129,9 @@ def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: M
 
 
 def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
-    """Return by name the columns that a quantity is read from, and KEPT_NUMBERS of the others.
+    """Return, by name, the columns that are read as a quantity, and KEPT_NUMBERS of the other columns.
 
-    A loss or gradient norm that was written as NaN becomes infinite, as NaN stands for "no value".
+    A loss or gradient norm that was written as NaN becomes infinite, because NaN means "no value" here.
     """
     used = {name for quantity in choice.by_quantity for name in choice.used(quantity)}
     others = [name for name in table.columns if name not in used][:KEPT_NUMBERS]
@@ -144,15 +145,15 @@ def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
 
 
 def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
-    """Return a mask of the rows that have a loss; None where the log has no column of it."""
+    """Return a mask of the rows that have a loss; None if the log has no column for it."""
     return next((~np.isnan(values[name]) for name in choice.used(Quantity.LOSS)), None)
 
 
 def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
     """Return, for each row, the number of restarts of its rank before it: how often the step number went back.
 
-    Only rows of the mask `trained` count (None: all). All are 0 where the step number goes back so often that the rows
-    are simply unordered.
+    Only rows of the mask `trained` count (None: all). The result is 0 for all rows if the step number goes back so
+    often that the rows are simply not in order.
     """
     back = np.zeros(len(step), dtype=bool)
     rows = np.arange(len(step)) if trained is None else np.flatnonzero(trained)
@@ -167,9 +168,9 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
 
 
 def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
-    """Return one row for each step of an attempt, and how many rows with a loss were dropped as repetitions.
+    """Return one row for each step between two restarts, and how many rows with a loss were dropped as repetitions.
 
-    Of several rows of a step each column's last value counts.
+    If a step has several rows, each column keeps its last value.
     """
     steps_up = (
         (rows.step[1:] > rows.step[:-1]) | (rows.rank[1:] != rows.rank[:-1]) | (rows.attempt[1:] != rows.attempt[:-1])
@@ -188,7 +189,7 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
 
 
 def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
-    """Return the rows as columns under the names and in the units of our step logs."""
+    """Return the rows as columns, with the names and units of this project's step logs."""
     count = len(rows)
     fixed: Arrays = {
         name: np.zeros(count, dtype=np.int64)
@@ -221,7 +222,9 @@ def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> 
 
 
 def number_columns(name: str, values: Floats) -> Arrays:
-    """Return a column `name` of finite numbers and a column `{name}_state` that says ABSENT, FINITE or BROKEN."""
+    """Return a column `name` of finite numbers, and a column `{name}_state` with the values ABSENT, FINITE or
+    BROKEN.
+    """
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
 
@@ -233,7 +236,9 @@ def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
 
 
 def step_gaps(rows: Rows) -> Integers:
-    """Return how many steps each row covers: the steps since the row before it; 1 for the first row of an attempt."""
+    """Return how many steps each row covers: the steps since the row before it; 1 for the first row after a
+    (re)start.
+    """
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
     gaps[1:] = np.where(same, np.maximum(rows.step[1:] - rows.step[:-1], 1), 1)
@@ -243,8 +248,8 @@ def step_gaps(rows: Rows) -> Integers:
 def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
     """Return the duration of a step for each row, in seconds; NaN where it is unknown.
 
-    It is the logged one, else follows from the logged rate, else from the time since the row before. `gaps` is the
-    number of steps that each row covers.
+    It is the logged duration, else computed from the logged rate, else from the time since the previous row. `gaps` is
+    the number of steps that each row covers.
     """
     if choice.used(Quantity.STEP_TIME):
         seconds = in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
@@ -279,7 +284,7 @@ def whole_or_zero(values: Floats) -> Integers:
 
 
 def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
-    """Return by name the numbers that our step logs have no column for, such as the learning rate."""
+    """Return, by name, the numbers for which this project's step logs have no column, such as the learning rate."""
     named = {
         "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),
         "epoch": quantity_of(rows, choice, Quantity.EPOCH),

@@ -1,1 +1,3 @@
-"""Logs of all kinds (ours, torchtitan's, TensorBoard, consoles) -> columns, one row per rank and step."""
+"""Read logs of all kinds (this project's, torchtitan's, TensorBoard, consoles) into columns, one row per rank and
+step.
+"""

@@ -1,8 +1,8 @@
-"""One line that a trainer printed -> the numbers in it by name: dicts, progress bars, `name: value`, `name value`.
+"""Read the numbers in one console line of any trainer: dicts, progress bars, `name: value`, `name value`.
 
-The line may be anybody's: `iter 100: loss 2.5371, time 115.20ms` (nanoGPT), `iteration 859/ 2000 | lm loss: 2.6E+00 |`
-(Megatron-LM), `{'loss': 3.55, 'epoch': 0.01}` (Hugging Face), `step=10, lr=[1e-05]` (DeepSpeed), and so on. Names stay
-as they are printed; a unit after a value becomes part of its name (`time (ms)`).
+For example `iter 100: loss 2.5371, time 115.20ms` (nanoGPT), `iteration 859/ 2000 | lm loss: 2.6E+00 |` (Megatron-LM),
+`{'loss': 3.55, 'epoch': 0.01}` (Hugging Face), `step=10, lr=[1e-05]` (DeepSpeed). Names stay as they are printed; a
+unit after a value becomes part of its name (`time (ms)`).
 """
 
 import re
@@ -165,7 +165,7 @@ def take_text(printed: Printed, text: str) -> None:
 
 
 def text_pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the (name, number) pairs in a text; a name is as short as it can be and still has a meaning."""
+    """Return the (name, number) pairs in a text; each name is as short as it can be while it still has a meaning."""
     seen = set()
     for pattern in (PAIR, SPACED):
         for match in pattern.finditer(text):
@@ -180,10 +180,10 @@ def text_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def short_name(name: str) -> str:
-    """Return the shortest usable name in the words before a number: of `INFO step` it is `step`.
+    """Return the shortest usable name in the words before a number; for `INFO step` this is `step`.
 
-    It is the longest end of the words that is a known quantity. Without one it is the whole name, or the last word of
-    more than four.
+    It is the longest end of the words that is a known quantity. If no quantity is known, it is the whole name, or its
+    last word if it has more than four words.
     """
     words = name.split(" ")
     ends = (" ".join(words[begin:]) for begin in range(len(words)))
@@ -197,6 +197,6 @@ def with_unit(name: str, unit: str | None) -> str:
 
 
 def counters(printed: Printed) -> Mapping[str, float]:
-    """Return the rank and the time of a line as columns by name, as far as it has them."""
+    """Return the rank and the time of a line as columns by name, if the line has them."""
     named = {"rank": printed.rank, "timestamp": printed.clock}
     return {name: float(value) for name, value in named.items() if value is not None}

@@ -1,8 +1,9 @@
-"""What a trainer printed on the console -> rows: lines of one step together, steps that no line says found by the bar.
+"""Read the console output of a trainer into rows: lines of one step are merged, and missing steps come from progress
+bars.
 
-Hugging Face's Trainer prints dicts without a step. Its progress bar says it, just before a dict (tqdm may not have
-drawn the newest count yet) or just after it (tqdm draws again after each print). The epoch, which grows evenly with the
-step, shows which of both is right.
+Hugging Face's Trainer prints dicts without a step. Its progress bar shows the step, just before a dict (tqdm may not
+have drawn the newest count yet) or just after it (tqdm draws again after each print). The epoch, which grows evenly
+with the step, shows which of both is right.
 """
 
 import re
@@ -63,7 +64,7 @@ class ConsoleRows:
         self._last_bar: tuple[int | None, int | None] = (None, None)
 
     def take(self, raw: bytes) -> None:
-        """Read one line of the console output: it begins, continues or ends the values of a step, or is skipped."""
+        """Process one line of the console output: it begins, continues or ends the values of a step, or is skipped."""
         indented = self._open is not None and raw[:1] in (b" ", b"\t")
         if not indented and not INTERESTING.search(raw):
             return
@@ -82,7 +83,7 @@ class ConsoleRows:
             self._add(printed)
 
     def _take_bar(self, printed: Printed) -> None:
-        """Read a progress bar: one that moved and has numbers is a row.
+        """Process a progress bar: a bar that moved and has numbers becomes a row.
 
         A bar without text before it gives the steps of the rows around it.
         """
@@ -121,7 +122,8 @@ class ConsoleRows:
     def table(self) -> RawTable:
         """Return the rows as a table.
 
-        Steps that only a progress bar shows are filled in, and steps that begin anew in each epoch are counted on.
+        Steps that only a progress bar shows are filled in, and step numbers that begin again in each epoch are made
+        continuous.
         """
         self._close()
         table = self._rows.table()
@@ -153,10 +155,10 @@ def column_of(table: RawTable, quantity: Quantity) -> Floats:
 
 
 def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
-    """Give rows without a step number the count of the progress bar around them.
+    """Fill in the step number of rows without one, from the counts of the progress bars around them.
 
-    Rows without a loss get the step before. `known` is a mask of the rows with a step number; `before` and `after` are
-    the counts of the bars printed around each row (NaN: none).
+    Rows without a loss get the step of the row before. `known` is a mask of the rows with a step number; `before` and
+    `after` are the counts of the bars printed around each row (NaN: none).
     """
     trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
@@ -172,9 +174,9 @@ def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after
 def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
     """Return, for each row, the count of the progress bar before or after it, whichever fits the epoch better.
 
-    Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15): the counts after grow by
-    20 for each epoch in every row, those before by 16 to 20, so 20 is the rate and the counts nearest to it are 5, 10,
-    15.
+    Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15). The counts after a row
+    are 20 per epoch in every row, those before it 16 to 20. So the rate is 20 per epoch, and the counts nearest to it
+    are 5, 10, 15.
     """
     usable = np.isfinite(epochs) & (epochs > 0)
     rates = []
@@ -191,7 +193,7 @@ def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
 
 
 def count_over_epochs(table: RawTable) -> None:
-    """Add the steps of earlier epochs to the step column in place, where step numbers begin anew in each epoch."""
+    """Make the step column continuous, in place, if step numbers begin again in each epoch."""
     total, epoch = table.columns.get(TOTAL_NAME), column_of(table, Quantity.EPOCH)
     names = [name for name in table.columns if is_a(name, Quantity.STEP)]
     if total is None or len(names) != 1:

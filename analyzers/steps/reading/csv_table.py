@@ -1,4 +1,6 @@
-"""Tables of metrics in CSV and its relatives: any separator, decimal commas, byte order marks, repeated headers."""
+"""Read tables of metrics in CSV and similar formats: any separator, decimal commas, byte order marks, repeated
+headers.
+"""
 
 import csv
 import io
@@ -138,7 +140,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 
 
 def quoting_of(lines: bytes) -> Literal[0, 3]:
-    """Return the quoting mode of the `csv` module: an odd number of quotes means that they are plain text."""
+    """Return the quoting mode for the `csv` module; if the number of quotes is odd, they are read as plain text."""
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 
@@ -148,7 +150,7 @@ def blank_lines(lines: bytes) -> int:
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last line has fewer than `columns` cells, as the job stopped while writing it."""
+    """Return whether the last line has fewer than `columns` cells, because the job stopped while writing it."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 
@@ -165,7 +167,7 @@ def unique(names: list[str]) -> list[str]:
 
 
 def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_commas: bool) -> None:
-    """Add a column to a table; of a column that mostly holds text only the name is kept."""
+    """Add a column to a table; if most of its cells are text, only its name is kept."""
     if cells.dtype.kind in "iuf":
         table.columns[name] = np.asarray(cells, dtype=np.float64)
         return

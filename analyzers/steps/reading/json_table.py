@@ -1,4 +1,6 @@
-"""Metrics in JSON: a line per row, a list of rows anywhere (as in `trainer_state.json`), or lists by column."""
+"""Read metrics in JSON: one row per line, a list of rows anywhere (as in `trainer_state.json`), or one list per
+column.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -67,7 +69,7 @@ def decoded(text: bytes) -> Any:
 def from_lines(content: bytes) -> RawTable:
     """Return the JSON objects in the lines of a text as a table, one row per line.
 
-    A line that is no object counts as damaged, the last one as truncated.
+    A line that is no object counts as damaged; if it is the last line, as truncated.
     """
     rows, damaged, torn = RowCollector(), 0, False
     lines = content.split(b"\n")
@@ -96,7 +98,7 @@ def from_rows(content: list[Any]) -> RawTable:
 
 
 def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
-    """Append the numbers of a JSON object as a row; those of a nested object get its name and `/` before theirs."""
+    """Append the numbers of a JSON object as a row; numbers of a nested object are named `outer/inner`."""
     for name, value in flat(row):
         number = number_of(value)
         if number is not None:
@@ -139,7 +141,7 @@ def number_of(value: Any) -> float | None:
 def rows_in(document: Any, depth: int = 0) -> list[Any] | None:
     """Return the longest list of training rows in a JSON document; None if there is none.
 
-    Lists by column, such as `{"step": [1, 2], "loss": [3.1, 2.9]}`, are turned into rows.
+    Lists by column, such as `{"step": [1, 2], "loss": [3.1, 2.9]}`, are converted to rows.
     """
     if isinstance(document, list):
         return document if any(is_training_row(row) for row in document[:50]) else None
@@ -172,9 +174,9 @@ def is_training_row(row: Any) -> bool:
 
 
 def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the lists of an object that are columns: of one length of at least two, among them a step or a loss.
+    """Return the lists of an object that are columns: of equal length, at least two long, among them a step or a loss.
 
-    Empty where it has no such lists.
+    The result is empty if it has no such lists.
     """
     lists = {name: value for name, value in document.items() if isinstance(value, list) and len(value) > 1}
     known = [name for name in lists if (m := meaning_of(name)) and m.quantity in (Quantity.STEP, Quantity.LOSS)]

@@ -1,6 +1,7 @@
-"""Step logs in JSONL: our own, and torchtitan's structured log.
+"""Read step logs in JSONL: this project's own, and torchtitan's structured log.
 
-A line that is not JSON is counted as damaged; the last one as truncated (`torn`), as a job that dies may leave it so.
+A line that is not JSON counts as damaged; if it is the last line, as truncated (`torn`), as a job that dies may leave
+it.
 """
 
 import gzip
@@ -42,7 +43,7 @@ def content_of(path: Path) -> bytes:
 
 
 def read(path: Path) -> Log:
-    """Return the steps of a JSONL file: our recorder's step log, or one of another trainer."""
+    """Return the steps of a JSONL file: the step log of this project's recorder, or one of another trainer."""
     content = content_of(path)
     head, _, rest = content.partition(b"\n")
     # The fast way first; it gives up at the first line that differs.
@@ -53,7 +54,7 @@ def read(path: Path) -> Log:
 
 
 def header_in(text: bytes) -> Header | None:
-    """Return the header that the first line of a log is; None if it is no header."""
+    """Return the header in the first line of a log; None if that line is no header."""
     row = decoded(text, Log([], []), last=False)
     return header_fields(row) if "schema" in row else None
 
@@ -66,7 +67,7 @@ def header_fields(row: Row) -> Header:
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
     """Return the JSON object in a line; empty if it holds anything else.
 
-    A line that is no JSON is counted in `log`: as truncated if it is the `last` one, else as damaged.
+    A line that is no JSON is counted in `log`: as truncated if it is the `last` line, else as damaged.
     """
     try:
         content = msgspec.json.decode(text)
@@ -77,7 +78,9 @@ def decoded(text: bytes, log: Log, *, last: bool) -> Row:
 
 
 def read_own(texts: list[bytes]) -> Log:
-    """Return the steps in lines of our own format: a header, then a line per step; a restart writes a new header."""
+    """Return the steps in lines of this project's format: a header, then a line per step; a restart writes a new
+    header.
+    """
     log = Log([], [])
     decoder = msgspec.json.Decoder(Line)
     for position, text in enumerate(texts, 1):
@@ -115,7 +118,7 @@ def read_structured(texts: list[bytes]) -> Log:
 
 
 def header_of(row: Row) -> Header:
-    """Return what a record of torchtitan's log says of its process, under the names of our header."""
+    """Return the process information in a record of torchtitan's log, under the names of this project's log header."""
     fields = {
         "rank": row.get("global_rank", row.get("rank")),
         "local_rank": row.get("local_rank"),

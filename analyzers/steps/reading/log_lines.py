@@ -1,4 +1,4 @@
-"""One line of a step log, whichever format it was read from, and how files of such lines become columns."""
+"""Define one line of a step log, independent of its format, and convert files of such lines to columns."""
 
 import math
 from collections import defaultdict
@@ -27,8 +27,9 @@ Header = dict[str, Any]
 class Line(msgspec.Struct):
     """One step of one rank; times in ns, sizes in bytes.
 
-    `attempt` is the index, within its file, of the header that the line follows. `rank` is set where one file holds
-    several ranks. `covers` counts the steps of which the numbers are means.
+    `attempt` is the index, within its file, of the last header before the line; there is a header for each start of
+    the process. `rank` is set where one file holds several ranks. `covers` is the number of steps over which the
+    values are averaged.
     """
 
     step: int
@@ -70,8 +71,8 @@ class Content(NamedTuple):
 class Log(msgspec.Struct):
     """The content of a file: a header for each start of the rank, and the steps in the order they were written.
 
-    `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `content` holds the steps if
-    they were read as columns at once, `raw` the columns of a log of another trainer; `lines` is empty then.
+    `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `lines` holds the steps, unless
+    they were read directly into columns (`content`) or are from a log of another trainer (`raw`).
     """
 
     headers: list[Header]
@@ -98,7 +99,7 @@ class Names:
         self.known: dict[str, int] = {}
 
     def __call__(self, name: str) -> int | None:
-        """Return the number of a name, which is given one if it is new; None if there are too many names already."""
+        """Return the number of a name; a new name gets the next number, or None if there are too many names already."""
         if name not in self.known and len(self.known) < NAMES_AT_MOST:
             self.known[name[:100].encode("utf-8", "replace").decode()] = len(self.known)
         return self.known.get(name)
@@ -143,7 +144,7 @@ class Table:
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Return the columns over all files, with the value for "absent" where a file lacks one.
+        """Return the columns over all files, with the value for "absent" if a file lacks one.
 
         The collected parts are deleted.
         """
@@ -157,7 +158,7 @@ class Table:
         return columns
 
     def meta(self) -> dict[str, Any]:
-        """Return the names that the numbers in column names and the bits of tags stand for."""
+        """Return the names for the numbers in column names and for the bits of tags."""
         return {name: list(self.names[field].known) for name, field in META}
 
 
@@ -192,7 +193,7 @@ def content_of(lines: Sequence[Line]) -> Content:
 def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
     """Return, for each name that occurs in the mappings, the column of its values.
 
-    `absent` where a mapping lacks it.
+    The value is `absent` if a mapping lacks the name.
     """
     names = dict.fromkeys(name for content in contents for name in content)
     return {name: integers([content.get(name, absent) for content in contents]) for name in names}

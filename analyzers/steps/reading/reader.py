@@ -1,7 +1,7 @@
-"""The reader of the room, as `analyzers.store` runs it in a child process: files of step logs -> columns.
+"""The reader of step logs, which `analyzers.store` runs in a child process: it converts files to columns.
 
-Rows are in the order they were written, one per rank and step. All files of a chunk are read by one child, in turn:
-thousands of small logs would spend their time in starting children.
+Rows are in the order they were written, one per rank and step. One child reads several files in turn, because starting
+a child for each of thousands of small logs would take too long.
 """
 
 import gc
@@ -18,7 +18,9 @@ VERSION = code_version(Path(__file__).parents[1])
 
 
 def read_console(path: Path) -> Log:
-    """Return the steps that torchtitan or our own trainer printed, else the rows that another trainer printed."""
+    """Return the steps that torchtitan or this project's trainer printed, else the rows that another trainer
+    printed.
+    """
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))
 
@@ -40,11 +42,12 @@ READERS = {
 def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
     """Return the columns and the metadata of the logs.
 
-    `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and `device.I` are ns
-    of `meta.phases[I]`, `tags` has a bit per tag of `meta.tags`, `seq.I` is the last collective of process group
-    `meta.groups[I]` (-1: unknown). `dur_ns` is -1 where it is not recorded. `meta.files` has headers, torn and damaged
-    of each file, or its problem. A log of another trainer has no rows there, but columns `rawF.I`: file F's
-    `meta.files[F].raw.names[I]`.
+    Columns: `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and
+    `device.I` are the ns of phase `meta.phases[I]`; `tags` has a bit per tag of `meta.tags`; `seq.I` is the sequence
+    number of the last collective of process group `meta.groups[I]` (-1: unknown); `dur_ns` is -1 if it is not
+    recorded. `meta.files` has for each file its headers, whether it is truncated (`torn`), its damaged lines, or the
+    problem that made it unreadable. A log of another trainer has no rows there, but columns `rawF.I` with the values
+    of `meta.files[F].raw.names[I]` in file F.
     """
     gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()
@@ -68,6 +71,6 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
 
 
 def read_one(path: Path) -> Log:
-    """Return the content of one log, which the reader of its kind reads."""
+    """Return the content of one log, read by the reader of its kind."""
     kind = kinds.kind_of(path, alone=True)
     return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

@@ -1,7 +1,7 @@
-"""TensorBoard event files -> scalars, read without TensorBoard or protobuf: TFRecord framing and a few known fields.
+"""Read scalars from TensorBoard event files without TensorBoard or protobuf: TFRecord framing and a few known fields.
 
-A record is: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All CRCs are checked. A wrong length ends
-the file, as the start of the next record is unknown then; wrong content costs only that record.
+A record is: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All CRCs are checked. After a wrong length
+the rest of the file is lost, as the start of the next record is unknown; wrong content only loses that record.
 """
 
 import struct
@@ -100,7 +100,7 @@ TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 
 def crc32c_of_one(message: bytes) -> int:
-    """Return the CRC-32C of one short message."""
+    """Return the CRC-32C checksum of one short message."""
     crc = 0xFFFFFFFF
     for byte in message:
         crc = TABLE_OF_INTS[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -108,9 +108,9 @@ def crc32c_of_one(message: bytes) -> int:
 
 
 def crc32c(messages: list[bytes]) -> Column:
-    """Return the CRC-32C of each message.
+    """Return the CRC-32C checksum of each message.
 
-    Messages of one length are done together, one byte position of all at a time. Where few have the same length, a loop
+    Messages of equal length are processed together, one byte position at a time. If few have the same length, a loop
     over bytes in Python is faster.
     """
     sums = np.zeros(len(messages), dtype=np.uint32)

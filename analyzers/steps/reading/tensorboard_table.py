@@ -1,4 +1,4 @@
-"""TensorBoard scalars of any trainer -> rows; torchtitan's own tags are read in `torchtitan_metrics`."""
+"""Turn TensorBoard scalars of any trainer into rows; torchtitan's own tags are read in `torchtitan_metrics`."""
 
 from collections.abc import Iterable
 

@@ -1,8 +1,8 @@
-"""The metrics that torchtitan logs (TensorBoard scalars, console lines) -> lines of a step log.
+"""Turn the metrics that torchtitan logs (TensorBoard scalars, console lines) into lines of a step log.
 
-They are logged every few steps and stand for all steps since: `covers` counts them. The logged times are wrong in
-torchtitan's first lines (it divides by the logging interval even after a single step), so the time of a step is that
-between two records, divided by the number of steps between them.
+They are logged every few steps and are means over these steps, which `covers` counts. The logged times are wrong in
+torchtitan's first lines (it divides by the logging interval even after a single step). So the time of a step is
+computed as the time between two records, divided by the number of steps between them.
 """
 
 import math
@@ -57,7 +57,7 @@ def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
 
 
 def is_training(values: Values) -> bool:
-    """Return whether the values logged for a step include any of training, not only of a validation."""
+    """Return whether the values logged for a step include a training value, and not only values of a validation."""
     return any(tag in values for tag in (LOSS, "grad_norm", DATA_WAIT, *RATES, "loss", "memory"))
 
 
@@ -77,9 +77,9 @@ def line_of(step: int, values: Values) -> Line:
 
 
 def limit(values: Values) -> int | None:
-    """Return the memory limit in bytes, which follows from active memory in GiB and in per cent of it.
+    """Return the memory limit in bytes, computed from active memory in GiB and in per cent of the limit.
 
-    None without both.
+    The result is None without both.
     """
     active, share = gib(values.get(ACTIVE)), values.get(ACTIVE_SHARE, 0.0)
     return round(100 * active / share) if active and 0 < share <= 100 else None

@@ -1,7 +1,7 @@
-"""Step logs whose lines all have the same fields, as our recorder writes them, decoded as one type: five times faster.
+"""Read step logs whose lines all have the same fields, such as this project's, five times faster: as one struct type.
 
 The names of phases and groups are not known before a file is read. So its first line defines a struct with a field for
-each, and all lines are decoded with it at once; where a later line has a new name, the name is added and all lines are
+each, and all lines are decoded with it at once; if a later line has a new name, the name is added and all lines are
 decoded again. A file with any other line is left to the general reader in `jsonl`.
 """
 
