@@ -1,4 +1,4 @@
-"""The options of `workbench launch`, grouped by what they are about."""
+"""The options of `workbench launch`, in groups."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ FOREIGN = "A command after --"
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """How many processes there are, and what starts them."""
+    """Options that set the number of processes and the scheduler that starts them."""
 
     nproc: Annotated[
         int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2")
@@ -29,7 +29,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions:
-    """Options of how a command after `--` is recorded."""
+    """Options for recording a command after `--`."""
 
     timeout: Annotated[
         float | None,
@@ -54,10 +54,10 @@ FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
 
 
 class LaunchCommand(TyperCommand):
-    """A command that keeps what follows `--` apart: Click would mix it with the options that it does not know."""
+    """A command that does not parse the words after `--`; Click would mix them with unknown options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what precedes `--`, and keep the rest as `ctx.obj`."""
+        """Parse the words before `--`, and store the words after it in `ctx.obj`."""
         if "--" in args:
             ctx.obj = tuple(args[args.index("--") + 1 :])
             args = args[: args.index("--")]

@@ -1,4 +1,4 @@
-"""Let commands share options as one parameter: a dataclass whose fields are annotated as Typer wants them."""
+"""Option groups that several commands share: a command takes a dataclass, and Typer sees one option for each field."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -10,7 +10,7 @@ Command = Callable[..., None]
 
 
 def spread_groups(function: Command) -> Command:
-    """Return the command with one option for each field in place of every parameter that is a dataclass.
+    """Return the command with each dataclass parameter replaced by one option for each of the dataclass's fields.
 
     Typer sees `inspect(paths, rank, step, ..., as_json, ...)` where the function has `inspect(paths, read, show)`.
     """
@@ -31,9 +31,9 @@ def spread_groups(function: Command) -> Command:
 
 
 def spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Yield the parameters of a function for Typer: each dataclass parameter is replaced by one for each of its fields.
+    """Yield the parameters of a function for Typer; a dataclass parameter becomes one parameter for each field.
 
-    All are keyword-only, so that their order does not matter.
+    All parameters are keyword-only, so that their order does not matter.
     """
     for parameter in signature(function).parameters.values():
         kind = hints[parameter.name]

@@ -1,4 +1,4 @@
-"""The options that several commands share, each spelled once; a dataclass groups those that go together."""
+"""The options that several commands share, each defined once; related options form a dataclass."""
 
 import sys
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The lowest severity of a finding that makes the command fail."""
+    """The lowest severity of a finding with which the command exits with a failure status."""
 
     WARNING = "warning"
     ERROR = "error"
 
 
 class Scheduler(StrEnum):
-    """Who starts the processes of a job."""
+    """The program that starts the processes of a job."""
 
     LOCAL = "local"
     SLURM = "slurm"
@@ -158,7 +158,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of every command that reads artefacts: which ranks, in how many processes, with which limits."""
+    """Options of every command that reads files of a run: ranks, number of processes, memory limit and cache."""
 
     rank: Rank = None
     jobs: Jobs = None
@@ -168,28 +168,28 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class StepReadOptions(ReadOptions):
-    """The options of ReadOptions, and the step whose files are read."""
+    """ReadOptions, and the number of the step whose files are read."""
 
     step: Step = None
 
 
 @dataclass(frozen=True)
 class LogReadOptions(StepReadOptions):
-    """The options of StepReadOptions, and how the columns of other trainers' logs are named."""
+    """StepReadOptions, and the names of columns in other trainers' logs."""
 
     column_map: ColumnMap = None
 
 
 @dataclass(frozen=True)
 class TraceReadOptions(StepReadOptions):
-    """The options of StepReadOptions, and the peak FLOP/s for the model-flops utilisation."""
+    """StepReadOptions, and the device's peak FLOP/s, from which model-FLOPs utilisation (MFU) is computed."""
 
     peak_tflops: PeakTflops = None
 
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """Options of how a report is printed, or written to a file."""
+    """Options for printing a report or writing it to a file."""
 
     as_json: Json = False
     printed: Printed = None
@@ -199,31 +199,31 @@ class DocumentOptions:
 
     @property
     def asked_format(self) -> Format | None:
-        """The output format that was asked for; None: the suffix of the output file decides."""
+        """The requested output format; None if the suffix of the output file decides."""
         return Format.JSON if self.as_json else self.printed
 
 
 @dataclass(frozen=True)
 class ShowOptions(DocumentOptions):
-    """Options of where a report is shown: as a document, in the terminal app or in the dashboard."""
+    """DocumentOptions, and whether to show a report in the terminal app or in the dashboard instead."""
 
     no_tui: NoTui = False
     web: Web = False
 
     @property
     def interactive(self) -> bool:
-        """Whether the terminal app opens: this process runs on a terminal, and no other output was asked for."""
+        """Whether to open the terminal app: this process runs on a terminal, and no other output is requested."""
         return not (self.asked_format or self.output or self.no_tui or self.web) and on_terminal()
 
 
 def on_terminal() -> bool:
-    """Return whether stdin, stdout and stderr are all a terminal, so that the terminal app can run."""
+    """Return whether stdin, stdout and stderr are all terminals, so that the terminal app can run."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options that name a configuration of the trainer: a file, or a module and its configuration."""
+    """Options that select a configuration of the trainer: a file, or a module and the name of its configuration."""
 
     config: Config = None
     module: Module = None

@@ -1,4 +1,4 @@
-"""Say on stderr that files are still being read, when an answer takes long."""
+"""A progress line on stderr while files are read, if that takes long."""
 
 import signal
 import sys
@@ -20,10 +20,11 @@ FIRST_NOTE_S = 20.0
 
 @contextmanager
 def shown_progress(*runs: Run) -> Iterator[None]:
-    """Show that these runs are being read, and for how long, while the context is active; a terminal shows one line.
+    """Show on stderr that these runs are being read, and for how long, inside this context; a terminal shows one line.
 
-    A system timer does it, not a thread: with a second thread each file would be read by an interpreter that has to
-    start first.
+    A system timer prints the line, not a thread: forking is only safe without a second thread, so with one each file
+    would
+    be read in a new interpreter, which starts slowly.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
@@ -42,7 +43,7 @@ def shown_progress(*runs: Run) -> Iterator[None]:
 
 
 class ProgressLine:
-    """The text of the progress display, and the timer that shows it again."""
+    """The text of the progress line, and the timer that updates it."""
 
     def __init__(self, text: str, *, on_terminal: bool) -> None:
         self._text, self._on_terminal = text, on_terminal
@@ -50,7 +51,7 @@ class ProgressLine:
         self.wait_s = FIRST_S if on_terminal else FIRST_NOTE_S
 
     def show(self, _number: int, _frame: FrameType | None) -> None:
-        """Print how long the reading has taken, and set the timer to call this method again."""
+        """Print how long reading has taken so far, and restart the timer, which calls this method again."""
         waited = time.monotonic() - self._began
         text = f"{self._text}   {waiting_time(waited)}"
         if self._on_terminal:
@@ -62,6 +63,6 @@ class ProgressLine:
         signal.setitimer(signal.ITIMER_REAL, self.wait_s)
 
     def clear(self) -> None:
-        """Remove the progress line from the terminal."""
+        """Clear the progress line on the terminal."""
         if self._is_shown:
             rewrite_line("")

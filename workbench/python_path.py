@@ -1,7 +1,7 @@
-"""How do our processes find our own packages, whatever modules lie in the user's folder?
+"""Make our processes import our own packages, even if the user's folder has modules with the same names.
 
 `python -m` and an entry such as `.` in PYTHONPATH put the user's folder before the installed packages, so that a
-`trainer.py` in it would be imported in place of ours. Our processes are started with a safe path and look there last.
+`trainer.py` there would be imported instead of ours. Our processes start with a safe path and search that folder last.
 """
 
 import os
@@ -40,14 +40,14 @@ def search_path_last() -> dict[str, str]:
 
 
 def given_entries() -> list[str]:
-    """Return the entries of the user's PYTHONPATH without empty ones, which mean the working folder."""
+    """Return the entries of the user's PYTHONPATH, without empty entries, which mean the working folder."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
-    """Return the modules and packages in `folder` that have one of `names` and so would be imported in place of ours.
+    """Return the modules and packages in `folder` that have one of `names`, and so would be imported instead of ours.
 
-    In our own folder there are none.
+    The result is empty for the folder of our own packages.
     """
     resolved = real_path(folder)
     if resolved == PACKAGE_ROOT:
@@ -61,7 +61,7 @@ def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> 
 def real_path(entry: str | Path) -> Path:
     """Return the absolute path of an entry of sys.path.
 
-    A relative entry is returned as it is if the working folder was deleted.
+    A relative entry is returned unchanged if the working folder was deleted.
     """
     try:
         return Path(entry).resolve()
@@ -78,10 +78,10 @@ def working_folder() -> Path | None:
 
 
 def put_own_packages_first() -> None:
-    """Move folders of the user that come before our packages in sys.path to its end.
+    """Move the user's folders that precede our packages in sys.path to its end.
 
-    These are the working folder, which `python -m workbench` puts first, and entries of PYTHONPATH that hide a package
-    of ours. They stay in sys.path, as a configuration may name a module of the user's.
+    These are the working folder, which `python -m workbench` puts first, and PYTHONPATH entries that hide one of our
+    packages. They stay in sys.path because a configuration may name a module of the user.
     """
     entries = [real_path(entry) for entry in sys.path]
     position = entries.index(PACKAGE_ROOT) if PACKAGE_ROOT in entries else len(entries)

@@ -1,4 +1,4 @@
-"""What kind of command follows `--`: a program that becomes ranks, or a launcher that starts its own?"""
+"""Analyse the command after `--`: a Python program to run once per rank, a launcher, or another program."""
 
 import re
 import shutil
@@ -41,7 +41,7 @@ SCRIPT_BYTES = 1 << 20
 
 
 class Form(StrEnum):
-    """How a command becomes the ranks of a job."""
+    """The form of a command, which decides how the ranks of the job are started."""
 
     PYTHON = "python"
     """A Python program: each rank runs it."""
@@ -53,7 +53,9 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class JobCommand:
-    """A command that can be started: its words, how it becomes ranks, and the file of its Python program if known."""
+    """A command that can be started: its words, its form, and the source file of its Python program if that is
+    known.
+    """
 
     words: tuple[str, ...]
     form: Form
@@ -66,16 +68,16 @@ class JobCommand:
 
     @property
     def needs_ranks(self) -> bool:
-        """Whether the program expects a launcher: it calls `init_process_group`, and starts no ranks by itself."""
+        """Whether the program needs a launcher: it calls `init_process_group`, and starts no ranks itself."""
         text = source_text(self.source)
         return bool(NEEDS_RANK.search(text)) and not STARTS_RANKS.search(text)
 
 
 def job_command(words: Sequence[str]) -> JobCommand:
-    """Return how to start the words of a command; a script such as `train.py` is run by this Python interpreter.
+    """Return the command to start for these words; a script such as `train.py` is run by this Python interpreter.
 
     Raises:
-        UsageProblem: There is no command.
+        UsageProblem: There are no words.
         InputError: There is no such program or script.
     """
     if not words:
@@ -92,7 +94,7 @@ def job_command(words: Sequence[str]) -> JobCommand:
 
 
 def python_command(words: tuple[str, ...]) -> JobCommand:
-    """Return how to start a Python command, whose program is a script, a module (`-m`) or code (`-c`).
+    """Return the command for a Python command line, which runs a script, a module (`-m`) or code (`-c`).
 
     Raises:
         InputError: There is no such script.

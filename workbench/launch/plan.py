@@ -1,4 +1,4 @@
-"""Plan a launch: from the options of the command line to the command, environment and folder of the job."""
+"""Plan a launch: derive the command, environment and folder of a job from command-line options."""
 
 import os
 import shlex
@@ -61,15 +61,15 @@ class Request:
 
     @property
     def processes_per_node(self) -> int:
-        """The number of processes on each node: as asked, else one per GPU, else two."""
+        """The number of processes on each node: the requested number, or else one per GPU, or else two."""
         return self.nproc or gpu_count() or PROCESSES_WITHOUT_GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A job that is ready to start; `command` has the arguments of the Python module `module`, or is a whole command.
+    """A job that is ready to start. With `module`, `command` holds the arguments of that Python module.
 
-    `starts_ranks`: our agent starts each rank; otherwise the command runs once, and may start ranks itself.
+    If `starts_ranks`, our agent starts each rank; otherwise the command runs once, and may start ranks itself.
     """
 
     request: Request
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the command line that starts each rank, or the whole job."""
+        """The command line as a list of words; it starts a single rank if `starts_ranks`, else the whole job."""
         return self.command if self.module is None else (sys.executable, "-u", "-m", self.module, *self.command)
 
     def shell(self) -> str:
@@ -113,10 +113,10 @@ class Plan:
 
 
 def plan(request: Request) -> Plan:
-    """Return the plan of the job that was asked for.
+    """Return the plan for a launch request.
 
     Raises:
-        WorkbenchError: The configuration is wrong, or training is not installed.
+        WorkbenchError: The configuration is wrong, or the packages for training are not installed.
     """
     if request.command is not None:
         return plan_command(request, job_command(request.command))
@@ -127,10 +127,10 @@ def plan(request: Request) -> Plan:
 
 
 def refuse_options_of_commands(request: Request) -> None:
-    """Refuse a request for our trainer that has options or words which only a command after `--` can have.
+    """Raise an error if a request without a command after `--` has options that only apply to such a command.
 
     Raises:
-        UsageProblem: An option has no effect on a trainer, or a command stands without `--`.
+        UsageProblem: An option has no effect on our trainer, or a command was written without `--`.
     """
     if request.overrides and not request.overrides[0].startswith("--"):
         word = request.overrides[0]
@@ -145,7 +145,7 @@ def refuse_options_of_commands(request: Request) -> None:
 
 
 def plan_own_trainer(request: Request) -> Plan:
-    """Return the plan for our trainer; its configuration names the folder of the run."""
+    """Return the plan for our trainer; its configuration sets the folder of the run."""
     arguments = trainer_arguments(request)
     world_size = request.processes_per_node * request.nnodes
     config = training_config(arguments, world_size)
@@ -168,7 +168,7 @@ def plan_own_trainer(request: Request) -> Plan:
 
 
 def plan_command(request: Request, command: JobCommand) -> Plan:
-    """Return the plan of a command: a Python program that becomes ranks, or a program that runs as it is.
+    """Return the plan for a command after `--`: a Python program to run once per rank, or any program to run once.
 
     Raises:
         UsageProblem: An option has no effect on this command.
@@ -197,7 +197,7 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
 
 
 def plan_module(request: Request) -> Plan:
-    """Return the plan for a different trainer's module under our agent; the options are passed to it unchanged."""
+    """Return the plan for another trainer's Python module under our agent; the options are passed to it unchanged."""
     module = MODULES.get(request.trainer, request.trainer)
     # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
     if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
@@ -210,7 +210,7 @@ def plan_module(request: Request) -> Plan:
 
 
 def trainer_arguments(request: Request) -> tuple[str, ...]:
-    """Return the arguments for `python -m trainer` that the request amounts to."""
+    """Return the arguments for `python -m trainer` that correspond to the request."""
     named = (
         ("--module", request.module, "--config", request.config)
         if request.module
@@ -225,7 +225,7 @@ def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
     """Return the trainer's configuration for these arguments, checked for `world_size` ranks.
 
     Raises:
-        UsageProblem: The trainer refuses it, or it does not fit that number of ranks.
+        UsageProblem: The trainer does not support the configuration, or it does not fit that number of ranks.
     """
     try:
         config = load_for_training(arguments)
@@ -244,12 +244,12 @@ def gpu_count() -> int:
 
 
 def own_environment(request: Request) -> dict[str, str]:
-    """Return the environment variables by which processes of our trainer import our modules, not the user's."""
+    """Return environment variables that make processes of our trainer import our modules rather than the user's."""
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 
 def rank_settings(request: Request) -> dict[str, str]:
-    """Return the environment variables for each rank that our agent starts, without those that the user has set."""
+    """Return the environment variables for ranks started by our agent, except those that the user has already set."""
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -260,7 +260,7 @@ def rank_settings(request: Request) -> dict[str, str]:
 
 
 def rank_environment(request: Request) -> dict[str, str]:
-    """Return the environment variables that our trainer's ranks need, without those that the user has set."""
+    """Return the environment variables for ranks of our trainer, except those that the user has already set."""
     wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
     return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
 
@@ -274,9 +274,9 @@ def torch_version() -> tuple[int, ...]:
 
 
 def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
-    """Return the environment variables that configure Flight Recorder, without those that the user has set.
+    """Return the environment variables that configure Flight Recorder, except those that the user has already set.
 
-    Its ring has `entries` entries, and NCCL's watchdog writes dumps to the folder `dumps`.
+    Its ring buffer has `entries` entries, and NCCL's watchdog writes dumps to the folder `dumps`.
     """
     prefix = str(dumps.resolve() / "rank_")
     wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}

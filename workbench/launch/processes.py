@@ -1,4 +1,4 @@
-"""Find and end the processes of a job, wherever they have been moved: by a mark in the environment they inherit."""
+"""Find and end all processes of a job, wherever they are, by a mark in the environment that they inherit."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ POLL_S = 0.2
 
 
 def processes_of(job: str) -> Iterator[int]:
-    """Yield the process IDs of a job on this machine, without this process and the dump collectors; needs Linux.
+    """Yield the process ids of a job on this machine, without this process and the dump collectors; needs Linux.
 
     `job` is the mark in the environment that the job's processes inherit.
     """
@@ -29,7 +29,7 @@ def processes_of(job: str) -> Iterator[int]:
 
 
 def end_processes(job: str, grace_s: float = GRACE_S) -> int:
-    """End the processes of a job by SIGTERM, and after `grace_s` seconds by SIGKILL. Returns how many there were."""
+    """End the processes of a job with SIGTERM, and after `grace_s` seconds with SIGKILL; return their number."""
     first = set(processes_of(job))
     send(first, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
@@ -40,7 +40,7 @@ def end_processes(job: str, grace_s: float = GRACE_S) -> int:
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
-    """Send a signal to each process ID in `pids`; those that have ended are skipped."""
+    """Send a signal to the processes with the ids `pids`; processes that have ended are skipped."""
     for pid in pids:
         try:
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""What do the recorders of a foreign job record? From our options beside `--` to the variables that its ranks read."""
+"""Settings of the recorders for a command after `--`: from the launcher's options to environment variables."""
 
 import json
 import os

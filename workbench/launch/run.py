@@ -1,4 +1,4 @@
-"""`workbench launch`: plan the job, run it, show its progress, and when it fails say why."""
+"""`workbench launch`: plan the job, run it, show its progress, and explain a failure."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ from workbench.watch.follow import LiveDisplay
 
 
 def run(request: Request) -> Exit:
-    """Launch the job and return the exit status of the command."""
+    """Launch the requested job and return the exit status of `workbench launch`."""
     request, notes = from_environment(request)
     job = plan(request)
     for text in (*notes, *job.notes):
@@ -55,21 +55,21 @@ def run(request: Request) -> Exit:
 
 
 def dry_run(job: Plan) -> Exit:
-    """Run the job's single process that simulates all ranks, and print its log; nothing is recorded."""
+    """Run a single process that simulates all ranks, and print its log; nothing is recorded."""
     note(f"one step in one process, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
     ended = subprocess.run(job.words, env=os.environ | job.environment, check=False)
     return Exit.FINDINGS if ended.returncode else Exit.OK
 
 
 def warn_of_clashes() -> None:
-    """Warn of modules that are imported in place of our packages, before a job runs for hours."""
+    """Warn about modules that Python imports instead of our packages, before the job starts."""
     for clash in clashes():
         if clash.severity is not Severity.INFO:
             note(f"warning: {clash.title}. {clash.why}\nnext: {clash.next}")
 
 
 def give_to_scheduler(job: Plan) -> Exit:
-    """Submit the job to a cluster's scheduler, or print what would be submitted."""
+    """Submit the job to a cluster's scheduler, or, in a dry run, print what would be submitted."""
     if job.request.dry_run:
         print(scheduler.shell(job).rstrip())
     else:
@@ -95,7 +95,7 @@ def launch(job: Plan) -> Outcome:
 
 
 def announcement(job: Plan) -> str:
-    """Return the line to print before the job starts, which says what is started."""
+    """Return the line to print before the job starts: what is started, and the folder of its logs."""
     if not job.starts_ranks:
         return f"running {Path(job.words[0]).name} as it is; its output is also in {job.logs}"
     count = job.nproc * job.request.nnodes
@@ -104,7 +104,7 @@ def announcement(job: Plan) -> str:
 
 
 def diagnose(job: Plan) -> None:
-    """Print why the job failed, as the analysis of its files says; if the analysis fails, print only that."""
+    """Analyse the files of a failed job, and print why it failed; if the analysis itself fails, print that error."""
     note(f"the job failed; logs in {job.logs}")
     try:
         recorded = discover(job.folder)

@@ -1,4 +1,4 @@
-"""Complete the `run.json` of a run with what only its launcher knows: how the job ended, and its first error."""
+"""Add to a run's `run.json` what only its launcher knows: how the job ended, and its first error."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ Manifest = dict[str, object]
 class LauncherPart(msgspec.Struct):
     """The fields of `run.json` that the launchers of all nodes write.
 
-    Each launcher adds the exit codes of its ranks, and the earliest error of all is kept as cause.
+    Each launcher adds the exit codes of its ranks; the earliest error of all nodes is stored as the cause.
     """
 
     exit_codes: dict[str, int] = {}
@@ -52,9 +52,9 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
 
 
 def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:
-    """Write into `run.json` that the launcher with process ID `pid` was killed, and that `ended` processes were ended.
+    """Record in `run.json` that the launcher with process id `pid` was killed, and that `ended` processes were ended.
 
-    `began` is the Unix time at which that was noticed. A job that was over by then keeps its status.
+    `began` is the Unix time at which this was noticed. A job that had finished before keeps its status.
     """
     with settling(folder):
         manifest = read_manifest(folder / "run.json")
@@ -66,7 +66,9 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Hold a lock on the `run.json` in `folder`, as the launchers of several nodes may write it at the same time."""
+    """Hold a lock on the `run.json` in `folder` inside this context: launchers of several nodes may write it at
+    once.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".settling").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,13 +76,13 @@ def settling(folder: Path) -> Iterator[None]:
 
 
 def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
-    """Write the end of a launch that began at the Unix time `began` into `run.json`."""
+    """Record in `run.json` how a launch ended that began at the Unix time `began`."""
     with settling(folder):
         write_outcome(folder / "run.json", began, outcome)
 
 
 def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
-    """Add the outcome to the `run.json` at `path`, which the trainer and other launchers may have written before.
+    """Add the outcome to the `run.json` at `path`, which the trainer and other launchers may already have written.
 
     The manifest of an earlier run is replaced.
     """
@@ -107,7 +109,9 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
-    """Return `launches` with this node's launch added, and `cause`, the earliest error of all nodes so far."""
+    """Return the manifest fields `launches`, with this node's launch added, and `cause`, the earliest error of all
+    nodes.
+    """
     first = outcome.first_rank
     if first is None and outcome.logs:
         first = first_rank_here(folder / "dumps", outcome.logs)
@@ -118,7 +122,7 @@ def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPa
 
 
 def launcher_part(manifest: Manifest) -> LauncherPart:
-    """Return the fields that launchers have written into a manifest; empty ones if they are malformed."""
+    """Return the manifest fields that launchers write; empty fields if they are malformed."""
     known = {name: value for name in LauncherPart.__struct_fields__ if (value := manifest.get(name))}
     try:
         return msgspec.convert(known, LauncherPart)

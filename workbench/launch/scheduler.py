@@ -1,4 +1,4 @@
-"""Submit a job to a cluster's scheduler: Slurm starts this launcher on every node, TorchX its own torchrun."""
+"""Submit a job to a cluster: Slurm runs this launcher on every node, TorchX runs its own torchrun."""
 
 import shlex
 import shutil
@@ -19,10 +19,10 @@ def shell(job: Plan) -> str:
 
 
 def submit(job: Plan) -> None:
-    """Submit the job to the scheduler, and print the scheduler's answer.
+    """Submit the job to the scheduler, and print the scheduler's reply.
 
     Raises:
-        WorkbenchError: The scheduler's command is not installed, or refuses the job.
+        WorkbenchError: The scheduler's command is not installed, or rejects the job.
     """
     if job.request.scheduler == Scheduler.SLURM:
         job.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and the job would fail without a log
@@ -33,7 +33,7 @@ def submit(job: Plan) -> None:
 
 
 def run_submission(command: Sequence[str], script: str | None = None) -> str:
-    """Run the scheduler's command and return its output; `script` is its standard input."""
+    """Run the scheduler's command and return its output; `script` is passed to its standard input."""
     name = command[0]
     if shutil.which(name) is None:
         raise MissingExtra(f"no {name} on this machine", "submit from a login node, or add --dry-run to see the job")
@@ -65,7 +65,7 @@ srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.jo
 def launcher(request: Request) -> list[str]:
     """Return the `workbench launch` command line to run on each node, with the options of the request.
 
-    Without --nproc each node decides the number of processes itself, as it knows its devices.
+    Without --nproc each node counts its own devices to choose the number of processes.
     """
     options = {
         "--config": request.config,
@@ -85,7 +85,7 @@ def launcher(request: Request) -> list[str]:
 
 
 def job_arguments(request: Request) -> list[str]:
-    """Return the words that follow the launcher's options: configuration overrides, or `--` and the user's command."""
+    """Return the words after the launcher's options: configuration overrides, or `--` and the user's command."""
     return [*request.overrides, *(["--", *request.command] if request.command else [])]
 
 

@@ -1,4 +1,4 @@
-"""Documents of a report: text, JSON, Markdown and standalone HTML, all made from the same tables."""
+"""Convert a report to a document: text, JSON, Markdown or a standalone HTML page. All have the same tables."""
 
 from analyzers.report import Report
 from analyzers.run import Run
@@ -6,7 +6,7 @@ from workbench.options import Format
 
 
 def render(report: Report[object], wanted: Format, run: Run) -> str:
-    """Return the report on `run` as the text of a document in the `wanted` format, ending in a newline."""
+    """Return the report on `run` as a document in the format `wanted`, ending with a newline."""
     # Each format imports its own libraries, so that `--json` does not wait for Rich or NumPy.
     if wanted is Format.JSON:
         return report.json().decode() + "\n"

@@ -1,7 +1,7 @@
-"""A report without names: paths, hosts, addresses and users become numbered stand-ins, so that it can be shared.
+"""Anonymise a report so that it can be shared: paths, hosts, addresses and users become numbered stand-ins.
 
-The same name gets the same stand-in throughout, so that frames and ranks can still be told apart. Public names stay:
-packages below site-packages, Python's own library, this project's trainer, and the names of artefacts.
+A name has the same stand-in everywhere, so frames and ranks remain distinguishable. Public names stay: packages below
+site-packages, Python's own library, this project's trainer, and the names of the files of a run.
 """
 
 import re
@@ -33,19 +33,19 @@ HIDDEN = ("inputs", "verdict", "findings", "data")
 
 
 class StandIns:
-    """Replacements of names, such as `host2`, numbered by kind in the order in which the names are seen."""
+    """Replacements of names, such as `host2`; each kind of name is numbered in the order of first use."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str] = {}
 
     def __call__(self, kind: str, name: str) -> str:
-        """Return the stand-in of a name, which is always the same; `kind` is its beginning, such as `host`."""
+        """Return the stand-in for `name`, always the same one; `kind` is its prefix, such as `host`."""
         number = 1 + sum(known == kind for known, _ in self._known)
         return self._known.setdefault((kind, name), f"{kind}{number}")
 
 
 def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
-    """Return the report and its run with paths, hosts and addresses in all texts replaced; numbers and ids stay."""
+    """Return the report and its run with the paths, hosts and addresses in all texts replaced; numbers and ids stay."""
     anonymiser = Anonymiser(hosts(run), texts(msgspec.to_builtins(report)))
     hidden = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
     anonymous = msgspec.structs.replace(report, **hidden)
@@ -67,7 +67,7 @@ def hosts(run: Run) -> set[str]:
 
 
 def texts(value: object) -> Iterator[str]:
-    """Yield all strings in nested dicts and lists, without the keys of dicts."""
+    """Yield all strings in nested dicts and lists, except the keys of dicts."""
     if isinstance(value, str):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -75,9 +75,9 @@ def texts(value: object) -> Iterator[str]:
 
 
 def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
-    """Return a copy of a value with each string in it replaced by `anonymiser`; `field` is the struct field it is from.
+    """Return a copy of `value` with each string inside it replaced by `anonymiser`; `field` is the name of its field.
 
-    Members of enums are words of ours, and keys of mappings are names of fields: they stay.
+    Enum members and keys of mappings stay, because they are names of this project.
     """
     if isinstance(value, str) and not isinstance(value, Enum):
         return anonymiser.path(value) if field in PATH_FIELDS and value else anonymiser(value)
@@ -94,9 +94,9 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
 
 
 class Anonymiser:
-    """A function that replaces paths, hosts and addresses in a text.
+    """A function that replaces the paths, hosts and addresses in a text.
 
-    `seen` are all texts that it will be used on: where a path is public in one of them, its short forms stay in all.
+    `seen` holds all texts that will be passed to it. If a path is public in one of them, its short forms stay in all.
     """
 
     def __init__(self, hosts: Iterable[str], seen: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ class Anonymiser:
         return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
 
     def path(self, path: str) -> str:
-        """Return a path with each part replaced that is not the same on every machine."""
+        """Return a path in which each part is replaced that may differ between machines."""
         if path in self._public:
             return path
         parts = parts_of(path)
@@ -138,11 +138,15 @@ def parts_of(path: str) -> list[str]:
 
 
 def first_public(parts: list[str]) -> int:
-    """Return the index in `parts` of the first folder that every machine has (site-packages), else their number."""
+    """Return the index in `parts` of the first folder that every machine has, such as site-packages, else the
+    length.
+    """
     return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 
 def public_forms(path: str) -> list[str]:
-    """Return the last part and the last two parts of a public file's path, as messages name it; empty if not public."""
+    """Return the short forms of a public path that messages use: the last part, and the last two; empty if not
+    public.
+    """
     parts = parts_of(path)
     return ["/".join(parts[-count:]) for count in (1, 2)] if first_public(parts) < len(parts) else []

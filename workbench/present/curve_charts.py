@@ -1,4 +1,4 @@
-"""Lines of a standalone HTML document: the same curve of several runs, and how far each is from the first."""
+"""Line charts for a standalone HTML page: a curve of several runs, and each run's difference from the first."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from workbench.present.parity_lines import Lines, all_lines
 
 
 def parity_charts(data: ParityData) -> Iterator[str]:
-    """Yield HTML figures of a parity report: curves of all runs, and their differences from those of the first run."""
+    """Yield the HTML figures of a parity report: the curves of all runs, and their differences from the first run's."""
     yield from filter(None, map(line_chart, all_lines(data)))
 
 

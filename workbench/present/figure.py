@@ -1,4 +1,4 @@
-"""An HTML figure of a standalone document: a title, a drawing in inline SVG, and a legend."""
+"""A figure of a standalone HTML page: a title, an inline SVG drawing, and a legend."""
 
 from collections.abc import Mapping
 from html import escape
@@ -10,7 +10,9 @@ WIDTH, HEIGHT = 900, 220
 
 
 def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure with these SVG shapes and a legend; `colours` has the colour of each name in the legend."""
+    """Return an HTML figure with these SVG shapes and a legend; `colours` maps each name in the legend to its
+    colour.
+    """
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()
     )
@@ -19,5 +21,5 @@ def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
 
 
 def text(value: object) -> str:
-    """Return a value as HTML text, escaped, as it may come from a hostile file."""
+    """Return a value as escaped HTML text; it may come from a hostile file."""
     return escape(clean(value))

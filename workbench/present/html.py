@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs neither the network nor a script, so that it can be mailed or archived."""
+"""A report as a single HTML file without scripts or external files, so that it can be mailed or archived."""
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
@@ -76,7 +76,7 @@ def card(finding: Finding) -> str:
 
 
 def grid(section: Table) -> str:
-    """Return a table as HTML, under its title."""
+    """Return a table as HTML, below its title."""
 
     def row(cells: tuple[str, ...], tag: str) -> str:
         styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))

@@ -1,4 +1,4 @@
-"""What the charts of `workbench parity` show, for every face: lines, titles, colours, signs, and the tolerance."""
+"""The line charts of `workbench parity`, for terminal, dashboard and HTML: values, titles, colours and signs."""
 
 import math
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ SIGNS = "●▲■◆✚✖▼★"
 
 @dataclass(frozen=True)
 class Lines:
-    """The content of a line chart with one line per run: in `table` a row is a step and a column a run.
+    """The content of a line chart with one line per run: `table` has a row per step and a column per run.
 
-    `power`: the values are decimal logarithms. `mark`: the height of an extra horizontal line. `offset`: the number of
-    the run in the first column, as a run has the same colour in all charts.
+    If `power`, the values are decimal logarithms. `mark` is the height of an extra horizontal line. `offset` is the
+    number
+    of the first column's run, so that a run has the same colour in all charts.
     """
 
     title: str
@@ -34,7 +35,7 @@ class Lines:
 
     @property
     def names(self) -> list[str]:
-        """The names of the runs in the table, in order."""
+        """The names of the runs in the table, in the order of its columns."""
         return [str(name) for name in self.table]
 
     def colour(self, number: int) -> str:
@@ -52,7 +53,7 @@ class Lines:
         return min(values, default=0.0), max(values, default=0.0)
 
     def text(self, value: float) -> str:
-        """Return the label of a height: the number itself, also where heights are logarithms."""
+        """Return the axis label for a height; if heights are logarithms, the label is the number itself."""
         if not self.power or not math.isfinite(value):
             return figures(value)
         difference: float = 10**value
@@ -60,7 +61,7 @@ class Lines:
         return f"<{relative(SMALLEST)}" if difference <= SMALLEST * 1.001 else relative(difference)
 
     def exact(self, value: float) -> str:
-        """Return the text of a value with all digits of float32; of a logarithm the number itself, rounded."""
+        """Return a value with all digits of float32; if values are logarithms, the number itself, rounded."""
         return self.text(value) if self.power else f"{value:.7g}"
 
 
@@ -70,7 +71,7 @@ def curve_lines(data: ParityData, curve: Curve) -> Lines:
 
 
 def difference_lines(data: ParityData, curve: Curve) -> Lines:
-    """Return the chart of relative differences of each other run's curve from the first run's, on a log scale."""
+    """Return the chart of each run's relative difference from the first run's curve, on a log scale."""
     table = views.difference_table(data, curve).map(logarithm)
     what, first = CURVE_NAMES[curve].capitalize(), data.runs[0].name
     title = f"{what}: relative difference from {first} (log scale, allowed: {relative(data.tolerance)})"
@@ -78,11 +79,13 @@ def difference_lines(data: ParityData, curve: Curve) -> Lines:
 
 
 def all_lines(data: ParityData) -> Sequence[Lines]:
-    """Return the charts of a comparison that have a value to draw."""
+    """Return the charts of a parity report, without those that have no values."""
     charts = [of(data, curve) for curve in Curve for of in (curve_lines, difference_lines)]
     return [lines for lines in charts if lines.table.notna().to_numpy().any()]
 
 
 def logarithm(difference: float) -> float:
-    """Return the decimal logarithm of a relative difference, at least that of `SMALLEST`; infinity and NaN stay."""
+    """Return the decimal logarithm of a relative difference, limited below by that of `SMALLEST`; infinity and NaN
+    stay.
+    """
     return math.log10(max(difference, SMALLEST)) if math.isfinite(difference) else difference

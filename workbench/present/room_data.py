@@ -1,4 +1,4 @@
-"""The typed data of each room in a report: a report of one room has one, a joined report has several."""
+"""The typed data in a report: one analyzer's data, or in a joined report those of several analyzers."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoomData:
-    """The typed data of each room of the analyzers in a report; None for a room whose files are missing."""
+    """The typed data of each analyzer (memory, hang, ...) in a report; None if the run has no files for the
+    analyzer.
+    """
 
     memory: "MemoryData | None" = None
     hang: "HangData | None" = None
@@ -29,12 +31,12 @@ class RoomData:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the rooms that have data; the terminal app and the dashboard show a view for each."""
+        """The names of the analyzers that have data; the terminal app and the dashboard show a view for each."""
         return frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
 
 
 def room_data(report: Report[object]) -> RoomData:
-    """Return the data of a report by room."""
+    """Return the data of a report, by analyzer."""
     data, kind = report.data, type(report.data).__name__
     # Only the room that made the data is imported: a report of one room must not wait for the libraries of another.
     if kind == "MemoryData":
@@ -61,7 +63,7 @@ def room_data(report: Report[object]) -> RoomData:
 
 
 def joined_data(data: object) -> RoomData:
-    """Return the rooms of a joined report or of a comparison as RoomData."""
+    """Return the data in a joined report or a comparison, by analyzer."""
     from analyzers.compare import CompareData
     from analyzers.incident import IncidentData
     from analyzers.parity import ParityData

@@ -1,4 +1,4 @@
-"""Which tables a report has: each kind of data has a module in `workbench.present.tables` that builds them."""
+"""The tables of a report; for each kind of data, a module in `workbench.present.tables` builds them."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,7 @@ Tables = list[Table]
 
 
 def sections(report: Report[object]) -> Tables:
-    """Return the tables of a report, the most important first, without the empty ones."""
+    """Return the tables of a report without the empty ones, most important first."""
     kind = report.schema.removeprefix("workbench.").partition("/")[0]
     tables = TABLES[kind](report.data) if kind in TABLES else []
     return [table for table in tables if table.rows]
@@ -57,7 +57,7 @@ def logs(data: object) -> Tables:
 
 
 def incident(data: object) -> Tables:
-    """Return the tables of a report that joins several rooms."""
+    """Return the tables of a report that joins several analyzers."""
     from analyzers.incident import IncidentData
     from workbench.present.tables.incident import incident_tables
 

@@ -9,7 +9,7 @@ NOT_FINITE = "✗"
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Return a sparkline of at most `width` characters, each for the highest of several consecutive values.
+    """Return a sparkline of at most `width` characters; each character shows the maximum of some consecutive values.
 
     NaN and infinity are drawn as `✗`.
     """
@@ -27,12 +27,12 @@ def stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
 
 
 def worst(values: Sequence[float]) -> float:
-    """Return the value of several to draw: the first that is not finite, else the highest."""
+    """Return the first value that is not finite, else the maximum."""
     return next((value for value in values if not math.isfinite(value)), max(values))
 
 
 def level(value: float, low: float, high: float) -> str:
-    """Return the block character for a value between `low` and `high`, `✗` if it is not finite."""
+    """Return the block character for a value between `low` and `high`; `✗` if the value is not finite."""
     # A loss that is NaN is the one value a reader looks for.
     if not math.isfinite(value):
         return NOT_FINITE

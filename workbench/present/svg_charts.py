@@ -1,4 +1,4 @@
-"""Charts of a standalone HTML document: inline SVG without a script, from the views that the other faces draw."""
+"""Charts of a standalone HTML page as inline SVG without scripts; terminal and dashboard draw the same data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +28,9 @@ PHASES = 8
 
 
 def charts(report: Report[object], run: Run) -> Iterator[str]:
-    """Yield HTML figures of memory and of step phases, for the rooms of the report whose files still exist."""
+    """Yield the HTML figures of a report: curves of a parity report, else memory and step phases, if their files
+    exist.
+    """
     if isinstance(report.data, ParityData):
         yield from parity_charts(report.data)
         return
@@ -42,7 +44,9 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 
 
 def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator[str]:
-    """Yield the HTML figure of memory over time of the device that ran out of memory, else of the highest peak."""
+    """Yield the HTML figure of memory over time for the device that ran out of memory, else the one with the
+    highest peak.
+    """
     device = worst_first(data.devices)[0]
     artefact = file_behind(device.path, report, run)
     if artefact is None or not device.entries:
@@ -54,7 +58,9 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
 
 
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
-    """Return the file of the run that a report lists as `path`, maybe an anonymous stand-in; None if it is gone."""
+    """Return the file of the run that the report lists as `path`, which may be a stand-in; None if it does not
+    exist.
+    """
     named = next((file for file in report.inputs if file.path == path), None)
     # Rank, step and size together identify a file of a run, whatever its name.
     facts = named and (named.kind, named.rank, named.step, named.bytes)
@@ -63,7 +69,9 @@ def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
 
 
 def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[str]:
-    """Yield the HTML figure of the phases of each step, of the first rank in `culprits` with a step log, else any."""
+    """Yield the HTML figure of the phases of each step, for the first rank in `culprits` with a step log, else any
+    rank.
+    """
     logs = run.of(*ROOMS["steps"])
     if not logs:
         return
@@ -78,7 +86,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure of stacked bands with a legend: `layers` has a column per band and a row per x position."""
+    """Return an HTML figure of stacked bands; `layers` has a column per band and a row per x position."""
     names = [str(name) for name in layers]
     above = layers.to_numpy(float).cumsum(axis=1)
     # Layers without a byte must not divide by zero.

@@ -1,4 +1,4 @@
-"""A small table of text: the unit that documents, the terminal app and the dashboard lay out."""
+"""A small table of text, which documents, the terminal app and the dashboard lay out in their own way."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ ROWS = 12
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column heads and rows of text; columns in `numeric` are right-aligned, `left_out` rows are not shown."""
+    """A title, column heads and rows of text. `numeric` columns are right-aligned; `left_out` is the number of
+    hidden rows.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -21,9 +23,9 @@ class Table:
 
 
 def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int = ROWS) -> Table:
-    """Return a table of at most `limit` rows with heads such as `rank> | phase`; `>` marks a column of numbers.
+    """Return a table of at most `limit` rows; `columns` are heads such as `rank> | phase`, where `>` marks numbers.
 
-    A cell of None reads `unknown`; callers give "" where a cell does not apply.
+    A cell of None is shown as `unknown`; callers pass "" where a cell does not apply.
     """
     heads = [head.strip() for head in columns.split("|")]
     cells = [tuple(UNKNOWN if cell is None else str(cell) for cell in row) for row in rows]

@@ -1,4 +1,4 @@
-"""A report as text for a terminal, a pipe or a log: verdict, why, what to do next, then the numbers."""
+"""A report as text for a terminal, a pipe or a log: verdict, reason, next step, then the tables."""
 
 import io
 import os
@@ -24,7 +24,7 @@ FINDINGS = 8
 
 
 def document(report: Report[object], run: Run) -> str:
-    """Return the report as text for a terminal; in colour only if stdout is a terminal that supports it."""
+    """Return the report as text; it has colours only if stdout is a terminal that supports them."""
     buffer = io.StringIO()
     # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -65,13 +65,13 @@ def head(report: Report[object]) -> Group:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the first facts behind a finding, one per line."""
+    """Return the first lines of a finding's evidence."""
     lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:5]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 
 
 def grid(section: Table) -> Group:
-    """Return a table for Rich, under its title."""
+    """Return a table for the library Rich, below its title."""
     drawn = Grid(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, column in enumerate(section.columns):
         drawn.add_column(Text(column), justify="right" if i in section.numeric else "left", overflow="fold")
@@ -98,10 +98,10 @@ def findings(report: Report[object]) -> Group:
 
 
 def about(finding: Finding) -> str:
-    """Return the ranks that a finding is about, in parentheses; empty if it names none."""
+    """Return the ranks that a finding concerns, in parentheses; empty if it names none."""
     return f" ({rank_names(finding.ranks)})" if finding.ranks else ""
 
 
 def more(run: Run) -> str:
-    """Return the command line that shows more about a run."""
+    """Return the `workbench` command line that shows more of this run."""
     return f"More: workbench inspect {clean(run.root)}   (terminal app; --web opens the dashboard, --json prints data)"

@@ -1,12 +1,12 @@
-"""Record what a training job does: memory, profiler traces, hang dumps and step times.
+"""Record a training job: memory snapshots, profiler traces, hang dumps and step times.
 
 In any training script, on every rank, after `init_process_group`:
 
     from workbench import recorders
     recorders.start("outputs")
 
-This package needs the standard library and torch and nothing else of this project, so that any script can import it,
-whatever modules lie beside that script. Importing it is cheap: torch is loaded when a name below is first used.
+This package uses only the standard library and torch, and no other package of this project, so that it can be imported
+into any script, whatever modules lie next to that script. Importing it is fast: torch is loaded on first use of a name.
 """
 
 from importlib import import_module
@@ -24,7 +24,7 @@ HOMES = {"Attached": "attach", "start": "attach", "Recorders": "combined", "Reco
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name of this package; its module, and torch with it, is imported only on first use."""
+    """Return a public name of this package; its module and torch are imported on first use."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -1,11 +1,11 @@
-"""How does a training script that knows nothing of us answer when it hangs?
+"""Attach the recorders to a training script that was not written for them.
 
-Two lines attach the recorders:
+It takes two lines:
 
     from workbench import recorders
     recorders.start("outputs")          # on every rank, after init_process_group
 
-The steps of such a script are unknown: its heartbeat advances whenever it issues a collective.
+The steps of such a script are unknown. So its heartbeat, by which a hang is detected, advances with each collective.
 """
 
 import atexit
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> "Attached":
-    """Start the recorders on this rank: when the job hangs or dies, dumps are collected into `folder`/dumps.
+    """Start the recorders on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
 
     `timeout_s` is the timeout of the job's collectives, by default that of its default group; dumps are taken well
-    before it passes. An error that ends the script is recorded too. A second call returns the first call's object.
+    before it expires. An error that ends the script is recorded too. A second call returns the first call's object.
     """
     if Attached.now is None:
         Attached.now = Attached(Path(folder), default_timeout() if timeout_s is None else timeout_s)
@@ -49,7 +49,7 @@ def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> 
 def attach(
     folder: Path, timeout_s: float | None, steps: StepRecorder, on_error: Callable[[BaseException], None]
 ) -> "Attached":
-    """Attach the recorders to this rank, whose step and phase the recorder `steps` knows.
+    """Attach the recorders to this rank; `steps` is the recorder that knows its current step and phase.
 
     `on_error` is called with an exception that ends the script.
     """
@@ -64,7 +64,7 @@ def default_timeout() -> float:
 
 
 class Attached:
-    """The recorders of a script that does not call them itself; `now` is the one attached to this process, if any."""
+    """The recorders of a script that does not call them itself; `now` is this process's instance, or None."""
 
     now: "Attached | None" = None
 
@@ -98,9 +98,9 @@ class Attached:
             Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:
-        """Mark that the rank ended without an error.
+        """Record that the rank ended without an error, unless it called `sys.exit` with a failure status.
 
-        It runs by itself when the interpreter exits, but not after an `os._exit`.
+        It is called when the interpreter exits, but not after `os._exit`.
         """
         if self._ended.is_set():
             return
@@ -113,9 +113,9 @@ class Attached:
         self.flight.close()
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Remember a call of `sys.exit` with a status that means failure, which no hook sees, and exit.
+        """Exit like `sys.exit`, but first store a failure status for `close`, because no hook is called for it.
 
-        A script may catch the exit and go on.
+        A script may catch the exit and continue.
         """
         try:
             self._previous_exit(status)
@@ -127,7 +127,7 @@ class Attached:
         raise AssertionError
 
     def follow(self, steps: StepRecorder) -> None:
-        """Take this rank's step and phase from a step recorder from now on."""
+        """From now on, read this rank's step and phase from the step recorder `steps`."""
         self._steps, self._heartbeat = steps, steps.heartbeat
 
     @property
@@ -140,7 +140,7 @@ class Attached:
         self._heartbeat.beat(step, phase.encode())
 
     def _end_of_child(self) -> None:
-        """Record the end of a `multiprocessing` process, which runs neither `atexit` nor `sys.excepthook`."""
+        """Record how a `multiprocessing` process ends; it calls neither `atexit` functions nor `sys.excepthook`."""
         error = sys.exc_info()[1]
         # torch.multiprocessing.spawn turns an exception into an exit.
         error = error.__context__ if isinstance(error, SystemExit) else error
@@ -152,7 +152,7 @@ class Attached:
     def _watch(self) -> None:
         """Advance the heartbeat whenever this rank has issued new collectives.
 
-        A stuck rank issues none, and while the GIL is held this thread does not run: in both cases the heartbeat stops.
+        A stuck rank issues none, and this thread does not run while the GIL is held: in both cases the heartbeat stops.
         """
         before: dict[str, int] = {}
         while not self._ended.wait(self._check_interval_s):
@@ -166,7 +166,7 @@ class Attached:
             before = now
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Record an exception that ends the script, while this rank can still answer requests for its dump."""
+        """Record an exception that ends the script, while this rank can still write its dump."""
         self._previous_hook(kind, error, trace)
         self._record(error.with_traceback(trace))
 
@@ -182,7 +182,7 @@ class Attached:
 def warn_without_ring() -> None:
     """Warn if Flight Recorder is off.
 
-    PyTorch has read the size of its ring buffer by now, so it cannot be switched on any more.
+    It can no longer be turned on, because PyTorch has already read the size of its ring buffer.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     # The second name is the older one, which torch still reads.

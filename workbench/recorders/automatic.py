@@ -1,4 +1,4 @@
-"""Recorders that were attached automatically give way to those that the script starts itself."""
+"""Stop automatically attached recorders when the script starts recorders of its own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,27 +8,27 @@ _on_flight: list[Callable[[], None]] = []
 
 
 def register(on_steps: Callable[[Any], None], on_flight: Callable[[], None]) -> None:
-    """Register what to do when the script starts recorders of its own.
+    """Register functions to call when the script starts recorders of its own.
 
-    `on_steps` is called with the script's step recorder, `on_flight` when it starts a flight recorder.
+    `on_steps` is called with the script's step recorder, `on_flight` when the script starts a flight recorder.
     """
     _on_steps.append(on_steps)
     _on_flight.append(on_flight)
 
 
 def give_way_to_steps(recorder: object) -> None:
-    """Stop the automatic step recorder, if there is one: the script has started one of its own."""
+    """Stop the automatic step recorder, if there is one: the script has started its own, `recorder`."""
     while _on_steps:
         _on_steps.pop()(recorder)
 
 
 def give_way_to_flight() -> None:
-    """Stop the automatic flight recorder, if there is one: the script starts one of its own."""
+    """Stop the automatic flight recorder, if there is one: the script starts its own."""
     while _on_flight:
         _on_flight.pop()()
 
 
 def forget() -> None:
-    """Forget the registered functions, in a forked child, where the automatic recorders do not run."""
+    """Drop the registered functions in a forked child, where the automatic recorders do not run."""
     _on_steps.clear()
     _on_flight.clear()

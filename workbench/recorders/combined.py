@@ -1,4 +1,4 @@
-"""All recorders behind one small interface, for a training loop."""
+"""All recorders in one class with a small interface, for a training loop."""
 
 import logging
 import os
@@ -23,10 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class Recorders:
-    """Records memory, traces, steps and hangs of one rank, as `options` say.
+    """Records memory, traces, steps and hangs of one rank, as configured by `options`.
 
-    Create it after the process group and the model; call `prepare` before the process group. Call `failed` and `close`
-    before the process group is destroyed.
+    Create it after the process group and the model; call `prepare` before the process group is created. Call `failed`
+    and
+    `close` before it is destroyed.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class Recorders:
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Record a training step inside; yields its line of the step log, which the training loop completes."""
+        """Record a training step inside this context; yields its line of the step log, for the training loop to
+        complete.
+        """
         plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
         traced = plan is not None and plan.is_traced(step)
         with self.steps.step(step) as line:
@@ -83,7 +86,7 @@ class Recorders:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Record a phase of the step inside, such as data_wait, fwd, bwd or optim."""
+        """Record a phase of the step inside this context, such as data_wait, fwd, bwd or optim."""
         with ExitStack() as stack:
             stack.enter_context(self.steps.phase(name))
             if self.memory:
@@ -93,7 +96,9 @@ class Recorders:
             yield
 
     def failed(self, error: BaseException) -> None:
-        """Write the step log, memory snapshot and dumps that explain an error. Call it before raising it again."""
+        """Write the step log, memory snapshot and dumps that explain an error. Call it before you raise the error
+        again.
+        """
         self.steps.stop()
         if self.memory:
             try:
@@ -104,7 +109,7 @@ class Recorders:
             self.flight.failed(error, step=self.steps.current_step, phase=self.steps.current_phase)
 
     def close(self) -> None:
-        """Mark that this rank ended without an error."""
+        """Record that this rank ended without an error."""
         for recorder in (self.traces, self.memory, self.flight, self.steps):
             if recorder:
                 recorder.close()
@@ -131,7 +136,7 @@ class Recorders:
 
 
 def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
-    """Return the trace recorder that the options ask for."""
+    """Return the trace recorder that the options configure."""
     return TraceRecorder(
         Path(options.folder) / options.save_traces_folder,
         freq=options.profile_freq,
@@ -142,7 +147,7 @@ def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
 
 
 def start_flight(options: RecorderOptions) -> FlightRecorder:
-    """Start a flight recorder, which serves dumps from now on, and return it."""
+    """Start and return a flight recorder; from now on this rank can be asked for dumps."""
     flight = FlightRecorder(
         options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
     )

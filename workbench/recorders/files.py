@@ -1,4 +1,4 @@
-"""Which rank is this process, and how does it write files that are complete or absent?"""
+"""The rank of this process, and functions that write a file completely or not at all."""
 
 import json
 import os
@@ -25,9 +25,11 @@ class RankInfo:
     def here(cls) -> "RankInfo":
         """Return the RankInfo of this process.
 
-        It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. Ranks that a script
-        starts itself may have none of these: then the default process group says which rank this is, as if all ranks
-        were on one node; without a group it is rank 0 of 1.
+        It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. A rank that a script
+        started
+        itself may have none of these. Then the default process group gives the rank, as if all ranks were on one node;
+        without
+        a group, the process is rank 0 of 1.
         """
         group = group_position()
         if group is not None and os.environ.get("RANK") != str(group[0]):
@@ -49,7 +51,7 @@ class RankInfo:
 
 
 def group_position() -> tuple[int, int] | None:
-    """Return (rank, world size) of the default process group; None without one, or where torch is not imported."""
+    """Return (rank, world size) of the default process group; None if there is no group or torch is not imported."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
@@ -57,7 +59,7 @@ def group_position() -> tuple[int, int] | None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically, so that readers see all of it or nothing; its folder is created if needed."""
+    """Write a file atomically, so that readers never see a part of it; its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(content)
@@ -71,7 +73,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, or None if it is absent or not valid JSON."""
+    """Return the content of a JSON file; None if it does not exist or is not valid JSON."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,1 +1,1 @@
-"""Tables of text, one module a question: what stands in the documents, the terminal app and the dashboard."""
+"""Text tables for documents, the terminal app and the dashboard; each module builds those of one subject."""

@@ -1,4 +1,4 @@
-"""What changed from run a to run b: measures, settings, time by phase and kernel, memory by category."""
+"""Tables of the differences between two runs: measures, settings, time by phase and kernel, memory by category."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ Formatter = Callable[[float], str]
 
 
 def comparison_tables(data: CompareData) -> list[Table]:
-    """Return the tables of a comparison: measures and settings, then changes in time and memory, largest first."""
+    """Return the tables of a comparison: measures and settings, then the changes of time and memory, largest first."""
     traces = data.traces
     return [
         measures(data),
@@ -48,7 +48,7 @@ def settings(data: CompareData) -> Table:
 
 
 def step_phases(data: CompareData) -> Table:
-    """Return a table of the change in each phase of the mean step; the last row is their sum."""
+    """Return a table of the change of each phase of the mean step; the last row is their sum."""
     rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
     before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
     whole = [("whole step", before, after, after - before)] if rows else []
@@ -56,21 +56,21 @@ def step_phases(data: CompareData) -> Table:
 
 
 def trace_parts(diff: TraceDiff) -> Table:
-    """Return a table of the change in each part of a profiled step; the last row is their sum."""
+    """Return a table of the change of each part of a profiled step; the last row is their sum."""
     rows = [(part.what, part.a_ns, part.b_ns, part.change_ns) for part in diff.parts]
     whole = ("whole step", diff.step_a_ns, diff.step_b_ns, diff.step_b_ns - diff.step_a_ns)
     return changes("Profiled step by kind of work", HEADS.format("work"), [*rows, whole], duration_ns)
 
 
 def changed_kinds(diff: TraceDiff) -> list[str]:
-    """Return the kinds of things that changed in the traces, such as `kernel` and `module`."""
+    """Return which of `kernel`, `operator`, `module` and `phase` have changes between the traces."""
     return list(dict.fromkeys(change.kind for change in diff.changes))
 
 
 def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
-    """Return a table of the largest changes in the time that a profiled step spends.
+    """Return a table of the largest changes of time in a profiled step.
 
-    `kind` says in what: kernel, operator, module or phase.
+    `kind` selects the rows: one per kernel, operator, module or phase.
     """
     rows = (
         (kernel_name(c.name), c.how, duration_ns(c.a_ns), duration_ns(c.b_ns), signed(c.change_ns, duration_ns))
@@ -81,7 +81,7 @@ def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
 
 
 def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
-    """Return a table of the peak memory of traced devices, and of operators and modules that allocate more or less."""
+    """Return a table of peak memory of traced devices, and of operators and modules whose allocations changed."""
     rows = (
         (c.where, c.kind, c.name, size(c.a_bytes), size(c.b_bytes), signed(c.change_bytes, size)) for c in diff.memory
     )
@@ -89,7 +89,10 @@ def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
 
 
 def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
-    """Return a table of what changed in memory at the fullest devices' peaks, by one of `GROUPINGS`, largest first."""
+    """Return a table of the changes in peak memory, largest first, grouped by `by`, one of `GROUPINGS`.
+
+    In each run, the device with the highest peak is compared.
+    """
     rows = (
         (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes, size))
         for c in GROUPINGS[by](diff)
@@ -102,7 +105,7 @@ def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
 def changes(
     title: str, heads: str, rows: Sequence[tuple[str, float, float, float]], text: Formatter, limit: int = 12
 ) -> Table:
-    """Return a table of (name, value in run a, value in run b, change); `text` formats each number."""
+    """Return a table of rows (name, value in run a, value in run b, change); `text` formats each number."""
     cells = ((what, text(a), text(b), signed(change, text)) for what, a, b, change in rows)
     return table(title, heads, cells, limit)
 

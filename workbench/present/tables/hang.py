@@ -1,4 +1,4 @@
-"""Who hangs and who waits: the culprits of a hang report, and what the ranks were doing."""
+"""Tables of a hang report: the culprit ranks, the ranks that wait for them, and what each rank was doing."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ ROWS = 40
 
 
 def hang_tables(data: HangData) -> list[Table]:
-    """Return the tables of a hang report: culprits, who waits for whom, and process groups."""
+    """Return the tables of a hang report: culprits, waiting ranks, and process groups."""
     groups = ((g.name, g.desc, rank_ranges(g.ranks)) for g in data.groups)
     return [
         culprits(data.culprits),
@@ -25,7 +25,7 @@ def hang_tables(data: HangData) -> list[Table]:
 
 
 def culprits(found: Sequence[Culprit]) -> Table:
-    """Return a table of the culprit ranks: where each is stuck, and which ranks wait for it."""
+    """Return a table of the culprit ranks: the source line where each is stuck, and the ranks that wait for it."""
     rows = (
         (
             rank_ranges(c.ranks),
@@ -42,7 +42,7 @@ def culprits(found: Sequence[Culprit]) -> Table:
 
 
 def waits(data: HangData) -> Table:
-    """Return a table with one row for each waiting rank: the ranks that it waits for."""
+    """Return a table with a row for each waiting rank and the ranks that it waits for."""
     # Groups are numbered by PyTorch; the description (`mesh_tp`) is what the user gave them.
     names = {group.name: group.desc or group.name for group in data.groups}
     rows = (
@@ -53,7 +53,7 @@ def waits(data: HangData) -> Table:
 
 
 def class_name(culprit: Culprit) -> str:
-    """Return the class of a culprit in words, such as `host stuck`."""
+    """Return the class of a culprit (the kind of its problem) in words, such as `host stuck`."""
     return str(culprit.kind).replace("_", " ")
 
 
@@ -64,10 +64,10 @@ def user_line(frames: Sequence[Frame]) -> str:
 
 
 def operations(frame: "pd.DataFrame") -> Table:
-    """Return a table of the operations that each rank issued, a row per sequence number (`hangs.views.operations`).
+    """Return a table of the collectives that each rank issued, a row per sequence number (`hangs.views.operations`).
 
-    Ranks that issued the same share a column, and `≠` marks the rows in which ranks differ. The source lines are in the
-    last columns.
+    Ranks that issued the same operations share a column, and `≠` marks the rows in which ranks differ. The last columns
+    have the source lines.
     """
     together = views.folded(frame, "columns") if len(frame) else frame
     heads = " | ".join(["seq>", "", *(f"rank {ranks}" for ranks in together.columns), "source lines"])
@@ -76,12 +76,16 @@ def operations(frame: "pd.DataFrame") -> Table:
 
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
-    """Return the cells of one row of `operations`: what each rank issued under sequence number `seq`, and the lines."""
+    """Return the cells of a row of `operations`: the operation of each rank with sequence number `seq`, and its
+    source line.
+    """
     lines = dict.fromkeys(cell.line for cell in cells if cell.line)
     return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]
 
 
 def current_positions(places: "pd.DataFrame") -> Table:
-    """Return a table of what each rank was doing when it was last seen; `places` is `hangs.views.locations`."""
+    """Return a table of what each rank was doing at its last record; `places` is the result of
+    `hangs.views.locations`.
+    """
     rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
     return table("What each rank is doing", "ranks | activity", rows, ROWS)

@@ -1,4 +1,4 @@
-"""What led to what in a run: the chain of events, then the tables of the rooms that it rests on."""
+"""Tables of an incident: the chain of events from cause to consequences, then the tables of the analyzers behind it."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,9 @@ TABLES_BEHIND = 3
 
 
 def incident_tables(data: IncidentData) -> list[Table]:
-    """Return the chain of events and the tables behind it; without an incident, the first table of each room."""
+    """Return the chain of events and the tables that prove it; without an incident, the first table of each
+    analyzer.
+    """
     chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
     rooms = dict(room_tables(data))
@@ -26,7 +28,7 @@ def incident_tables(data: IncidentData) -> list[Table]:
 
 
 def room_tables(data: IncidentData) -> Iterator[tuple[str, list[Table]]]:
-    """Yield (name of the room, its tables) for each room that has data."""
+    """Yield (name of the analyzer, its tables) for each analyzer that has data."""
     if data.memory:
         yield "memory", memory_tables(data.memory)
     if data.hang:

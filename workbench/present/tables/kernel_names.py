@@ -1,4 +1,4 @@
-"""Names of kernels and operators, shortened to what tells them from each other."""
+"""Short names of kernels and operators that remain distinguishable."""
 
 import re
 
@@ -37,9 +37,8 @@ def without_parameters(name: str) -> str:
 
 
 def without_middle(text: str, length: int) -> str:
-    """Return a text cut in the middle to at most `length` characters.
-
-    Kernel names differ at their beginnings and ends.
+    """Return a text of at most `length` characters; a longer text loses its middle, because kernel names differ at
+    the ends.
     """
     # The beginning says which kernel, the end which template arguments; the beginning needs more room.
     end = length // 3
@@ -47,5 +46,5 @@ def without_middle(text: str, length: int) -> str:
 
 
 def user_function(text: str, length: int = SHORT) -> str:
-    """Return the short name of an operator or module, or of a function with its file and that file's folder."""
+    """Return the short name of an operator or module; for a function, its name with file and folder."""
     return shortened("/".join(text.split("/")[-2:]), length)

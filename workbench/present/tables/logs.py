@@ -1,4 +1,4 @@
-"""What the text logs report: the events, and the ranks that they show."""
+"""Tables of a report on text logs: events, ranks and files."""
 
 from analyzers.logs import views
 from analyzers.logs.model import LogsData
@@ -16,24 +16,24 @@ def logs_tables(data: LogsData) -> list[Table]:
 
 
 def event_table(data: LogsData, limit: int = EVENTS) -> Table:
-    """Return a table of the events, in the order in which the logs have them."""
+    """Return a table of the events, in the order in which they occur in the logs."""
     heads = "rank> | time | event | after step> | message | source line | log | times>"
     return table("Events in the logs", heads, map(event_cells, shown_events(data)), limit)
 
 
 def shown_events(data: LogsData) -> list[views.EventRow]:
-    """Return the events that are worth a row of their own."""
+    """Return the events that are important enough for a row."""
     return [row for row in views.events(data) if row.kind not in QUIET]
 
 
 def event_cells(row: views.EventRow) -> tuple[object, ...]:
-    """Return the cells of an event's row; a cell is empty where the event does not have it."""
+    """Return the cells of an event's row; a cell is empty if the event lacks that value."""
     rank, step = ("" if value is None else value for value in (row.rank, row.step))
     return (rank, row.time, row.kind.replace("_", " "), step, row.message, row.source, row.log, row.count)
 
 
 def ranks(data: LogsData) -> Table:
-    """Return a table of each rank in the logs: the last step that it logged, and its last line."""
+    """Return a table of each rank in the logs: its last logged step and its last line."""
     rows = ((r.rank, "" if r.last_step is None else r.last_step, r.last_line.strip()) for r in data.ranks)
     return table("Ranks in the logs", "rank> | last step> | last line", rows, RANKS)
 

@@ -1,4 +1,4 @@
-"""What filled the memory of each device: its peak, who held it, and the largest stacks."""
+"""Tables of a memory report: each device's peak, its categories, and the stacks that allocated most."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -14,7 +14,7 @@ DETAILED_DEVICES = 2
 
 
 def memory_tables(data: MemoryData) -> list[Table]:
-    """Return the tables of a memory report; those of the breakdown and the what-if only where these were asked for."""
+    """Return the tables of a memory report, including breakdown and what-if tables if the report has their data."""
     if data.breakdown or data.what_if:
         return requested_tables(data)
     # Only the last snapshot of each rank is detailed: earlier ones are listed, but describe an earlier moment.
@@ -51,24 +51,26 @@ def device_list(devices: Sequence[Device]) -> Table:
 
 
 def ranks_unknown(devices: Sequence[Device]) -> bool:
-    """Return whether there are several snapshots and no rank is known, so that devices are named by their files."""
+    """Return whether several snapshots lack rank numbers, so that devices must be named by their files."""
     return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
 
 
 def device_suffix(device: Device, devices: Sequence[Device]) -> str:
-    """Return the end of a title that names one of several devices: `, rank 1` or `, snapshot.pickle`; empty for one."""
+    """Return the end of a title that says which device it is about, such as `, rank 1`; empty for a single device."""
     if device.rank is not None:
         return f", rank {device.rank}"
     return f", {PurePath(device.path).name}" if ranks_unknown(devices) else ""
 
 
 def worst_first(devices: Sequence[Device]) -> list[Device]:
-    """Return the devices in order: those that ran out of memory, then the others, the highest peak first."""
+    """Return the devices that ran out of memory first, then the others by peak, highest first."""
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
 def category_tables(device: Device, suffix: str) -> Iterator[Table]:
-    """Yield tables of memory by category: at a failed allocation that was not at the peak, then at the peak."""
+    """Yield tables of memory by category: at the peak, and before it at a failed allocation that was not at the
+    peak.
+    """
     if device.oom and device.oom.index != device.peak_index:
         at = entry_name(device.oom.index)
         yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")
@@ -76,12 +78,12 @@ def category_tables(device: Device, suffix: str) -> Iterator[Table]:
 
 
 def entry_name(entry: int) -> str:
-    """Return an instant in words, such as `after entry 5`; entry -1 is `before the first entry`."""
+    """Return an instant of a snapshot's trace in words, such as `after entry 5`; -1 is `before the first entry`."""
     return f"after entry {entry}" if entry >= 0 else "before the first entry"
 
 
 def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
-    """Return a table of allocated bytes by category, the largest first, with their sum in the last row."""
+    """Return a table of allocated bytes by category, largest first; the last row is their sum."""
     total = sum(bytes_by_category.values())
     largest = sorted(bytes_by_category.items(), key=lambda item: -item[1])
     rows = [(name, size(count), share(count, total)) for name, count in [*largest, ("allocated", total)] if count]
@@ -89,7 +91,7 @@ def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
 
 
 def largest_stacks(device: Device, suffix: str) -> Table:
-    """Return a table of the stacks that allocated the most memory that is live at the peak."""
+    """Return a table of the call stacks that allocated the most memory among that live at the peak."""
     rows = (
         (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
         for s in device.top_stacks
@@ -98,9 +100,9 @@ def largest_stacks(device: Device, suffix: str) -> Table:
 
 
 def device_name(device: Device) -> str:
-    """Return the name of a device such as `rank 1, device 0, after step 5, out of memory`, as far as that is known.
+    """Return the known facts about a device, such as `rank 1, device 0, after step 5, out of memory`.
 
-    A snapshot of a failure is named after the last finished step: the memory ran out in the step after it.
+    A snapshot taken at a failure is named after the last finished step: the memory ran out in the next step.
     """
     rank = [f"rank {device.rank}"] if device.rank is not None else []
     when = "after step" if device.oom else "step"

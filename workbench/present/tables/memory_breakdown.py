@@ -1,4 +1,4 @@
-"""What a memory report answers only on request: the full breakdown of the peak, and what-if estimates."""
+"""Tables of a memory report that are made only on request: the breakdown of the peak, and what-if estimates."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from workbench.present.table import Table, table
 
 
 def requested_tables(data: MemoryData) -> list[Table]:
-    """Return the tables of the what-if, and of the breakdown; of several snapshots, the one with the fullest device."""
+    """Return the what-if tables and the breakdown tables; of several snapshots, those with the highest peak."""
     # The fullest rank is the one that runs out first; the others follow in --json.
     fullest = sorted(data.breakdown, key=lambda device: -device.peak_bytes)[:1]
     return [*what_if(data.what_if), *(part for device in fullest for part in breakdown(device))]
 
 
 def what_if(answers: Sequence[WhatIf]) -> list[Table]:
-    """Return tables of the peaks estimated for other settings, and of the models behind the estimates."""
+    """Return tables of the peaks estimated for other settings, and of the assumption behind each estimate."""
     if not answers:
         return []
     fullest = max(answers, key=lambda answer: answer.new_peak_bytes)
@@ -31,7 +31,7 @@ def what_if(answers: Sequence[WhatIf]) -> list[Table]:
 
 
 def new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
-    """Return a table of each device's peak now, and estimated for `settings`."""
+    """Return a table of each device's current peak and the peak estimated for `settings`."""
     rows = (
         (
             answer.rank,
@@ -47,7 +47,7 @@ def new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
 
 
 def new_categories(answer: WhatIf) -> Table:
-    """Return a table of bytes by category at the peak, now and estimated, the largest first."""
+    """Return a table of bytes by category at the peak, current and estimated, largest first."""
     now, later = answer.categories, answer.new_categories
     names = sorted(later, key=lambda name: -max(now[name], later[name]))
     rows = ((name, size(now[name]), size(later[name])) for name in names if now[name] or later[name])
@@ -91,7 +91,7 @@ def breakdown(device: Breakdown) -> list[Table]:
 
 
 def model(activations: Activations) -> list[Table]:
-    """Return tables of the model's shape, and of the activations of each layer, recorded and by formula."""
+    """Return tables of the model's shape, and of each layer's activations, both recorded and computed by formula."""
     job, formula = activations.job, activations.theoretical_bytes_per_layer
     # The formula needs the number of layers, which a run of another trainer may not record.
     whole = formula * job.layers if job and job.layers and formula else None
@@ -113,7 +113,7 @@ def model(activations: Activations) -> list[Table]:
 
 
 def overhead(device: Breakdown) -> list[Table]:
-    """Return a table of the used memory inside and outside the allocator; empty if that was not recorded."""
+    """Return a table of used device memory inside and outside the allocator; empty if it was not recorded."""
     account = device.overhead
     if account is None:
         return []

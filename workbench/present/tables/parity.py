@@ -1,4 +1,4 @@
-"""The same training on several meshes: how far each run agrees with the first, and the steps side by side."""
+"""Tables of a parity report: how far each run agrees with the first, and the curves of all runs by step."""
 
 import math
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ STEPS = 12
 
 
 def parity_tables(data: ParityData) -> list[Table]:
-    """Return tables of each run's agreement, the first differing tensors, and losses and gradient norms by step."""
+    """Return tables of each run's agreement with the first, the first differing tensors, and the curves by step."""
     by_step = (of(data, curve) for curve in Curve for of in (steps_of, differences_of))
     return [agreement(data), first_values(data), *by_step]
 
 
 def agreement(data: ParityData) -> Table:
-    """Return a table of the largest differences of each run from the first one."""
+    """Return a table of each run's largest differences from the first run."""
     return table(
         f"Largest relative differences from the first run (allowed: {relative(data.tolerance)})",
         "run | ranks> | loss> | gradient norm> | tensors> | first step beyond>",
@@ -29,7 +29,7 @@ def agreement(data: ParityData) -> Table:
 
 
 def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
-    """Return the cells of a run's row in the table of agreement; the first run, the reference, has no differences."""
+    """Return the cells of a run's row in the agreement table; the first run is the reference and has no differences."""
     if is_first:
         return run.name, run.world_size, "", "", "", ""
     largest = {curve.curve: relative(curve.largest) for curve in run.curves}
@@ -45,7 +45,9 @@ def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
 
 
 def first_values(data: ParityData) -> Table:
-    """Return a table of the first tensor in each run that differs from the first run: where, and by how much."""
+    """Return a table of each run's first tensor that differs from the first run's, with its step, module and
+    difference.
+    """
     return table(
         "First step, module and tensor that differ",
         "run | step> | module | tensor | what | norm> | in the first run> | difference>",
@@ -68,7 +70,7 @@ def first_values(data: ParityData) -> Table:
 
 
 def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
-    """Return a table of each run's difference from the first run by step, and whether it is within the tolerance."""
+    """Return a table of each run's difference from the first run by step, and whether the tolerance allows it."""
     differences = difference_table(data, curve)
     heads = " | ".join(["step>", *(f"{str(name).replace('|', '/')}>" for name in differences), "allowed"])
     rows = (
@@ -80,7 +82,9 @@ def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 
 
 def allowed(shares: Sequence[float], tolerance: float) -> str:
-    """Return as text whether a step's relative differences are within `tolerance`; unknown if one is not logged."""
+    """Return in words whether all relative differences of a step are within `tolerance`; unknown if one is not
+    logged.
+    """
     if any(share > tolerance for share in shares):
         return "no"
     return UNKNOWN if any(map(math.isnan, shares)) else "yes"

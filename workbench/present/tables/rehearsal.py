@@ -1,4 +1,4 @@
-"""What the trainer answers without training: the memory that a job will need, and the tokens that it trains on."""
+"""Tables of answers that need no training: the memory that a job will need, and the tokens that it trains on."""
 
 from analyzers.words import share, size
 from workbench.present.table import Table, table
@@ -6,7 +6,9 @@ from workbench.trainer_answers import EstimateData, TokensData
 
 
 def estimate_tables(data: EstimateData) -> list[Table]:
-    """Return the tables of a memory estimate: by rank, category and window of the step, and settings that need less."""
+    """Return the tables of a memory estimate: by rank, by category, by part of the step, and settings that need
+    less.
+    """
     fullest = max(data.ranks, key=lambda r: r.peak_bytes)
     categories = sorted(fullest.categories.items(), key=lambda item: -item[1])
     return [
@@ -35,7 +37,7 @@ def estimate_tables(data: EstimateData) -> list[Table]:
 
 
 def token_tables(data: TokensData) -> list[Table]:
-    """Return a table of tokens: each token that the model reads, beside the label that it must predict."""
+    """Return a table of tokens that the model reads, each with the label that the model must predict."""
     rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
     heads = "sequence> | position> | token> | token text | label> | label text"
     return [table("Tokens and labels", heads, rows, 64)]

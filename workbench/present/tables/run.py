@@ -1,4 +1,4 @@
-"""The whole run at a glance: the state of each rank, and the files that the run left."""
+"""Tables of the whole run: the state of each rank, and the files of the run."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ FILES_AT_MOST = 200
 
 
 def rank_list(report: Report[object]) -> Table:
-    """Return a table with one row per rank: last step, step time, peak memory, ranks waited for, findings.
+    """Return a table with a row per rank: last step, step time, peak memory, ranks that it waits for, findings.
 
     Ranks that findings name are listed first.
     """
@@ -41,7 +41,7 @@ def rank_list(report: Report[object]) -> Table:
 
 
 def peak_bytes(rooms: RoomData) -> dict[int, int]:
-    """Return {rank: highest peak in bytes among its snapshots}."""
+    """Return {rank: highest peak in the rank's memory snapshots, in bytes}."""
     peaks: dict[int, int] = {}
     for device in rooms.memory.devices if rooms.memory else ():
         if device.rank is not None:

@@ -1,4 +1,4 @@
-"""Tables of what `analyzers.memory.views` looks up in one snapshot: stacks, blocks, entries, reserved ranges."""
+"""Tables of the results of `analyzers.memory.views` on a single snapshot: stacks, blocks, entries, reserved ranges."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,10 @@ NO_STACK = "no stack recorded"
 
 
 def stack_list(frame: "pd.DataFrame") -> Table:
-    """Return a table of the stacks with the most memory, by innermost line; `frame` is `memory.views.top_stacks`."""
+    """Return a table of the call stacks with the most memory, named by their innermost line.
+
+    `frame` is the result of `memory.views.top_stacks`.
+    """
     columns = (frame[name] for name in ("bytes", "count", "category", "label", "frames"))
     rows = (
         (size(count), blocks, category, label or "", next(iter(frames), NO_STACK))
@@ -26,7 +29,7 @@ def stack_list(frame: "pd.DataFrame") -> Table:
 def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
     """Return a table of the largest live blocks, and the address of the block in each row.
 
-    `state` is `memory.views.live_blocks`.
+    `state` is the result of `memory.views.live_blocks`.
     """
     # `keep="first"` makes the choice among equal sizes the same on every face.
     largest = state.nlargest(BLOCKS, "requested", keep="first")
@@ -40,9 +43,9 @@ def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:
 
 
 def block_history(frame: "pd.DataFrame", title: str = "") -> Table:
-    """Return a table of every block that was allocated at one address, in order of time.
+    """Return a table of every block that was allocated at one address, in the order of allocation.
 
-    `frame` is `memory.views.blocks_of_address`.
+    `frame` is the result of `memory.views.blocks_of_address`.
     """
     columns = (frame[name] for name in ("born", "died", "address", "requested", "category", "label", "frames"))
     rows = (
@@ -54,7 +57,7 @@ def block_history(frame: "pd.DataFrame", title: str = "") -> Table:
 
 
 def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
-    """Return a table of at most `limit` blocks that match a search; an address matches all blocks ever placed there."""
+    """Return a table of at most `limit` blocks that match a search; an address matches every block allocated there."""
     columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
     rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
     heads = "address | bytes> | allocated at entry> | freed at entry> | category | source line"
@@ -62,7 +65,10 @@ def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
 
 
 def live_categories(frame: "pd.DataFrame") -> Table:
-    """Return a table of live bytes by category at one entry, largest first; `frame` is `memory.views.categories`."""
+    """Return a table of live bytes by category after one trace entry, largest first.
+
+    `frame` is the result of `memory.views.categories`.
+    """
     some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False, kind="stable")
     whole = some["bytes"].sum()
     columns = (some[name].tolist() for name in ("category", "bytes", "blocks"))
@@ -71,14 +77,16 @@ def live_categories(frame: "pd.DataFrame") -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return a table of each step's peak and the bytes live at its end; `frame` is `memory.views.steps`."""
+    """Return a table of each step's peak and the bytes live at its end; `frame` is the result of
+    `memory.views.steps`.
+    """
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
     rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
     return table("Memory by step", "step> | peak> | peak at entry> | at the end>", rows)
 
 
 def module_changes(diff: Diff) -> Table:
-    """Return a table of the memory that changed between two instants, by module; unchanged modules are left out."""
+    """Return a table of the change of each module's memory between two instants, without unchanged modules."""
     rows = (
         (size_change(c.bytes), size(c.a_bytes), size(c.b_bytes), c.b_blocks - c.a_blocks, c.state, c.what)
         for c in diff.modules
@@ -88,9 +96,10 @@ def module_changes(diff: Diff) -> Table:
 
 
 def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
-    """Return a table of when address ranges were reserved and released, in a trace of `entries` entries, largest first.
+    """Return a table of reserved address ranges, largest first, and the entries at which each was reserved and
+    released.
 
-    `ranges` is `memory.views.reserved_ranges`.
+    `ranges` is the result of `memory.views.reserved_ranges`, and `entries` the number of entries in the trace.
     """
     columns = ["address", "bytes", "stream", "pool", "expandable", "born", "died"]
     rows = (
@@ -102,17 +111,17 @@ def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
 
 
 def ends(born: int, died: int, entries: int) -> tuple[object, object]:
-    """Return the trace entries at which something was reserved and released, or words for times outside the trace.
+    """Return the trace entries at which a range was reserved and released, or words for a time outside the trace.
 
-    The trace has `entries` entries.
+    `entries` is the number of entries in the trace.
     """
     return "before the trace" if born < 0 else born, "never" if died >= entries else died
 
 
 def entry_list(events: "pd.DataFrame") -> Table:
-    """Return a table of trace entries as the allocator recorded them; `events` is `memory.views.events`.
+    """Return a table of trace entries as the allocator recorded them; `events` is the result of `memory.views.events`.
 
-    In an entry `oom` the address column has the bytes that were free on the device, where PyTorch stores them.
+    In an `oom` entry, the address column shows the free bytes of the device, because PyTorch stores them there.
     """
     columns = ["entry", "action", "bytes", "address", "stream", "pool", "category", "label", "frame"]
     rows = (

@@ -1,4 +1,4 @@
-"""How long the steps took, on which rank and phase, and what the loss did."""
+"""Tables of a report on step logs: step times by rank and phase, and events in the loss."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def stragglers(found: Sequence[Straggler]) -> Table:
 
 
 def medians(ranks: Sequence[RankSteps]) -> Table:
-    """Return a table of each rank's median step time, and of its longest phases."""
+    """Return a table of each rank's median step time and of its longest phases."""
     # Sorted by name first, so that phases of equal length keep their order from run to run.
     names = sorted({phase for r in ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
@@ -48,7 +48,7 @@ def phase_time(rank: RankSteps, name: str) -> str:
 
 
 def wall_time(goodput: Goodput | None) -> Table:
-    """Return a table of how the time from start to end of the run divides, the largest part first."""
+    """Return a table that divides the time from start to end of the run into parts, largest first."""
     parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
     whole = goodput.wall_ns if goodput else 0
     rows = ((name, duration_ns(ns), share(ns, whole)) for name, ns in parts)
@@ -56,7 +56,9 @@ def wall_time(goodput: Goodput | None) -> Table:
 
 
 def level_changes(changes: Sequence[Change]) -> Table:
-    """Return a table of the steps from which on the step time changed permanently, and the phase behind each change."""
+    """Return a table of steps after which the step time stayed higher or lower, and the phase that explains each
+    change.
+    """
     rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in changes)
     heads = "from step> | before> | after> | kind | phase that changed most"
     return table("Changes of the step time", heads, rows)
@@ -71,7 +73,7 @@ def most_changed(change: Change) -> str:
 
 
 def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
-    """Return a table of tagged steps, which do more than train, such as compiling or saving a checkpoint."""
+    """Return a table of tagged steps: steps with extra work, such as compiling or saving a checkpoint."""
     rows = ((tag, steps.steps, duration(steps.median_step_s)) for tag, steps in by_tag.items())
     return table("Steps left out of the medians", "tag | steps> | median step>", rows)
 

@@ -1,4 +1,4 @@
-"""The tables of a trace report: all ranks side by side, then the details of the first."""
+"""Tables of a trace report: a comparison of all ranks, then the details of the first rank."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ EVENTS, PEERS = 12, 16
 
 
 def trace_tables(data: TraceData) -> list[Table]:
-    """Return the tables of all ranks (where the time goes, who waits for whom), then the details of the first rank."""
+    """Return the tables of all ranks (time by part of the step, waiting times), then the details of the first rank."""
     return [
         time_by_rank(data.ranks),
         opportunities(data.opportunities),
@@ -42,14 +42,14 @@ def trace_tables(data: TraceData) -> list[Table]:
 
 
 def rank_tables(rank: RankTrace) -> list[Table]:
-    """Return all tables of one rank: those on its time, then those on its memory."""
+    """Return all tables of one rank: those about its time, then those about its memory."""
     return [*detail_tables(rank), *memory_tables(rank)]
 
 
 def longest_events(blocks: "pd.DataFrame") -> Table:
-    """Return a table of the longest events in a time window; `blocks` is `traces.views.timeline`.
+    """Return a table of the longest events in a time window; `blocks` is the result of `traces.views.timeline`.
 
-    Short neighbouring events are counted together.
+    Short neighbouring events share a row.
     """
     most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
@@ -62,9 +62,9 @@ def longest_events(blocks: "pd.DataFrame") -> Table:
 
 
 def latest_arrivals(late: "pd.DataFrame") -> Table:
-    """Return a table of collectives, each with the rank that arrived last, the latest arrival first.
+    """Return a table of collectives and the rank that arrived last in each, the latest arrival first.
 
-    `late` is `traces.views.lateness`.
+    `late` is the result of `traces.views.lateness`.
     """
     last = late.loc[late.groupby("which")["late_ns"].idxmax()].nlargest(EVENTS, "late_ns", keep="first")
     columns = (last[name] for name in ("which", "name", "rank", "late_ns", "start_ns"))
@@ -76,7 +76,7 @@ def latest_arrivals(late: "pd.DataFrame") -> Table:
 
 
 def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of how the recorded time of each rank divides, such as into computing and idle time."""
+    """Return a table that divides the recorded time of each rank into parts, such as computing and idle time."""
     heads = (
         "rank> | device> | steps> | recorded> | compute> | communication> | exposed communication> | memory> | idle>"
     )
@@ -114,17 +114,17 @@ def opportunities(rows: Iterable[Advice]) -> Table:
 
 
 def identity(account: RankTrace) -> tuple[object, object, str]:
-    """Return the first cells of a rank's row: rank, device, and numbers of the recorded steps."""
+    """Return the first cells of a rank's row: rank, device, and step numbers of the recorded steps."""
     return account.rank, "host" if account.device is None else account.device, step_numbers(account)
 
 
 def step_numbers(account: RankTrace) -> str:
-    """Return the numbers of the recorded steps as text, as a run may have several recordings of a rank."""
+    """Return the step numbers of a recording as text; a run may have several recordings of a rank."""
     return rank_ranges(step.step for step in account.step_times) or "none"
 
 
 def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the bytes that each rank sends to each other rank, in the group that exchanges the most.
+    """Return a table of the bytes that each rank sends to each other rank, in the process group that exchanges most.
 
     It has at most `PEERS` columns.
     """
@@ -160,7 +160,7 @@ def idle_causes(ranks: Sequence[RankTrace]) -> Table:
 
 
 def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of each rank's floating-point work, beside what its device can do.
+    """Return a table of each rank's floating-point operations per second, compared with the peak of its device.
 
     Only operators with recorded shapes count.
     """
@@ -183,7 +183,7 @@ def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
 
 def problems(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the problems in each recording, which limit how far its numbers can be trusted."""
+    """Return a table of the problems in each recording that make its numbers less reliable."""
     rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 
@@ -196,7 +196,7 @@ CHANGES = {
 
 
 def what_if(answers: Iterable[WhatIf]) -> Table:
-    """Return a table of how much shorter a step of all ranks would be if one thing were as fast as it could be."""
+    """Return a table of how much shorter a step of all ranks would be if one kind of work were as fast as possible."""
     rows = (
         (
             CHANGES[answer.change].format(rank=answer.rank, name=answer.name),
@@ -227,9 +227,9 @@ def waiting(waits: Iterable[RankWaits]) -> Table:
 
 
 def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
-    """Return a table of the time waited in collectives along each axis of the mesh.
+    """Return a table of the waiting time in collectives along each axis of the mesh.
 
-    An axis is made of the process groups that have the same description.
+    Process groups with the same description form an axis.
     """
     rows = (
         (
@@ -249,7 +249,7 @@ def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
 
 
 def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
-    """Return a table of the time waited in each process group, and the rank that caused most of it."""
+    """Return a table of the waiting time in each process group, and the rank that caused most of it."""
     rows = (
         (
             g.desc or g.name or NO_GROUP,
@@ -307,7 +307,7 @@ def clock_offsets(clocks: Iterable[Clock]) -> Table:
 
 
 def uncertainty(clock: Clock) -> str:
-    """Return as text how far the true offset of a clock may be from the estimate."""
+    """Return as text the possible error of an estimated clock offset."""
     # Bounds that contradict each other mean that the clock drifted or stepped: no honest interval remains.
     if clock.low_ns is None or clock.high_ns is None or not clock.agrees:
         return duration_ns(None)
@@ -315,7 +315,7 @@ def uncertainty(clock: Clock) -> str:
 
 
 def critical_path(parts: Sequence[CriticalPart]) -> Table:
-    """Return a table of the parts of a step's critical path, and what shortening each one would save."""
+    """Return a table of the parts of a step's critical path, and the time saved by shortening each part."""
     whole = sum(part.path_ns for part in parts)
     rows = (
         (

@@ -1,4 +1,4 @@
-"""The tables of the memory that the devices of one traced rank held, where allocations were recorded."""
+"""Tables of the memory of a traced rank's devices, for traces that recorded allocations."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ def memory_tables(rank: "RankTrace") -> list[Table]:
 
 
 def devices(rank: "RankTrace") -> Table:
-    """Return a table of each device's peak memory, and the operator and module that reached it."""
+    """Return a table of each device's peak memory, and the operator and module that were running at the peak."""
     rows = (
         (
             device_name(memory),
@@ -49,7 +49,7 @@ def devices(rank: "RankTrace") -> Table:
 
 
 def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
-    """Return the tables of one device."""
+    """Return the memory tables of one device."""
     suffix = f", {device_name(memory)}{rank_suffix(rank)}"
     return [
         totals(f"Memory by operator{suffix}", memory.operators),
@@ -63,9 +63,9 @@ def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
 
 
 def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
-    """Return a table of what was allocated inside each operator, module, function or phase.
+    """Return a table of the memory allocated inside each operator, module, function or phase.
 
-    Columns of "own" memory leave out what the operators called inside allocated.
+    The "own" columns exclude memory that was allocated in operators called inside.
     """
     rows = (
         (
@@ -102,7 +102,7 @@ def steps(title: str, items: "Iterable[StepMemory]") -> Table:
 
 
 def largest(title: str, items: "Iterable[Allocation]") -> Table:
-    """Return a table of the largest allocations, and how long each of them lived."""
+    """Return a table of the largest allocations and their lifetimes."""
     rows = (
         (
             size(allocation.bytes),
@@ -119,7 +119,7 @@ def largest(title: str, items: "Iterable[Allocation]") -> Table:
 
 
 def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
-    """Return a table of the places in the code that allocated memory which was not freed during the recording."""
+    """Return a table of the source lines that allocated memory which was not freed during the recording."""
     rows = (
         (size(k.bytes), k.count, user_function(k.operator), user_function(k.module), user_function(k.line))
         for k in items
@@ -128,5 +128,5 @@ def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
 
 
 def device_name(memory: "DeviceMemory") -> str:
-    """Return the name of a device such as `cuda 0`; the host has no number."""
+    """Return the name of a device, such as `cuda 0`; the host CPU has no number."""
     return memory.type if memory.device is None else f"{memory.type} {memory.device}"

@@ -1,4 +1,4 @@
-"""The tables of one rank's trace: kernels, operators, streams, launches, copies and whatever else it recorded."""
+"""Tables of a single rank's trace: kernels, operators, streams, launches, copies and other recorded items."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ NO_GROUP = "not recorded"
 
 
 def detail_tables(rank: "RankTrace") -> list[Table]:
-    """Return all tables of one rank except those of its memory; each lists the items with the most time first."""
+    """Return all tables of one rank except memory tables; in each table, the items with the most time come first."""
     builders = (
         phases, kernels, occupancy, operators, launched_kernels, input_shapes, modules, user_functions, annotations,
         streams, collectives, launches, queues, blocking_calls, copies, copy_sizes, graphs, sequences, compiled_code,
@@ -47,7 +47,9 @@ def phases(rank: "RankTrace") -> Table:
 
 
 def kernels(rank: "RankTrace") -> Table:
-    """Return a table of the kernels with the most total time; without a device, of operators by their own time."""
+    """Return a table of the kernels with the most total time; without a device, of the operators with the most own
+    time.
+    """
     heads = "name | kind | count> | total> | share> | mean> | median> | deviation> | longest>"
     rows = (
         (
@@ -65,7 +67,7 @@ def kernels(rank: "RankTrace") -> Table:
 
 
 def occupancy(rank: "RankTrace") -> Table:
-    """Return a table of how well the longest kernels occupy the device, where the profiler recorded that."""
+    """Return a table of the occupancy of the longest kernels, if the profiler recorded it."""
     rows = (
         (
             kernel_name(k.name),
@@ -83,7 +85,7 @@ def occupancy(rank: "RankTrace") -> Table:
 
 
 def operators(rank: "RankTrace") -> Table:
-    """Return a table of the operators that launched the most device time; empty without a device (see `kernels`)."""
+    """Return a table of the operators that launched the most device time; empty without a device."""
     rows = (
         (
             shortened(o.name),
@@ -110,7 +112,7 @@ def launched_kernels(rank: "RankTrace") -> Table:
 
 
 def input_shapes(rank: "RankTrace") -> Table:
-    """Return a table of operator time by input shapes, where these were recorded."""
+    """Return a table of operator time by input shapes, if the profiler recorded shapes."""
     rows = (
         (
             shortened(shape.name, SHORT),
@@ -139,7 +141,7 @@ def user_functions(rank: "RankTrace") -> Table:
 
 
 def annotations(rank: "RankTrace") -> Table:
-    """Return a table of the time in ranges that the code marked by `record_function`."""
+    """Return a table of the time in code ranges that are annotated with `record_function`."""
     return costs(rank, rank.annotations, "Annotations")
 
 
@@ -161,7 +163,9 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
 
 
 def streams(rank: "RankTrace") -> Table:
-    """Return a table of how the time of each stream divides; without a device, that of each host thread."""
+    """Return a table that divides the time of each stream into parts; without a device, the time of each host
+    thread.
+    """
     rows = (
         (
             stream.name,
@@ -180,7 +184,7 @@ def streams(rank: "RankTrace") -> Table:
 
 
 def collectives(rank: "RankTrace") -> Table:
-    """Return a table of collectives by name, process group and size, with the highest bandwidth."""
+    """Return a table of collectives by name, process group and size, with their highest bandwidth."""
     rows = (
         (
             c.name,
@@ -199,7 +203,10 @@ def collectives(rank: "RankTrace") -> Table:
 
 
 def launches(rank: "RankTrace") -> Table:
-    """Return a table of launch delays, from the end of a launching call to its kernel's start, and of queue lengths."""
+    """Return a table of launch delays and queue lengths.
+
+    A launch delay is the time from the end of the call that launches a kernel to the start of the kernel.
+    """
     rows = (
         (
             all_calls.count,
@@ -218,9 +225,9 @@ def launches(rank: "RankTrace") -> Table:
 
 
 def queues(rank: "RankTrace") -> Table:
-    """Return a table of how many kernels wait on each stream.
+    """Return a table of the number of kernels that wait on each stream.
 
-    Above about 1000 waiting kernels, a launching call has to wait.
+    If about 1000 kernels wait, the next launching call blocks the host.
     """
     rows = ((q.name, q.count, figures(q.mean), q.max, duration_ns(q.full_ns)) for q in rank.queues)
     heads = "name | launches> | mean length> | longest> | time above 1000>"
@@ -236,7 +243,7 @@ def blocking_calls(rank: "RankTrace") -> Table:
 
 
 def copies(rank: "RankTrace") -> Table:
-    """Return a table of memory copies by kind, with their bandwidth on average."""
+    """Return a table of memory copies by kind, with their mean bandwidth."""
     rows = (
         (
             copy.name,
@@ -251,7 +258,7 @@ def copies(rank: "RankTrace") -> Table:
 
 
 def copy_sizes(rank: "RankTrace") -> Table:
-    """Return a table of memory copies by size, as small copies reach only part of the bandwidth."""
+    """Return a table of memory copies by size; small copies reach only part of the bandwidth."""
     rows = (
         (
             copy.name,
@@ -269,7 +276,7 @@ def copy_sizes(rank: "RankTrace") -> Table:
 
 
 def graphs(rank: "RankTrace") -> Table:
-    """Return a table of what ran from CUDA graphs."""
+    """Return a table of the CUDA graphs that ran."""
     rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
     return table(f"CUDA graphs{rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 
@@ -310,6 +317,6 @@ def compiled_code(rank: "RankTrace") -> Table:
 
 
 def counters(rank: "RankTrace") -> Table:
-    """Return a table of the device's performance counters."""
+    """Return a table of the device's hardware performance counters."""
     rows = ((shortened(c.range, MEDIUM), c.name, c.count, f"{c.total:,.6g}") for c in rank.counters)
     return table(f"Performance counters{rank_suffix(rank)}", "range | counter | count> | total>", rows)

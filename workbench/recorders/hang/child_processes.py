@@ -1,6 +1,6 @@
-"""The processes that a rank has started, such as data-loader workers: what each one is, and its Python stack.
+"""Describe the child processes of a rank, such as data-loader workers: command line and Python stacks.
 
-Standard library only: this runs outside the ranks.
+Standard library only, because this runs outside the ranks.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def describe_children(worker: RankProcess) -> bytes:
 
 
 def find_children(pid: int) -> list[int]:
-    """Return the process IDs of the children of `pid`, ascending, without the calling process."""
+    """Return the ids of the child processes of `pid`, ascending, without the calling process."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -32,7 +32,9 @@ def find_children(pid: int) -> list[int]:
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
-    """Return a process as text: `Process 123: python train.py`, then its stacks if it can write them at a signal."""
+    """Return a description of process `pid`: `Process 123: python train.py`, then its stacks if a signal can
+    request them.
+    """
     stacks = b""
     if catches_stack_signal(pid):
         with contextlib.suppress(OSError):
@@ -41,9 +43,9 @@ def describe(worker: RankProcess, pid: int) -> bytes:
 
 
 def catches_stack_signal(pid: int) -> bool:
-    """Return whether a process has a handler for the signal at which a rank writes its stacks.
+    """Return whether a process has a handler for the signal that requests stacks.
 
-    A forked process inherits it; any other one would be killed by the signal.
+    A forked process inherits the handler; any other process would be killed by the signal.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -54,7 +56,7 @@ def catches_stack_signal(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of a process, cut to fit on a line; empty if the process has ended."""
+    """Return the command line of a process, cut to a single line; empty if the process has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -1,7 +1,7 @@
-"""The process beside the ranks of a node that collects their dumps when one of them stalls, fails or dies.
+"""The collector: a process on each node that collects the dumps of its ranks when one of them stalls, fails or dies.
 
-It runs outside the ranks, so that it can ask a rank that holds the GIL and outlives one that is killed. It uses the
-standard library only. `FlightRecorder.start` starts it; by hand, for a job that hangs right now:
+It is separate from the ranks, so that it can read a rank that holds the GIL, and survives a rank that is killed. It
+uses the standard library only. `FlightRecorder.start` starts it; by hand, for a job that hangs right now:
 
     python -m workbench.recorders.hang.collector outputs --once
 """
@@ -36,7 +36,7 @@ BY_HAND = "by hand"
 
 @dataclass(frozen=True)
 class Cause:
-    """Why dumps are taken: `reason` is one of stalled, died, failed or asked; `detail` says it in words."""
+    """The reason to take dumps: `reason` is stalled, died, failed or asked, and `detail` is a sentence about it."""
 
     reason: str
     detail: str
@@ -45,20 +45,20 @@ class Cause:
 
     @property
     def second_round_after_s(self) -> float:
-        """Seconds from the first round of dumps to the second, which distinguishes a slow rank from a stuck one."""
+        """Seconds between the two rounds of dumps; comparing both rounds distinguishes a slow rank from a stuck one."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
 
     @property
     def job_continues(self) -> bool:
-        """Whether the job may go on after the dumps, so that taking them must not disturb it."""
+        """Whether the job may continue after the dumps, so that taking them must not disturb it."""
         return self.reason == "stalled" or self.detail == BY_HAND
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The arguments of a collector: run folder, ranks of this node, restart attempt, and the timeouts in seconds."""
+    """The arguments of a collector: run folder, ranks of this node, restart attempt, and timeouts in seconds."""
 
     folder: Path
     ranks: Sequence[int]
@@ -80,7 +80,7 @@ class Collector:
         self._stall_share = STALLED_AFTER
 
     def run(self) -> None:
-        """Watch the ranks and collect dumps until all have ended; then remove sockets that killed ranks left behind."""
+        """Watch the ranks and collect dumps until all have ended; then delete the sockets of ranks that were killed."""
         while True:
             if cause := self._cause():
                 self.collect(cause)
@@ -93,7 +93,7 @@ class Collector:
                 shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
 
     def collect(self, cause: Cause) -> Path:
-        """Take one set of dumps of all ranks on this node, in two rounds, and return its folder."""
+        """Take dumps of all ranks on this node in two rounds, store both in a new folder, and return it."""
         if not cause.job_continues:
             self._settle()
         set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
@@ -120,9 +120,11 @@ class Collector:
         return self._request() or self._stalled_rank()
 
     def _dead_rank(self) -> Cause | None:
-        """Return the cause for dumps if a rank's process vanished, else None.
+        """Return the cause for dumps if the process of a rank has disappeared, else None.
 
-        It vanished if it left no clean end, no error file, and no dump was taken since its last heartbeat.
+        It has disappeared if it did not end cleanly and left no error file. A rank whose heartbeat has not advanced
+        since the
+        last dumps causes no new ones.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -132,9 +134,9 @@ class Collector:
         return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
 
     def _request(self) -> Cause | None:
-        """Return the cause for which a rank asks for dumps; None without a request.
+        """Return the cause that a rank gives in its request for dumps; None without a request.
 
-        None as well if no rank has moved since the last dump.
+        It is also None if no rank's heartbeat has advanced since the last dumps.
         """
         if not self._any_moved():
             return None
@@ -166,12 +168,15 @@ class Collector:
         return all(self._beats_since())
 
     def _beats_since(self) -> list[bool]:
-        """Return a list with, for each rank, whether its heartbeat advanced since the last dump."""
+        """Return for each rank whether its heartbeat has advanced since the last dumps."""
         beats = [worker.heartbeat for worker in self.workers]
         return [beat is not None and beat.time_ns > self._last_dump_ns for beat in beats]
 
     def _settle(self) -> None:
-        """Wait at most SETTLE_S seconds until the other ranks are in the collective that waits for the lost rank."""
+        """Wait, at most SETTLE_S seconds, until the heartbeats of the remaining ranks stop.
+
+        Then they have reached the collective in which they wait for the lost rank.
+        """
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
             beats = [w.heartbeat for w in self.workers if not w.has_exited and not w.ended_cleanly]
@@ -189,19 +194,16 @@ class Collector:
         return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
 
     def _answer_requests(self) -> None:
-        """Delete the request files that were answered or need no answer.
-
-        A rank that asks waits until its file is deleted.
-        """
+        """Delete the ranks' request files if dumps are not needed any more; a rank waits until its file is deleted."""
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 path.unlink(missing_ok=True)
 
 
 def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, object]]) -> dict[str, object]:
-    """Return the content of `collection.json`.
+    """Return the content of `collection.json`, which describes a set of dumps.
 
-    `asked_ns` is when the first rank was asked, `rounds` has what each round returned.
+    `asked_ns` is the time of the first request to a rank; `rounds` has the results of `take_round`.
     """
     return {
         "schema": "workbench.collection/1",
@@ -217,7 +219,7 @@ def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, obje
 def claim_set(dumps: Path) -> Path:
     """Create and return the folder for the next set of dumps: the folder `dumps` itself, then dumps/set_2, set_3, ...
 
-    Each of several collectors gets a folder of its own.
+    Collectors that run at the same time get different folders.
     """
     number, set_folder = 1, dumps
     while True:
@@ -232,7 +234,9 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (running ranks on this host, attempt) of the newest restart attempt, from the ranks' side files."""
+    """Return (running ranks on this host, number of the newest restart attempt), read from the ranks'
+    `groups_R.json`.
+    """
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)
     here = (s for s in found if s["attempt"] == attempt and s["host"] == socket.gethostname() and is_running(s["pid"]))
@@ -240,9 +244,9 @@ def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
 
 
 def once(folder: Path) -> Path | None:
-    """Take one set of dumps of the ranks on this host now, whether a collector is watching or not.
+    """Take one set of dumps of the ranks on this host now, even if another collector is running.
 
-    Returns its folder, or None if no rank of the run is on this host.
+    Returns the folder of the dumps, or None if no rank of the run is on this host.
     """
     ranks, attempt = ranks_on_this_host(folder)
     if not ranks:

@@ -1,6 +1,6 @@
-"""One round of questions to all ranks of a node: Flight Recorder first, then Python stacks, signals last.
+"""Take the dumps of all ranks of a node once: first Flight Recorder, then Python stacks, at last those by signals.
 
-Standard library only: this runs outside the ranks.
+Standard library only, because this runs outside the ranks.
 """
 
 import shutil
@@ -28,10 +28,10 @@ Answer = dict[str, Any]
 def take_round(
     workers: Sequence[RankProcess], folder: Path, number: int, *, send_signals: bool = True
 ) -> dict[str, object]:
-    """Ask all ranks at once, store their answers in `folder`, and return the entry of this round in `collection.json`.
+    """Take dumps of all ranks at once into `folder`, and return the entry of this round for `collection.json`.
 
-    `number` counts the rounds of a set from 1. A signal ends a sleep, so that a stuck rank might go on: where that
-    matters, only the last round sends signals.
+    `number` is the number of the round in its set, from 1. Without `send_signals` no rank gets a signal: a signal would
+    interrupt a sleep, and so a stuck rank might continue.
     """
     asked_ns = time.time_ns()
     for worker in workers:
@@ -50,13 +50,15 @@ def ask_all(
     answers: dict[int, Answer],
     folder: Path,
 ) -> None:
-    """Ask all ranks `question` at once, each with its own answer to complete, and wait for the last one."""
+    """Call `question` for all ranks in parallel, and wait for all; each call completes its rank's entry in
+    `answers`.
+    """
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         list(pool.map(lambda worker: question(worker, answers[worker.rank], folder), workers))
 
 
 def unanswered(worker: RankProcess) -> Answer:
-    """Return what is known of a rank that does not answer: whether its process runs, and its last heartbeat."""
+    """Return the initial answer of a rank, before it is asked: the state of its process, and its last heartbeat."""
     beat = worker.heartbeat
     return {
         "status": "unregistered" if worker.side_file is None else "exited" if worker.has_exited else "timeout",
@@ -72,13 +74,13 @@ def unanswered(worker: RankProcess) -> Answer:
 
 
 def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the rank's counts of sends and receives; they are in shared memory, so the rank need not answer."""
+    """Store the rank's counts of sends and receives, read from shared memory without its help."""
     if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the rank's Flight Recorder dump: a pickle with stack frames, or JSON without them if the GIL is held."""
+    """Store the rank's Flight Recorder dump: a pickle with stack frames, or JSON without frames if the GIL is held."""
     # A stopped process never answers: asking it would only keep the other ranks waiting.
     if answer["status"] != "timeout" or answer["process"] == "stopped":
         return
@@ -90,9 +92,9 @@ def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> N
 
 
 def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
-    """Fetch one form of the Flight Recorder dump within `timeout` seconds; returns whether it arrived.
+    """Fetch the Flight Recorder dump within `timeout` seconds, and return whether it arrived.
 
-    `channel` names the form; the outcome is recorded in `answer`.
+    `channel` selects the form of the dump, pickle or JSON; the result is recorded in `answer`.
     """
     handler, name = {
         "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
@@ -112,7 +114,7 @@ def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeo
 
 
 def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks of all threads that the rank's worker server returns, which needs the GIL."""
+    """Store the Python stacks of all threads, requested from the rank's HTTP server, which needs the GIL."""
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
@@ -129,7 +131,7 @@ def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
 
 
 def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that py-spy reads from outside, for a rank that holds the GIL or is stopped."""
+    """Store the Python stacks that py-spy reads from outside the process, if the rank holds the GIL or is stopped."""
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
         return
@@ -143,7 +145,7 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that the rank writes when it gets a signal, if no other way gave them."""
+    """Store the Python stacks that the rank writes on a signal, if no other method succeeded."""
     if not needs_stacks(worker, answer):
         return
     try:
@@ -156,6 +158,6 @@ def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the command lines and stacks of the processes that the rank has started, such as data-loader workers."""
+    """Store the command lines and stacks of the rank's child processes, such as data-loader workers."""
     if content := describe_children(worker):
         write_bytes(folder / f"children_{worker.rank}.txt", content)

@@ -1,13 +1,14 @@
-"""Makes a rank answer for itself in any state: Flight Recorder, Python stacks and process groups.
+"""Make the dumps of a rank available in any state: Flight Recorder, Python stacks and process groups.
 
 In any training script, after `init_process_group`:
 
     flight = FlightRecorder("outputs")
     flight.start()
 
-A collector process per node then asks every rank for its dumps, into `outputs/dumps`, when a rank dies or when the
-heartbeat of a `StepRecorder` in the same folder stops. Call `failed(error)` before raising an error on. Collectors of
-several nodes each take sets of their own ranks; the analyzers join those that belong together.
+A collector process on each node takes the dumps of all ranks, into `outputs/dumps`, when a rank dies or when the
+heartbeat of a `StepRecorder` in the same folder stops. Call `failed(error)` before you raise an error again. Each
+node's
+collector takes the dumps of its own ranks; the analyzers join the dumps that belong together.
 """
 
 import contextlib
@@ -39,7 +40,9 @@ logger = logging.getLogger(__name__)
 
 
 def dump_ring() -> bytes:
-    """Return Flight Recorder's ring buffer of the backend in use, as the pickle that PyTorch writes."""
+    """Return the content of Flight Recorder's ring buffer, for the backend in use, as the pickle that PyTorch
+    writes.
+    """
     dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
 
@@ -47,7 +50,7 @@ def dump_ring() -> bytes:
 def process_groups() -> dict[str, dict[str, object]]:
     """Return every process group of this rank, as {name: {"desc": description, "ranks": global ranks}}.
 
-    Flight Recorder's own map of groups is wrong on gloo.
+    Flight Recorder's own list of groups is wrong on gloo.
     """
     world = dist.distributed_c10d._world  # noqa: SLF001
     return {
@@ -57,7 +60,7 @@ def process_groups() -> dict[str, dict[str, object]]:
 
 
 class Response(Protocol):
-    """The interface of a response of PyTorch's worker server, as far as it is used here."""
+    """The methods of a response of PyTorch's worker server (an HTTP server in each rank) that are used here."""
 
     def set_content(self, content: bytes, content_type: str) -> None: ...
     def set_status(self, status: int) -> None: ...
@@ -66,14 +69,14 @@ class Response(Protocol):
 def answer_trace(_request: object, response: Response) -> None:
     """Answer an HTTP request for the Flight Recorder dump with stack frames.
 
-    Runs on the worker server's thread and needs the GIL.
+    This runs on the thread of PyTorch's worker server and needs the GIL.
     """
     response.set_content(dump_ring(), "application/octet-stream")
     response.set_status(200)
 
 
 class FlightRecorder:
-    """Serves dumps of this rank, under `folder`/dumps, to the collector of its node."""
+    """Provides dumps of this rank to the collector of its node, which stores them in `folder`/dumps."""
 
     def __init__(self, folder: str | Path, *, init_timeout_s: float = 300.0, train_timeout_s: float = 100.0) -> None:
         self._folder = Path(folder).absolute()
@@ -89,7 +92,7 @@ class FlightRecorder:
     def prepare(folder: str | Path, buffer: int = 20000) -> None:
         """Set the environment variables that PyTorch reads when the process group is created.
 
-        `buffer` is the number of entries in the ring; values that the user has set stay.
+        `buffer` is the number of entries in the ring buffer; variables that the user has set are kept.
         """
         late = Path(folder).absolute() / "dumps" / "watchdog"
         for name, value in (
@@ -106,7 +109,7 @@ class FlightRecorder:
             )
 
     def start(self) -> None:
-        """Serve dumps from now on; local rank 0 also starts the collector of its node."""
+        """Provide dumps from now on; local rank 0 also starts the collector of its node."""
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
@@ -130,7 +133,9 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write the side file again if process groups were created or destroyed; otherwise it costs one `len`."""
+        """Write `groups_R.json` again if process groups were created or destroyed; otherwise this call is nearly
+        free.
+        """
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:
             return
@@ -156,13 +161,13 @@ class FlightRecorder:
         )
 
     def sequences(self) -> dict[str, int]:
-        """Return {group: sequence number of the last collective that this rank enqueued in it}."""
+        """Return {group name: sequence number of the last collective that this rank issued in the group}."""
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         world = dist.distributed_c10d._world  # noqa: SLF001
         return {name: number(group) for group, name in list(world.pg_names.items())}
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json`, and keep this rank alive until the ranks that wait for it have been dumped."""
+        """Write `exit_R.json` about an error, and wait until the dumps of all ranks have been taken."""
         rank = self._rank_info.rank
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
@@ -171,7 +176,7 @@ class FlightRecorder:
             write_bytes(own, dump_ring())
 
     def ask(self, reason: str, detail: str) -> bool:
-        """Ask the collector for dumps of all ranks and wait for them; returns False if they did not come in time.
+        """Request dumps of all ranks from the collector and wait for them; returns False if they do not come in time.
 
         `reason` and `detail` are those of the collector's `Cause`.
         """
@@ -185,14 +190,14 @@ class FlightRecorder:
         return True
 
     def stop_serving(self) -> None:
-        """Stop answering requests.
+        """Stop the HTTP server of this rank, so that no more dumps can be requested.
 
-        A server thread that waits for the interpreter while this process ends would abort the process.
+        If the process ended while a server thread waits for the interpreter, the process would abort.
         """
         self._server.shutdown()
 
     def close(self) -> None:
-        """Stop serving dumps at a clean end. Call it before the process group is destroyed."""
+        """Stop providing dumps at a clean end. Call it before the process group is destroyed."""
         self._termination_delay.remove()
         self._messages.remove()
         self._new_groups.remove()

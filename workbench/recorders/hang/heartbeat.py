@@ -1,4 +1,4 @@
-"""In which step and phase is a rank right now? 64 bytes of shared memory say it, and survive the process."""
+"""A rank's heartbeat: its current step and phase in 64 bytes of shared memory, which outlive the process."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ DONE = "done"
 
 @dataclass(frozen=True)
 class Beat:
-    """The content of a rank's heartbeat: time, step, process ID, number of beats so far, and phase."""
+    """The content of a rank's heartbeat: time, step, process id, number of beats so far, and phase."""
 
     time_ns: int
     step: int
@@ -25,7 +25,7 @@ class Beat:
 class Heartbeat:
     """The heartbeat of this rank, a file that other processes read.
 
-    `beat` rewrites the file in place: under a microsecond, without a system call.
+    `beat` rewrites the file in place, in less than a microsecond and without a system call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class Heartbeat:
 
 
 def read_beat(path: Path) -> Beat | None:
-    """Return the last beat in a heartbeat file; None before the first one."""
+    """Return the last beat in a heartbeat file; None if there is none yet."""
     try:
         time_ns, step, pid, beats, phase = LAYOUT.unpack(path.read_bytes())
     except (OSError, struct.error):

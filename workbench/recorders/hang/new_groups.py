@@ -1,8 +1,9 @@
-"""Which process groups did this rank make, in which order, and at which lines?
+"""Record each process group that this rank creates: its ranks, the time, and the source line.
 
-PyTorch numbers the groups of a rank as it makes them, and members find each other by that number: a rank that leaves
-out one `new_group`, even of a group that it does not belong to, meets the wrong ranks in all later ones. A group that
-is never completed stands in no dump, so that each call is written down before it is made.
+PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by that
+number.
+So a rank that omits a `new_group`, even for a group that it does not belong to, meets the wrong ranks in all later
+groups. A group whose creation hangs is in no dump, so each call is recorded before it is made.
 """
 
 import json
@@ -25,7 +26,7 @@ Name = Callable[[Sequence[int], bool], str]
 
 
 class NewGroups:
-    """Records each process group that this process creates after `install` as a line of a file: ranks, time, stack."""
+    """Records each process group created after `install`, as a line of a file with ranks, time and stack."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -63,7 +64,7 @@ class NewGroups:
 
 
 def frames_above(frame: FrameType | None) -> list[Frame]:
-    """Return the stack from `frame` outwards, innermost first."""
+    """Return the call stack of `frame`, innermost frame first."""
     frames: list[Frame] = []
     while frame and len(frames) < MAX_FRAMES:
         code = frame.f_code

@@ -1,4 +1,4 @@
-"""How does a rank end: what does its error say, and how long does it stay after SIGTERM?"""
+"""Record how a rank ends (its error, a fatal signal, an error of a thread), and delay its end after SIGTERM."""
 
 import ctypes
 import faulthandler
@@ -17,17 +17,16 @@ EXIT_FRAMES = "workbench_frames"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that an allocation failed: on CUDA, in the CPU allocator, or in Python itself."""
+    """Return whether an error reports a failed allocation: on CUDA, in the CPU allocator, or in Python itself."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def remember_stack(error: BaseException) -> None:
-    """Store the stack at which an exit was requested on the exception, as names and lines.
+    """Store the names and lines of the current stack on an exit exception, as its traceback is not complete yet.
 
-    The interpreter completes only the tracebacks that it prints. The frames themselves would keep all local variables
-    alive in a script that catches the exit and goes on.
+    The frames themselves would keep all local variables alive in a script that catches the exit and continues.
     """
     calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
@@ -43,7 +42,7 @@ def error_frames(error: BaseException) -> list[Frame]:
 
 
 def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:
-    """Return the content of `exit_R.json` about an error that ended rank R in a step and phase."""
+    """Return the content of `exit_R.json`: the error that ended rank R, with step and phase."""
     return {
         "schema": "workbench.exit/1",
         "rank": rank,
@@ -59,9 +58,9 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
 
 
 class FatalSignalFile:
-    """The file to which faulthandler writes all stacks when a fatal signal ends this rank, such as SIGSEGV or SIGABRT.
+    """The file to which faulthandler writes all stacks when a fatal signal such as SIGSEGV or SIGABRT ends this rank.
 
-    A script that has enabled faulthandler itself keeps its own file.
+    If the script has enabled faulthandler itself, its file is kept.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +80,9 @@ class FatalSignalFile:
 
 
 class ThreadErrorFile:
-    """The file to which an exception that ends a thread is written, as whoever waits for that thread waits forever."""
+    """The file to which an exception that ends a thread is written; code that waits for the thread may then wait
+    forever.
+    """
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
@@ -90,7 +91,7 @@ class ThreadErrorFile:
         threading.excepthook = self._uncaught
 
     def close(self) -> None:
-        """Restore the previous hook for exceptions of threads."""
+        """Restore the previous `threading.excepthook`."""
         if threading.excepthook == self._uncaught:
             threading.excepthook = self._previous_hook
 
@@ -106,7 +107,7 @@ class ThreadErrorFile:
 class TerminationDelay:
     """Keeps a rank alive after SIGTERM until `last_act` has run, even while its main thread is in a collective.
 
-    Launchers send SIGTERM to all ranks as soon as one has died; without the delay no rank could be dumped any more.
+    Launchers send SIGTERM to all ranks when one has died; without the delay no dump of the others could be taken.
     """
 
     def __init__(self, last_act: Callable[[], object]) -> None:
@@ -116,7 +117,9 @@ class TerminationDelay:
         self._handler = lambda *_: None
 
     def install(self) -> None:
-        """Take over SIGTERM, if this is the main thread and there is no other handler; otherwise do nothing."""
+        """Install the handler for SIGTERM, if this is the main thread and SIGTERM has no handler; otherwise do
+        nothing.
+        """
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
@@ -142,14 +145,18 @@ class TerminationDelay:
         return signal.getsignal(signal.SIGTERM) is self._handler
 
     def _forget_in_child(self) -> None:
-        """Restore the default effect of SIGTERM in a forked child: it must end the child, and not wake its parent."""
+        """Restore the default effect of SIGTERM in a forked child, so that the signal ends the child and not its
+        parent.
+        """
         if self._pipe[1] >= 0:
             signal.set_wakeup_fd(-1)
             if self._is_installed():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _wait(self) -> None:
-        """Wait for SIGTERM on a thread of its own: the main thread may be in C code for as long as a timeout."""
+        """Wait for SIGTERM on a separate thread, because the main thread may be in C code for minutes; then end the
+        process.
+        """
         pipe = self._pipe[0]
         while received := os.read(pipe, 1):
             # A script that has a handler of its own by now, to save a checkpoint, decides itself when it ends.

@@ -1,6 +1,6 @@
-"""A rank as the collector sees it from outside: does it run, in which step is it, and what does it answer?
+"""The state of a rank as seen from outside: whether its process runs, its current step, and its answers to requests.
 
-Standard library only: this runs outside the ranks.
+Standard library only, because this runs outside the ranks.
 """
 
 import http.client
@@ -32,7 +32,8 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def post(server: str, handler: str, timeout: float) -> bytes:
-    """Send an HTTP POST to a handler of a rank's worker server, and return the body of the response.
+    """Send an HTTP POST to a handler of a rank's worker server (PyTorch's HTTP server in the rank); return the
+    response.
 
     `server` is the path of a Unix socket, or host:port. Raises OSError.
     """
@@ -62,7 +63,7 @@ def is_running(pid: int) -> bool:
 
 
 def process_state(pid: int) -> str:
-    """Return the letter by which Linux names the state of a process, such as "S"; empty if there is no such process."""
+    """Return Linux's letter for the state of a process, such as "S" for sleeping; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -79,7 +80,7 @@ def accepts_signals(pid: int) -> bool:
 
 
 class RankProcess:
-    """A rank on this node, seen from outside through its side file, its heartbeat and its worker server."""
+    """A rank on this node, seen from outside through its `groups_R.json`, its heartbeat and its HTTP worker server."""
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
         self.rank = rank
@@ -95,7 +96,7 @@ class RankProcess:
 
     @property
     def side_file(self) -> dict[str, Any] | None:
-        """The content of the rank's side file; None until it is written in this restart attempt."""
+        """The content of the rank's `groups_R.json`; None until the rank has written it in this restart attempt."""
         if self._side_content is None:
             content = read_json(self._side_path)
             self._side_content = content if content and content["attempt"] == self._attempt else None
@@ -103,13 +104,13 @@ class RankProcess:
 
     @property
     def heartbeat(self) -> Beat | None:
-        """The last heartbeat of the rank's current process; None if that has written none."""
+        """The last heartbeat of the rank's current process; None if this process has written none."""
         heartbeat = read_beat(self._beat_file)
         return heartbeat if heartbeat and self.side_file and heartbeat.pid == self.side_file["pid"] else None
 
     @property
     def has_finished_a_step(self) -> bool:
-        """Whether this process has finished its first step: in its step log a line follows the last header."""
+        """Whether this process has finished its first step: its step log has a line after the last header."""
         if not self._finished_a_step:
             try:
                 lines = self._step_log.read_text(encoding="utf-8").splitlines()
@@ -120,23 +121,25 @@ class RankProcess:
 
     @property
     def blocked_by(self) -> str | None:
-        """What keeps the process from running at all: "stopped", "in the kernel" (usually storage), or None."""
+        """The reason why Linux does not run the process: "stopped", "in the kernel" (usually waiting for storage),
+        or None.
+        """
         return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
 
     @property
     def has_exited(self) -> bool:
-        """Whether the rank has written its side file and its process has ended."""
+        """Whether the rank has written `groups_R.json` and its process has ended."""
         return self.side_file is not None and not is_running(self.side_file["pid"])
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether the rank marked that it ended without an error."""
+        """Whether the rank recorded that it ended without an error."""
         heartbeat = self.heartbeat
         return heartbeat is not None and heartbeat.phase == DONE
 
     @property
     def send_recv_counts(self) -> bytes:
-        """The rank's table of sends and receives per peer, as bytes without unused rows."""
+        """The rank's counts of sends and receives per peer: the rows in use of its binary table."""
         try:
             return self._message_file.read_bytes().rstrip(b"\0")
         except OSError:
@@ -148,10 +151,11 @@ class RankProcess:
         return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
-        """Return the stacks that faulthandler writes on a signal; empty if none came within `timeout` seconds.
+        """Return the stacks that faulthandler writes on a signal; empty if none are written within `timeout` seconds.
 
-        They are those of the rank, or of `pid`, a process forked from it. The GIL is not needed, but a sleep is
-        interrupted.
+        They are the stacks of the rank, or of `pid`, a process forked from the rank. The GIL is not needed, but the
+        signal
+        interrupts a sleep.
         """
         assert self.side_file is not None
         before = self._signal_file.stat().st_size

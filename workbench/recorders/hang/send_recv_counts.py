@@ -1,8 +1,7 @@
-"""How often did this rank send to and receive from each peer, and with which tag last?
+"""Count how often this rank sends to and receives from each peer, and store the last tag.
 
-Flight Recorder does not record these calls on gloo: without the counts a rank that waits for a message looks like one
-that waits for nobody. A small memory-mapped file has one row for each group, direction and peer; each call rewrites its
-row in place.
+On gloo, Flight Recorder does not record these calls: without the counts, a rank that waits for a message would seem to
+wait for nobody. A small memory-mapped file has a row for each group, direction and peer; each call updates its row.
 """
 
 import mmap
@@ -21,7 +20,7 @@ process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
 
 class Group(Protocol):
-    """The interface of a process group, as far as it is used here."""
+    """The methods of a process group that are used here."""
 
     group_name: str
 
@@ -33,7 +32,7 @@ Call = Callable[[Group, object, int, int], object]
 
 
 class SendRecvCounts:
-    """Counts how often this process sends to and receives from each peer after `install`, in shared memory."""
+    """Counts, in shared memory, how often this process sends to and receives from each peer after `install`."""
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
@@ -43,7 +42,9 @@ class SendRecvCounts:
         self._originals: dict[str, Call] = {}
 
     def install(self) -> None:
-        """Wrap `ProcessGroup.send` and `.recv`, which all Python calls go through, to count them."""
+        """Wrap `ProcessGroup.send` and `.recv` so that each call is counted; all Python calls pass through these
+        methods.
+        """
         for verb, arrow in (("send", "->"), ("recv", "<-")):
             self._originals[verb] = getattr(process_group, verb)
             setattr(process_group, verb, self._counting(verb, arrow))
