@@ -1,10 +1,10 @@
-"""Where the time goes: profiler traces of PyTorch, on each rank and between ranks.
+"""Analyze profiler traces of PyTorch: where the time goes, on each rank and between ranks.
 
 | name | what it is |
 |---|---|
-| `analyze(artefacts, options)` | traces in, `Report[TraceData]` out: the door of this room |
+| `analyze(artefacts, options)` | the entry point: traces in, `Report[TraceData]` out |
 | `with_critical_path(report, options)` | the same report with `data.critical` filled in |
-| `critical_parts(account, options)` | the critical path of one account's last step, by kind and name |
+| `critical_parts(account, options)` | the critical path of the last step of one device or host, by kind and name |
 | `views` (a module) | small tables to draw: time lines, call trees, lateness |
 | `TraceData` | the `data` of a report: `ranks`, `waits`, `stragglers`, `groups`, `axes`, `meetings`, `clocks` |
 | `RankTrace` | one device (or host) of one file: its time by kind of work, with `Kernel`, `StepTime`, `Breakdown` |
@@ -12,7 +12,7 @@
 | `Straggler`, `Cause` | the rank that the others wait for, and why |
 | `Clock` | how far a rank's clock is from the first rank's |
 
-All times are integer nanoseconds.
+One device of one trace file, or its host, is called an account. All times are integer nanoseconds.
 """
 
 from analyzers.traces.across.clocks import Clock

@@ -1,7 +1,7 @@
 """Read a trace in the child process of `analyzers.store`: its columns, and every answer that needs no other file.
 
-Answering in the child keeps all processors busy where there are many ranks, and the answers go into the cache with the
-columns, so that whoever opens the file again gets them at once.
+Computing the answers in the child uses all processors if there are many ranks. The answers are cached with the
+columns, so that they are available at once when the file is opened again.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ VERSION = code_version(Path(__file__).parent)
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns of a trace, those of `reading.reader` and those derived from them, and its metadata.
 
-    `meta["accounts"]` holds all answers, one entry per account.
+    `meta["accounts"]` holds all answers, one entry per device or host.
 
     Raises:
         InputError: The file is no profiler trace.

@@ -1,1 +1,1 @@
-"""Traces of several ranks together: matched collectives, clocks, waits, stragglers and their causes."""
+"""Combine the traces of several ranks: matched collectives, clocks, waits, stragglers and their causes."""

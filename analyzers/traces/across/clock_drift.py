@@ -1,4 +1,4 @@
-"""Whether one clock runs faster than another: a robust line through how far it is ahead at different moments."""
+"""Find out whether one clock runs faster than another, with a robust line through their differences over time."""
 
 from typing import NamedTuple
 
@@ -14,21 +14,23 @@ PPM_AT_MOST = 1000.0
 
 
 class Drift(NamedTuple):
-    """The drift of a clock in parts per million (above 0: it runs fast), and how far the true drift may be from it."""
+    """The drift of a clock in parts per million (above 0: the clock runs fast), and the largest likely error of that
+    value.
+    """
 
     ppm: float = 0.0
     error_ppm: float = 0.0
 
 
 def drift(at: Integers, ahead: Integers) -> Drift:
-    """Return the drift of a clock that is ahead of another one by `ahead` ns at the moments when it shows `at` (ns).
+    """Return the drift of a clock that is ahead of another clock by `ahead` ns at the moments when it shows `at` (ns).
 
-    Zero unless the points prove one: both halves of the time must show the same slope, which a jump does not give, and
-    the slope must move the clock farther than single points scatter.
+    The drift is zero unless the points prove one: both halves of the time must show the same slope, which a single
+    jump of the clock does not, and the slope must change the difference by more than the scatter of single points.
 
     Example: a clock that is 1.0 ms ahead at first, 1.2 ms after 10 s and 1.4 ms after 20 s gains 0.2 ms in 10 s: it
-    runs fast by 20 ppm. In 20 s that moves it by 0.4 ms; were the ends of collectives to scatter by more than that
-    around the line, it would be called no drift.
+    runs fast by 20 ppm. In 20 s that changes the difference by 0.4 ms. If the ends of collectives scattered by more
+    than that around the line, the result would be no drift.
     """
     at, ahead = thinned(at, ahead)
     if len(at) < POINTS_AT_LEAST:
@@ -46,7 +48,7 @@ def drift(at: Integers, ahead: Integers) -> Drift:
 
 
 def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
-    """Return the points in order of time; many are replaced by the medians of `POINTS_AT_MOST` groups of neighbours."""
+    """Return the points in order of time; if there are many, the medians of `POINTS_AT_MOST` groups of neighbours."""
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
     if len(at) <= POINTS_AT_MOST:

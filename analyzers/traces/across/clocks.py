@@ -1,12 +1,12 @@
-"""How far the clocks of the ranks are apart, from the collectives alone, with an error bar.
+"""Estimate how far the clocks of the ranks are apart, from the collectives alone, with an error bar.
 
 A symmetric collective (all_reduce, all_gather ...) ends on all ranks at nearly the same moment, which gives an
-estimate; and it ends on no rank before the last one has arrived, which gives hard bounds. Over a long recording clocks
-also drift: where the ends prove it, a line takes the place of one number.
+estimate. And it ends on no rank before the last rank has arrived, which gives exact bounds. Over a long recording
+clocks also drift: if the ends prove that, the offset is a line over time and not a single number.
 
-Example: rank 0 is in an all_reduce from 100 to 130 µs, rank 1 from 1110 to 1129 µs of its own clock. The ends say that
-rank 1's clock is 1129 - 130 = 999 µs ahead. It cannot be more than 1129 - 100 = 1029 µs, else rank 1 had left before
-rank 0 arrived, nor less than 1110 - 130 = 980 µs. Every further collective narrows the bounds.
+Example: rank 0 is in an all_reduce from 100 to 130 µs, rank 1 from 1110 to 1129 µs of its own clock. The ends show
+that rank 1's clock is 1129 - 130 = 999 µs ahead. It cannot be more than 1129 - 100 = 1029 µs, else rank 1 would have
+left before rank 0 arrived, nor less than 1110 - 130 = 980 µs. Every further collective narrows the bounds.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from analyzers.traces.loading import Recording
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's clock minus the first rank's clock: `offset_ns` lies between `low_ns` and `high_ns`.
 
-    Where the clock runs fast by `drift_ppm` (known to within `drift_error_ppm`), all offsets hold for the moment when
-    it shows `at_ns` (Unix). `residual_ns` is the median distance of the ends of collectives from this offset and drift.
-    `same_host`: both ranks say that they ran on one host, so offset and drift are 0 and `estimate_ns` tests the method.
-    The bounds are null, and the offset is 0, where no chain of collectives connects the two ranks.
+    If the clock runs fast by `drift_ppm` (with an error of at most `drift_error_ppm`), all offsets are for the moment
+    when it shows `at_ns` (Unix). `residual_ns` is the median distance of the ends of collectives from this offset and
+    drift. `same_host`: both ranks ran on one host, so offset and drift are 0, and `estimate_ns` only tests the method.
+    If no chain of collectives connects the two ranks, the bounds are null and the offset is 0.
     """
 
     rank: int
@@ -54,17 +54,19 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
-        """Return what this clock shows (Unix ns) at moments of the first rank's clock: the inverse of `ahead`."""
+        """Return the time that this clock shows (Unix ns) at moments of the first rank's clock; the inverse of
+        `ahead`.
+        """
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
 
 
 @dataclass(frozen=True)
 class SharedCollectives:
-    """Start and end times (ns) of collectives that two ranks both recorded, of kinds that end on all ranks together.
+    """Start and end times (ns) of the collectives that two ranks both recorded and that end on all ranks together.
 
-    `start` and `end` are by the first rank of the job's clock, the `other_` times by the clock that is measured.
-    `steady`: both ranks read one clock, so nothing can drift.
+    `start` and `end` are in the first rank's clock, the `other_` times in the clock that is measured. `steady`: both
+    ranks use the same clock, so it cannot drift.
     """
 
     start: Integers
@@ -75,7 +77,7 @@ class SharedCollectives:
 
     @property
     def middle(self) -> int:
-        """The moment half-way between the first and the last end, by the other clock (ns)."""
+        """The moment half-way between the first and the last end, in the other clock (ns)."""
         return int(self.other_end.min() + (self.other_end.max() - self.other_end.min()) // 2)
 
     @cached_property
@@ -144,9 +146,10 @@ def is_symmetric(matched: MatchedCollectives) -> Mask:
 def shared_collectives(
     matched: MatchedCollectives, columns: tuple[Integers, Integers, Mask], indices: tuple[int, int], clock: Clock
 ) -> SharedCollectives | None:
-    """Return the collectives that two ranks took part in and that end on all ranks together; None where there are none.
+    """Return the collectives that two ranks took part in and that end on all ranks together; None if there are none.
 
-    `columns` are start, end and `is_symmetric` of every row, `clock` is that of the first of the two `indices`.
+    `columns` are start, end and `is_symmetric` of every row. `indices` are those of the two ranks; `clock` is the
+    first one's clock.
     """
     start, end, symmetric = columns
     mine, theirs = (np.flatnonzero((matched.rank_index == index) & symmetric) for index in indices)
@@ -163,9 +166,9 @@ def shared_collectives(
 def clock_of(
     recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
 ) -> Clock:
-    """Return the clock of the second of the two ranks in `indices`, from the collectives that both took part in.
+    """Return the clock of the second of two ranks, computed from the collectives that both took part in.
 
-    `near_clock` is the clock of the first one.
+    `indices` are those of the two ranks; `near_clock` is the first one's clock.
     """
     near, far = (recordings[index] for index in indices)
     host = near.trace.header.get("host")

@@ -1,4 +1,4 @@
-"""Many ranks on one clock: how the time of each divides, and how late each arrived at collectives."""
+"""Convert the times of many ranks to one clock, and compute how each rank's time divides and how late it arrived."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class AlignedRecordings:
 
     @cached_property
     def begins(self) -> list[int]:
-        """The start of each recording by the clock of the first rank, in Unix ns."""
+        """The start of each recording in the clock of the first rank, in Unix ns."""
         return [
             int(self.to_unix_ns(index, np.array([recording.trace.origin]))[0])
             for index, recording in enumerate(self.recordings)
@@ -44,7 +44,7 @@ class AlignedRecordings:
 
     @cached_property
     def clocks(self) -> list[Clock]:
-        """The clock of each recording; it is taken to be right where no collective shows how far it is off."""
+        """The clock of each recording; it is taken to be exact if no collective shows its offset."""
         known = {clock.rank: clock for clock in self.comparison.clocks} if self.comparison else {}
         ranks = [recording.rank or 0 for recording in self.recordings]
         return [known.get(rank) or Clock(rank=rank) for rank in ranks]
@@ -64,7 +64,7 @@ class AlignedRecordings:
 
     @property
     def origin(self) -> int:
-        """The time of the earliest event by the clock of the first rank, in Unix ns: the common clock's 0."""
+        """The time of the earliest event in the clock of the first rank, in Unix ns; it is 0 on the common clock."""
         return min(self.begins)
 
     @property
@@ -81,8 +81,8 @@ class AlignedRecordings:
     def parts_between(self, index: int, edges: Integers) -> Integers:
         """Return int64[part, bin]: how the time of recording number `index` between successive `edges` divides, in ns.
 
-        `edges` are moments of the common clock, the parts are `PARTS`. Time that no work covers is idle. Communication
-        and copies count only where no computation, or no kernel, covers the same time.
+        `edges` are moments of the common clock, the parts are `PARTS`. Time without any work is idle. Communication
+        counts only where it does not overlap with computation, and copies only where they do not overlap with kernels.
         """
         if index not in self._coverage:
             self._coverage[index] = coverage(self.recordings[index])
@@ -95,9 +95,9 @@ class AlignedRecordings:
 
 
 def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
-    """Return the time that a recording's computing, its computing and communication, and all of its work cover.
+    """Return the time covered by a recording's computing, by its computing and communication, and by all of its work.
 
-    Its work has copies and memsets, too.
+    All work includes copies and memsets.
     """
     c = recording.trace.columns
     rows = np.flatnonzero(c["account"] == recording.number)
@@ -113,7 +113,7 @@ def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTim
 
 @lru_cache(maxsize=OPEN_AT_MOST)
 def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> AlignedRecordings:
-    """Return all recordings that can be read, with what is needed to put them on one clock.
+    """Return all recordings that can be read, with the data needed to convert their times to one clock.
 
     Raises:
         InputError: No file can be read.
@@ -125,9 +125,9 @@ def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> Ali
 
 
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return a table with a row per account: path, rank, `shift_ns` and `span_ns` (its duration).
+    """Return a table with a row per device or host of each trace: path, rank, `shift_ns` and `span_ns` (its duration).
 
-    `shift_ns` is to be added to the account's own moments, so that all lie on one clock; the earliest trace has 0.
+    Adding `shift_ns` to its times gives the times on a common clock, which is 0 at the earliest start.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     rows = zip(aligned.recordings, aligned.shifts, aligned.spans, strict=True)
@@ -146,9 +146,9 @@ def ranks_timeline(
 ) -> pd.DataFrame:
     """Return how the time of each rank divides in `bins` equal intervals of a window (ns of the common clock).
 
-    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns. Of
-    more than `rows` ranks those that differ most from the median keep a row of their own; the others share one row with
-    their mean.
+    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns. If
+    there are more than `rows` ranks, those that differ most from the median have a row each; the others share one row
+    with their mean.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     begin, end = window or (0, max(at + span for at, span in zip(aligned.shifts, aligned.spans, strict=True)))
@@ -162,8 +162,8 @@ def ranks_timeline(
 def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
     """Return the rows to draw, each with its ranks and its int64[part, bin] of ns; at most `rows` of them.
 
-    `parts` is int64[rank, part, bin]. Example: of 512 ranks and 40 rows the 39 ranks farthest from the median of all
-    are drawn alone, so that an outlier stays visible; the other 473 share the last row.
+    `parts` is int64[rank, part, bin]. Example: with 512 ranks and 40 rows, each of the 39 ranks farthest from the
+    median has a row of its own, so that an outlier stays visible; the other 473 share the last row.
     """
     if len(ranks) <= rows:
         return [([rank], part) for rank, part in zip(ranks, parts, strict=True)]
@@ -193,8 +193,8 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
     """Return a table of the `limit` collectives with most waiting: a row per collective and rank, in order of time.
 
     Columns: which (the collective's number among all matched ones), rank, name, group, start_ns and end_ns on the
-    common clock, late_ns (after the median rank), wait_ns (for the last rank), excess_ns (own work before it beyond the
-    others'). Empty where no collective was recorded by several ranks.
+    common clock, late_ns (after the median rank), wait_ns (for the last rank), excess_ns (own work before it beyond
+    the others'). The table is empty if no collective was recorded by several ranks.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     if aligned.comparison is None:

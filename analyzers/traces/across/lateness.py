@@ -1,9 +1,9 @@
-"""Which rank keeps the others waiting, for how long, and what would be saved: arithmetic over matched collectives.
+"""Compute which rank keeps the others waiting, for how long, and how much time would be saved without that.
 
-Example: rank 3 works 20 ms longer than rank 2 before an all_reduce of the pair (2, 3). Rank 2 waits there, and is
-20 ms late in its next all_gather with rank 0. Rank 3's *lateness* is 20 ms in the pair, rank 2's is 20 ms in the
-all_gather; but only rank 3 has an *excess* of 20 ms, as waiting is no work. Excess is charged once, where it arose;
-lateness alone would also blame rank 2, which is a victim.
+Example: rank 3 works 20 ms longer than rank 2 before an all_reduce of the pair (2, 3). Rank 2 waits there, and is 20
+ms late in its next all_gather with rank 0. The *lateness* of rank 3 is 20 ms in the pair, that of rank 2 is 20 ms in
+the all_gather. But only rank 3 has an *excess* of 20 ms, because waiting is no work. Excess is counted once, where it
+arose; lateness alone would also blame rank 2, which is a victim.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from analyzers.traces.reading.trace import NO_STEP
 
 @dataclass(frozen=True)
 class Lateness:
-    """The arrival times and waiting of ranks at matched collectives, on one clock.
+    """The arrival times and waiting of ranks at matched collectives, on one clock; all values are in ns.
 
-    Arrays have an entry for each row of `matched` (one per collective and rank) unless they say otherwise; all in ns.
+    Most arrays have an entry for each row of `matched` (one per collective and rank).
     """
 
     matched: MatchedCollectives
@@ -38,7 +38,7 @@ class Lateness:
         return shown - ahead
 
     def in_order(self) -> "Lateness":
-        """Return a copy with the collectives numbered in the order of their ends, which only a common clock shows."""
+        """Return a copy with the collectives numbered in the order of their ends on the common clock."""
         return Lateness(self.matched.sorted_by(self.median(self.end)), self.clocks)
 
     @cached_property
@@ -56,7 +56,7 @@ class Lateness:
 
     @cached_property
     def wait(self) -> Integers:
-        """The ns that each row's rank waited for the last one to arrive, at most until its own end."""
+        """The ns that each row's rank waited for the last rank to arrive, at most until its own end."""
         duration = self.matched.column("end") - self.matched.column("start")
         wait: Integers = np.clip(self.last_arrival[self.matched.collective] - self.arrival, 0, duration)
         return wait
@@ -90,7 +90,7 @@ class Lateness:
     def beyond_others(self, values: Integers) -> Integers:
         """Return each row's value minus the lower median of the other ranks' values in its collective.
 
-        The rank itself is left out of the median, else of two ranks one would be measured against itself.
+        The rank itself is left out of the median; otherwise, of two ranks one would be compared with itself.
         """
         collective, first = self.matched.collective, self.matched.first_row
         order = np.lexsort((values, collective))
@@ -102,7 +102,7 @@ class Lateness:
         return values - values[other]
 
     def excess(self, name: str = "work_ns") -> Integers:
-        """Return the ns of work that each row's rank did more than the others before its collective.
+        """Return how much more work (ns) each row's rank did before its collective than the other ranks.
 
         `name` is the column that is compared, one of `MEASURES`.
         """
@@ -115,7 +115,7 @@ class Lateness:
         return total
 
     def excess_by_step(self) -> Integers:
-        """Return int64[rank, step]: the ns of work that each rank did more than the others in each recorded step."""
+        """Return int64[rank, step]: how much more work (ns) each rank did than the others in each recorded step."""
         step = self.matched.column("step")
         inside = step != NO_STEP
         numbers, column = np.unique(step[inside], return_inverse=True)
@@ -124,7 +124,7 @@ class Lateness:
         return total
 
     def excess_by_measure(self) -> dict[str, Integers]:
-        """Return, for each of `MEASURES`, the ns that each rank had more of than the others over all collectives."""
+        """Return, for each of `MEASURES`, by how many ns each rank exceeds the others over all collectives."""
         return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 
@@ -132,9 +132,10 @@ class Lateness:
 class Replay:
     """A simulation of the matched collectives with other amounts of work between them, for what-if questions.
 
-    Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. Played as recorded they take 4 * 71 ms =
-    284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. Playing is
-    needed because excess does not add up to time: where another rank is nearly as late, little is saved.
+    Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. Simulated as recorded they take 4 * 71
+    ms = 284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. The
+    simulation is needed because the saving can be less than the excess: if another rank is nearly as late, little is
+    saved.
     """
 
     lateness: Lateness
@@ -147,14 +148,14 @@ class Replay:
 
     @cached_property
     def blocked(self) -> Mask:
-        """A mask of the rows whose rank did no work until the collective ended, at least for a while."""
+        """A mask of the rows whose rank did no work until the collective ended, at least for some time."""
         return self.lateness.matched.column("blocked_ns") > 0
 
     def duration(self, work: Integers, overlap: Integers, transfer: Integers | None = None) -> int:
-        """Return the ns from the first begin of work to the end of the last collective, if each row took this time.
+        """Return the ns from the first begin of work to the end of the last collective, given a duration for each row.
 
-        `work` is the work before the collective. A rank continues beside a collective for `overlap`, then does nothing
-        until its end where it did so when recorded, and arrives at the next collective after the rest of its work.
+        `work` is the work before the collective. A rank continues to work during a collective for `overlap`, waits for
+        its end if it did so in the recording, and arrives at the next collective after the rest of its work.
         `transfer` has the duration of each collective after its last arrival (default: as recorded).
         """
         transfer = self.lateness.transfer if transfer is None else transfer
@@ -176,7 +177,8 @@ class Replay:
 def savings(lateness: Lateness) -> tuple[int, list[int]]:
     """Return the ns that all collectives take, and for each rank the ns saved if its work took as long as the others'.
 
-    Both come from a replay, so that they compare: the recorded duration also holds what no rank's work explains.
+    Both numbers are simulated, so that they can be compared: the recorded duration also has parts that no rank's work
+    explains.
     """
     matched, replay = lateness.matched, Replay(lateness)
     recorded = matched.column("work_ns"), matched.column("overlap_ns")

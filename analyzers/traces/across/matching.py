@@ -1,4 +1,4 @@
-"""Which collective of one rank is which of another: by group and sequence number, by order where there is no number."""
+"""Find out which collective of one rank is the same as which of another, by group and sequence number, or by order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,10 @@ MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"
 
 
 class Key(NamedTuple):
-    """What identifies a collective on all ranks.
+    """The properties that identify a collective on all ranks.
 
-    Either `sequence` is its number in the group, or it is the `order`-th collective with this group, name and number of
-    elements in the step. `ranks` are the members, empty where the file does not list them.
+    Either `sequence` is its number in the group, or it is the `order`-th collective with this group, name and number
+    of elements in the step. `ranks` are the members, empty if the file does not list them.
     """
 
     group: str
@@ -37,9 +37,9 @@ class Key(NamedTuple):
 
 
 def kinds_of(recording: Recording) -> list[Key]:
-    """Return a key for each collective of a recording with what it must share with another rank's to be the same one.
+    """Return a key for each collective of a recording: its process group with members, name and number of elements.
 
-    These are process group with members, name and number of elements.
+    Two ranks can only have recorded the same collective if their keys are equal.
     """
     # On a host the sizes are known only where shapes were recorded, which need not be so on every rank.
     on_device = recording.account.device is not None
@@ -100,7 +100,7 @@ class MatchedCollectives:
         return np.diff(np.append(self.first_row, len(self.collective)))
 
     def sorted_by(self, moment: Column) -> "MatchedCollectives":
-        """Return the collectives renumbered in ascending order of `moment`, which has a value per collective."""
+        """Return the collectives numbered anew in ascending order of `moment`, which has a value per collective."""
         number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.collective]
         order = np.lexsort((self.rank_index, number))
         return MatchedCollectives(self.recordings, self.position[order], self.rank_index[order], number[order])
@@ -123,9 +123,9 @@ Members = list[tuple[int, int]]
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
-    """Return the collectives that all of their members with a recording took part in; None where there are none.
+    """Return the collectives that all of their members with a recording took part in; None if there are none.
 
-    Outside marked steps a recording's first collective is left out, as recordings begin at different moments.
+    Outside marked steps the first collective of a recording is left out, as recordings begin at different moments.
     """
     known = sorted((one for one in recordings if one.rank is not None), key=lambda one: one.rank or 0)
     # Two recordings of one rank (two devices, or two files of one step) would count as one participant.
@@ -145,7 +145,7 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
 
 
 def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
-    """Yield (end, members) of each collective that every recorded member has; the end is that on one rank, in Unix ns.
+    """Yield (end, members) of each collective that every recorded member has; `end` is its end on one rank, in Unix ns.
 
     `keys` are the keys of the collectives of each recording in `known`.
     """
@@ -166,8 +166,9 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
 def counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
     """Return the keys of a recording with `order` counted as in `reference`, which may have begun at another time.
 
-    Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and recorded 4 to 20. Counted from its own
-    start, rank 1's first one has order 1; it ends when rank 0's fourth ends, so 3 is added to the order of each.
+    Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and recorded 4 to 20. Counted from its
+    own start, rank 1's first all_reduce has order 1; it ends at the time of rank 0's fourth, so 3 is added to the
+    order of each.
     """
     counted, in_reference = list(keys), positions_by_kind(reference)
     reference_ends, ends = reference.column("end"), recording.column("end")
@@ -188,9 +189,10 @@ def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
 
 
 def best_shift(ends: Integers, others: Integers) -> int:
-    """Return how many of `ends` (ns) lie before the first of `others`, such that the rest ends closest to `others`.
+    """Return how many of `ends` (ns) must be skipped so that the rest is closest to `others` (ns), pair by pair.
 
-    It may be negative. Of the shifts up to `SHIFT_AT_MOST` either way the one with the least median distance wins.
+    The number is negative if some of `others` must be skipped. Of the shifts up to `SHIFT_AT_MOST` either way, the one
+    with the smallest median distance is returned.
     """
 
     def distance(by: int) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""Which rank waits for which, since when and what it costs: tables over the matched collectives of several ranks."""
+"""Tables of the waiting between ranks, from matched collectives: who waits for whom, since when, and at what cost."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of one rank in the collectives that all of their members recorded.
+    """The waiting of one rank, over the collectives that all of their members recorded.
 
-    `wait_ns`: it waited for others; `caused_ns`: others waited in the collectives where it arrived last; `excess_ns`:
-    what it did more than the others before its arrivals; `saved_ns`: by how much the `window_ns` of all collectives
-    would shrink without that.
+    `wait_ns`: the time that it waited for others; `caused_ns`: the time that others waited in collectives where it
+    arrived last; `excess_ns`: how much more work it did than the others before its arrivals; `saved_ns`: by how much
+    the `window_ns` of all collectives would become shorter without that excess.
     """
 
     rank: int
@@ -39,8 +39,8 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
 class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
     """One collective over all its ranks, divided into waiting for the last rank and the transfer.
 
-    `late_ns` is the last rank's arrival after the median rank's, `wait_ns` the waiting of all ranks together, `bytes`
-    the larger buffer of one rank, `start_ns` the first arrival by the first rank's clock (Unix).
+    `late_ns` is how long after the median rank the last rank arrived, `wait_ns` the waiting of all ranks together,
+    `bytes` the size of the larger buffer of one rank, `start_ns` the first arrival in the first rank's clock (Unix).
     """
 
     name: str
@@ -60,9 +60,10 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The collectives of one process group.
+    """The waiting in the collectives of one process group.
 
-    `last_rank_share` of its waiting was for `last_rank`, the most of all ranks.
+    `last_rank` is the rank for which the others waited most; `last_rank_share` is the share of the waiting that was
+    for it.
     """
 
     name: str
@@ -76,7 +77,7 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The process groups along one axis of the mesh, which share a description such as `mesh_tp`.
+    """The waiting in the process groups along one axis of the mesh, which share a description such as `mesh_tp`.
 
     The `worst_` fields are of the group with most waiting.
     """
@@ -93,7 +94,7 @@ class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The comparison of the ranks in one step's recordings by their matched collectives."""
+    """The comparison of ranks by their matched collectives, over the recordings of one step of the run."""
 
     lateness: Lateness
     waits: list[RankWaits]
@@ -104,7 +105,7 @@ class RankComparison:
 
 
 def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
-    """Return the comparison of ranks; None where fewer than two were recorded or no collective can be matched."""
+    """Return the comparison of ranks; None if fewer than two were recorded, or if no collective can be matched."""
     matched = match_collectives(recordings)
     if matched is None:
         return None
@@ -238,9 +239,9 @@ def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
 
 
 def group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
-    """Return the job's description of process group `name`, such as `mesh_tp`; empty where the trace has none.
+    """Return the description of process group `name` by the job, such as `mesh_tp`; empty if the trace has none.
 
-    `rank_index` is the index of the rank whose trace is asked.
+    It is read from the trace of the rank with index `rank_index`.
     """
     listed = matched.recordings[rank_index].trace.header.get("groups", [])
     return next((group["desc"] for group in listed if group["name"] == name), "")

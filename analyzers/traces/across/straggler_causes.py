@@ -1,4 +1,4 @@
-"""Why a rank has more to do than the others: which part of its own work grew, and by how much."""
+"""Find out why a rank has more work than the others: which part of its own work is longer, and by how much."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ ANY_NAME = re.compile("")
 class Cause(StrEnum):
     """The part of a rank's work that covers most of its excess.
 
-    `HOST`: it launched late, and nothing recorded says why. `MIXED`: no part covers half of the excess. The values from
-    `ZERO_GRAD` on are phases of the host (`columns.phases.HOST_PHASES`).
+    `HOST`: it launched work late for a reason that was not recorded. `MIXED`: no part covers half of the excess. The
+    values from `ZERO_GRAD` on are phases of the host (`columns.phases.HOST_PHASES`).
     """
 
     COMPUTE = "compute"
@@ -54,8 +54,9 @@ MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
 class ComputeGrowth(NamedTuple):
     """How a rank's computing differs from that of the median of the other ranks.
 
-    `slowdown` is the time of its computing kernels in multiples of theirs, `product_slowdown` that of matrix products
-    (0: they have none); `kernel` is the one whose total exceeds theirs by most, by `growth_ns` (0: none does).
+    `slowdown` is the time of its computing kernels divided by theirs, `product_slowdown` the same for matrix products
+    (0: the others have none). `kernel` is the kernel whose total time exceeds theirs by most, which is `growth_ns` (0:
+    none does).
     """
 
     on_device: bool
@@ -74,8 +75,8 @@ class ComputeGrowth(NamedTuple):
 def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
     """Return the cause that covers most of an excess (ns by measure), and the ns of each cause that contributes to it.
 
-    Example: of 80 ms excess, 70 ms lie in compute and 5 ms in data; the 5 ms that remain are the host's. Compute covers
-    more than half: it is the cause.
+    Example: of 80 ms excess, 70 ms are in compute and 5 ms in data; the remaining 5 ms count for the host. Compute
+    covers more than half, so it is the cause.
     """
     total = excess["work_ns"]
     parts = {cause: excess[measure] for cause, measure in MEASURE_OF.items()}
@@ -102,14 +103,16 @@ def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowt
 
 
 def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
-    """Return the computing kernel whose total exceeds the median of the other ranks by most, and the excess in ns."""
+    """Return the computing kernel whose total time exceeds the median of the other ranks by most, and the excess in
+    ns.
+    """
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
     growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}
     return max(growth.items(), key=lambda pair: pair[1], default=("", 0))
 
 
 def slowdown(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:
-    """Return a rank's time in computing kernels with a name like `pattern`, relative to the other ranks' median.
+    """Return a rank's time in computing kernels whose name matches `pattern`, divided by the median of the other ranks.
 
     It is 0 if the others have no such kernel.
     """

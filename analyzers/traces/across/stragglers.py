@@ -1,4 +1,4 @@
-"""Which rank the others wait for, and why: the part of its own work that is longer than theirs."""
+"""Find the rank that the others wait for, and why: which part of its own work is longer than theirs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,10 +26,11 @@ TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose own work keeps the others waiting.
 
-    `excess_ns` is what it works longer than the others in the recorded time (`excess_share` of it), in `late_steps` of
-    `steps`; the job would save `saved_ns` (`saved_share` of its time) without it. `causes_ns` says what it had more of,
-    `detail` says so in a sentence. `last_share`: the collectives in which it arrived last; `caused_share`: the part of
-    all waiting that was for it. The `first_` fields name the collective to which it first came late.
+    `excess_ns` is how much longer than the others it works in the recorded time (`excess_share` of it), in
+    `late_steps` of `steps`. Without the excess the job would save `saved_ns` (`saved_share` of its time). `causes_ns`
+    divides the excess by cause, and `detail` explains it in a sentence. `last_share`: the share of collectives in
+    which it arrived last; `caused_share`: the share of all waiting that was for it. The `first_` fields are of the
+    first collective in which it was late.
     """
 
     rank: int
@@ -52,7 +53,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateRank(NamedTuple):
-    """A straggler whose `detail` is still empty, and how its computing differs from that of the others."""
+    """A straggler without its sentence (`detail` is empty), and how its computing differs from that of the others."""
 
     straggler: Straggler
     growth: ComputeGrowth
@@ -61,7 +62,7 @@ class LateRank(NamedTuple):
 def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
     """Return the rank with the largest excess of work in each comparison, if it stands out; each rank once.
 
-    Of several comparisons the one with the rank's largest excess counts.
+    If several comparisons have the same rank, the one with its largest excess counts.
     """
     worst: dict[int, LateRank] = {}
     for comparison in comparisons:
@@ -75,7 +76,7 @@ def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
 
 
 def late_rank(comparison: RankComparison) -> LateRank | None:
-    """Return the rank with the largest excess of work; None where it does not stand out from the others."""
+    """Return the rank with the largest excess of work; None if it does not stand out from the others."""
     waits = comparison.waits
     index = max(range(len(waits)), key=lambda i: waits[i].excess_ns)
     row, runner_up = waits[index], max(wait.excess_ns for i, wait in enumerate(waits) if i != index)
@@ -90,15 +91,15 @@ def late_rank(comparison: RankComparison) -> LateRank | None:
 
 
 def source_of(comparison: RankComparison, index: int) -> str:
-    """Return `device` or `cpu`, where the work of rank number `index` was recorded."""
+    """Return where the work of rank number `index` was recorded: `device` or `cpu`."""
     return comparison.lateness.matched.recordings[index].account.source
 
 
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
-    """Return whether any other rank might as well have been the late one, as happens on a busy machine.
+    """Return whether it may be chance that this rank is the late one, as happens on a busy machine.
 
-    A device, or a phase that the host recorded, is evidence in itself. A CPU process that merely got no core must be
-    late in most of several steps.
+    Work of a device, or a phase recorded on the host, is no chance. A process on a CPU may only have waited for a
+    core, so it must be late in most of several steps.
     """
     evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:
@@ -107,7 +108,7 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
-    """Return rank number `index` of a comparison as a straggler with its numbers, `detail` empty."""
+    """Return rank number `index` of a comparison as a straggler with all numbers, but an empty `detail`."""
     row, lateness = comparison.waits[index], comparison.lateness
     matched = lateness.matched
     by_step = lateness.excess_by_step()[index]
@@ -139,6 +140,6 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns from which on rank number `index` counts as late in one of `steps` steps."""
+    """Return the excess in ns above which rank number `index` counts as late in one of `steps` steps."""
     source = source_of(comparison, index)
     return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

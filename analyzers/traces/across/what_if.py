@@ -1,7 +1,7 @@
-"""What the job would save if one thing were as fast as it could be: matched collectives played again.
+"""Estimate the time that the job would save if one thing were faster, by simulating the matched collectives again.
 
-Example: two ranks wait 20 ms each for their data before each of 4 all_reduces. One that loads faster saves nothing, as
-it then waits for the other; both together save 80 ms.
+Example: two ranks wait 20 ms each for their data before each of 4 all_reduces. If only one of them loads faster,
+nothing is saved, because it then waits for the other; if both do, 80 ms are saved.
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,10 @@ class Change(StrEnum):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one what-if: `window_ns`, from the first work to the last collective, would be `saved_ns` shorter.
+    """The result of one what-if: `window_ns`, from the first work to the last collective, would be `saved_ns` shorter.
 
-    `name` is the phase (`data`) or the collective; `rank` is None unless one rank is changed. `steps` were recorded.
+    `name` is the phase (`data`) or the collective; `rank` is None unless only one rank is changed. `steps` is the
+    number of recorded steps.
     """
 
     change: Change
@@ -59,7 +60,7 @@ def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) 
 
 
 def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (phase, ns saved) for each phase of the host that may matter, if it took no time on any rank."""
+    """Yield (phase, ns saved) for each phase of the host that may matter, assuming that it took no time on any rank."""
     replay, work = Replay(lateness), lateness.matched.column("work_ns")
     overlap = lateness.matched.column("overlap_ns")
     for phase in HOST_PHASES:
@@ -70,7 +71,9 @@ def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, in
 
 
 def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (name, ns saved) for each name of collectives that may matter, if their transfers took half their time."""
+    """Yield (name, ns saved) for each name of collectives that may matter, assuming that transfers took half their
+    time.
+    """
     matched, replay = lateness.matched, Replay(lateness)
     work, overlap = matched.column("work_ns"), matched.column("overlap_ns")
     names = np.array([matched.text(row, "name") for row in matched.first_row.tolist()])

@@ -1,1 +1,1 @@
-"""Numbers about one account of a trace (a device, or the host): each module answers one question, none words it."""
+"""Answer questions about one device (or the host) of a trace with numbers, one question per module."""

@@ -1,4 +1,6 @@
-"""The numbers of one account: how its time divides, in all and by phase, stream and step, with all other answers."""
+"""Collect all answers about one device or host: how its time divides, in total and by phase, stream and step, and the
+rest.
+"""
 
 from typing import TypedDict
 
@@ -40,7 +42,7 @@ class Identity(TypedDict):
 
 
 class IdleTimes(TypedDict):
-    """The idle times of an account by cause, in ns."""
+    """The idle times of a device or host by cause, in ns."""
 
     idle_host_ns: int
     idle_dependency_ns: int
@@ -49,7 +51,7 @@ class IdleTimes(TypedDict):
 
 
 class Arithmetic(TypedDict):
-    """The floating-point operations of an account and what its device can do at best."""
+    """The floating-point operations of a device or host, and the peak rate of the device."""
 
     flops: int
     recomputed_flops: int
@@ -60,9 +62,9 @@ class Arithmetic(TypedDict):
 
 
 def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrace:
-    """Return all answers about one account (a device, or the host) of a trace.
+    """Return all answers about one device or host of a trace.
 
-    Path, utilisation, memory and problems are left for the caller to fill in.
+    Path, utilisation, memory and problems are filled in by the caller.
     """
     work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
     whole = breakdown(work, "", np.arange(len(work.rows)))
@@ -127,9 +129,9 @@ def idle_times(work: Work) -> IdleTimes:
 
 
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
-    """Return the floating-point operations of an account, their rate, and the device's peak.
+    """Return the floating-point operations of a device or host, their rate, and the device's peak.
 
-    The rate is over its steps, or over its whole span if no steps are marked.
+    The rate is over its steps, or over its whole duration if no steps are marked.
     """
     trace = attribution.trace
     # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
@@ -168,9 +170,9 @@ def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
 
 
 def phase_breakdowns(work: Work) -> list[Breakdown]:
-    """Return how the time divides by the phase that launched each event; `no launch` where the file does not say.
+    """Return how the time divides by the phase that launched each event; `no launch` if the file does not record it.
 
-    Empty where no phase is known at all.
+    The list is empty if no phase is known at all.
     """
     rows = [
         breakdown(work, PHASE_NAMES[i] if i >= 0 else "no launch", indices) for i, indices in rows_by_value(work.phase)

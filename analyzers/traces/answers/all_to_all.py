@@ -1,4 +1,4 @@
-"""How much a rank sends to each other rank in all-to-alls, by the split sizes that were recorded."""
+"""Compute how many bytes a rank sends to each other rank in all-to-alls, from the recorded split sizes."""
 
 import re
 from contextlib import suppress
@@ -20,7 +20,7 @@ NO_SPLITS: list[object] = [None]
 def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
     """Return the bytes that this rank sends to each member of a process group, the group that sends most first.
 
-    Calls whose recorded splits are cut short or do not fit the group are left out.
+    Calls are left out if their recorded splits are truncated or do not fit the group.
     """
     names = [ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
     is_all_to_all = np.array(names, bool)[collectives.name.code]
@@ -52,7 +52,7 @@ def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
 def split_bytes(size: int, text: str, members: int) -> Integers:
     """Return `size` bytes divided among `members` by the split sizes in a text, evenly if the text is empty.
 
-    The array is empty where the splits do not fit. Example: 600 bytes by "[1, 2, 3]" among 3 members give 100, 200 and
+    The array is empty if the splits do not fit. Example: 600 bytes by "[1, 2, 3]" among 3 members give 100, 200 and
     300 bytes.
     """
     splits = decoded_splits(text) or [1] * members
@@ -73,7 +73,7 @@ def decoded_splits(text: str) -> list[object]:
 
 
 def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:
-    """Return the ranks of a process group with so many `members`; empty where the trace does not say which they are."""
+    """Return the ranks of a process group with so many `members`; empty if the trace does not list them."""
     header = collectives.work.trace.header
     listed = {row["name"]: row["ranks"] for row in header.get("groups", [])}
     ranks = listed.get(group, [])

@@ -1,4 +1,6 @@
-"""Which code allocated and freed memory while a trace was recorded, what filled the peak, and what was never freed."""
+"""Find the code that allocated and freed memory in a trace, the contents of the peak, and memory that was never
+freed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ CODE = ("operator", "module", "line")
 
 
 class Whereabouts(TypedDict):
-    """The time of an allocation or free and what the host was doing: the fields of `MemoryMoment` but its size."""
+    """The time of an allocation or free and the code that the host was in: the fields of `MemoryMoment` except its
+    size.
+    """
 
     at_ns: int
     step: int | None
@@ -50,9 +54,9 @@ class Totals(TypedDict):
 
 
 def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
-    """Return, for each account, the memory of its device.
+    """Return, for each device or host with work (`accounts`), the memory of its device.
 
-    The memory of the host and of devices without an account is in the first account's list.
+    The memory of the host and of devices without work is in the first list.
     """
     memories: list[list[DeviceMemory]] = [[] for _ in accounts]
     numbers = {account.device: i for i, account in enumerate(accounts)}
@@ -64,7 +68,7 @@ def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
 
 @dataclass(frozen=True)
 class AttributedAllocations:
-    """The allocations and frees of one device, with what the host was doing at each.
+    """The allocations and frees of one device, with the code that the host was in at each.
 
     Arrays have one entry for each allocation or free, in order of time; an `index` is an index into them.
     """
@@ -78,14 +82,13 @@ class AttributedAllocations:
 
     @property
     def base(self) -> int:
-        """The Unix time in ns of the file's own time 0."""
+        """The Unix time in ns of the file's own time zero."""
         return int(self.trace.header.get("base_ns", 0))
 
     @cached_property
     def around(self) -> Integers:
-        """For each allocation or free the trace row of the innermost event around it on its thread.
-
-        NONE where there is none.
+        """For each allocation or free, the trace row of the innermost event around it on its thread; NONE if there is
+        none.
         """
         c, pid, tid = self.trace.columns, self.allocator.column("pid"), self.allocator.column("tid")
         lane = np.full(len(pid), NONE)
@@ -97,7 +100,9 @@ class AttributedAllocations:
 
     @cached_property
     def code(self) -> dict[str, Integers]:
-        """For each of CODE the trace row of the operator, module or line around each allocation or free, or NONE."""
+        """For each kind of code in CODE, the trace row of the operator, module or line around each allocation or free,
+        or NONE.
+        """
         return {what: self.innermost(what) for what in CODE}
 
     def innermost(self, what: str) -> Integers:
@@ -153,7 +158,7 @@ class AttributedAllocations:
         )
 
     def peak(self) -> MemoryMoment:
-        """Return the moment at which most was allocated, which may be the start of the recording."""
+        """Return the moment at which most memory was allocated, which may be the start of the recording."""
         a = self.allocator
         index = int(a.allocated.argmax())
         return self.moment(index, int(a.allocated[index])) if a.allocated[index] >= a.before else self.beginning()
@@ -167,7 +172,7 @@ class AttributedAllocations:
         return MemoryMoment(bytes=size, **self.whereabouts(index))
 
     def whereabouts(self, index: int) -> Whereabouts:
-        """Return the time of an allocation or free and what the host was doing."""
+        """Return the time of an allocation or free and the code that the host was in."""
         step = int(self.step[index])
         return Whereabouts(
             at_ns=int(self.allocator.at[index]) + self.base,
@@ -198,7 +203,7 @@ class AttributedAllocations:
     def totals_by(self, what: str) -> list[NamedAllocationTotals]:
         """Return the allocations and frees by the name of the operator, module or line (`what`) around them.
 
-        A call nested in one of the same name counts once.
+        A call nested in another call of the same name counts once.
         """
         own = dict(self.events_inside(what, deep=False))
         rows = []
@@ -210,7 +215,7 @@ class AttributedAllocations:
     def events_inside(self, what: str, *, deep: bool) -> list[tuple[int, Integers]]:
         """Return (number of the name, indices of allocations and frees) for each operator, module or line (`what`).
 
-        Without `deep` only the innermost one around an allocation or free counts, else all around it.
+        With `deep`, all operators (or modules, or lines) around an allocation or free count, else only the innermost.
         """
         c, around = self.trace.columns, self.attribution.around(what)
         at, events, keys = self.code[what], np.arange(len(self.around)), [np.zeros(0, np.int64)]
@@ -232,7 +237,7 @@ class AttributedAllocations:
         return [] if [row.name for row in rows] == [OTHER] else largest_first(rows)
 
     def steps(self) -> list[StepMemory]:
-        """Return the memory of each step: at its start, at its end, and the most in between."""
+        """Return the memory of each step: at its start, at its end, and the highest in between."""
         a, events = self.allocator, dict(rows_by_value(self.step))
         rows = []
         for index, (number, start, end) in enumerate(self.trace.steps):
@@ -266,7 +271,9 @@ class AttributedAllocations:
         )
 
     def unfreed(self) -> list[UnfreedMemory]:
-        """Return what was not freed while recording, summed by the code that allocated it, the most bytes first."""
+        """Return the memory that was not freed in the recording, summed by the code that allocated it, the most bytes
+        first.
+        """
         a, sizes = self.allocator, dict[tuple[str, str, str], list[int]]()
         for index in a.unfreed.tolist():
             where = self.code_name("operator", index), self.code_name("module", index), self.code_name("line", index)

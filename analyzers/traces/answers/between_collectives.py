@@ -1,10 +1,10 @@
-"""What a rank did before each collective: the table by which ranks are compared.
+"""Measure the work of a rank before each collective, for a table by which ranks are compared.
 
-Collectives stand in order of time. Each has the time since the previous arrival less what the rank stood still for a
-collective in between: that is the rank's own work, and whoever has more of it than the others keeps them waiting.
+Collectives are in order of time. The work for a collective is the time since the previous arrival, without the time in
+which the rank was blocked by a collective. A rank with more work than the others keeps them waiting.
 
-Example: a rank arrives at 100 ms, stands still until 130 ms, computes and arrives at the next collective at 200 ms. Its
-work for that one is 200 - 100 - 30 = 70 ms.
+Example: a rank arrives at 100 ms, is blocked until 130 ms, computes and arrives at the next collective at 200 ms. Its
+work for that collective is 200 - 100 - 30 = 70 ms.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from analyzers.traces.reading.trace import Trace
 
 
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
-    """Return the `meet_` columns of a trace: a row for each collective of each account.
+    """Return the `meet_` columns of a trace: a row for each collective of each device or host.
 
-    `text_ids` numbers the texts of the trace; texts that it lacks are added to it.
+    `text_ids` numbers the texts of the trace; new texts are added to it.
     """
     tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
     return {f"meet_{name}": downcast(np.concatenate([table[name] for table in tables])) for name in tables[0]}
 
 
 def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
-    """Return these columns for account number `number`; moments and durations in ns.
+    """Return the `meet_` columns for one device or host with index `number`; times in ns.
 
-    `start`, `end` of the collective; `since` when its rank's work for it began; `work_ns` that work; `overlap_ns` how
-    long the rank then continued beside it; `blocked_ns` how long it did nothing before its next arrival; `compute_ns`,
-    `copy_ns` and `<phase>_ns` what the work consisted of.
+    `start` and `end` are of the collective; `since` is when its rank's work for it began; `work_ns` is that work;
+    `overlap_ns` is how long the rank then continued to work during it; `blocked_ns` is how long it did nothing before
+    its next arrival; `compute_ns`, `copy_ns` and `<phase>_ns` are the parts of the work.
     """
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
@@ -73,7 +73,7 @@ def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
 def previous_arrivals(trace: Trace, arrival: Column) -> Column:
     """Return, for each arrival at a collective (ns), the arrival before it.
 
-    For the first one it is the start of its step, or else of the recording.
+    The first arrival gets the start of its step, or else of the recording.
     """
     if not len(arrival):
         return arrival

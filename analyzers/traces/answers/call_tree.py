@@ -1,4 +1,4 @@
-"""Operators, modules or Python functions as a tree of calls: calls by the same path of names are one node."""
+"""Build call trees of operators, modules or Python functions: calls with the same path of names become one node."""
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,9 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 def tree(trace: Trace, by: str) -> pd.DataFrame:
     """Return the call tree as a table with a row per node and the columns of COLUMNS; a parent precedes its children.
 
-    `by` is "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root. `device_ns` and `kernels`
-    count what was launched inside the node, `own_ns` is the host time outside its children.
+    `by` is "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root. `device_ns` and
+    `kernels` are the time and number of kernels launched inside the node, `own_ns` is the host time outside its
+    children.
 
     Example: linear calls mm twice, and mm is also called alone. That makes three nodes: linear, linear > mm with a
     count of 2, and mm with a count of 1.
@@ -60,9 +61,9 @@ def is_node(trace: Trace, by: str) -> Mask:
 
 
 def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[int], list[int]]:
-    """Return the node of each event of the trace, and of each node its parent and the number of its name.
+    """Return the node of each event of the trace, the parent of each node, and the number of each node's name.
 
-    `rows` are the events in the tree, `above` has for each event of the trace the row of the one that encloses it.
+    `rows` are the events in the tree; `above` has, for each event of the trace, the row of the event that encloses it.
     """
     node, name = np.full(len(above), NONE), trace.columns["name"]
     known: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""The collectives that one rank took part in: what identifies each on all ranks, how much it moves and how fast."""
+"""Describe the collectives of one rank: what identifies each on all ranks, how many bytes it moves, and how fast."""
 
 import re
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ UNKNOWN = -1
 
 
 class Labels(NamedTuple):
-    """A text for each row: `code` holds the text's index in `texts`."""
+    """A text for each row: `code` holds the index of the row's text in `texts`."""
 
     code: Column
     texts: list[str]
@@ -41,7 +41,7 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True)
 class RankCollectives:
-    """The collectives of one account in order of time: every array has an entry per collective."""
+    """The collectives of one device or host in order of time; every array has an entry per collective."""
 
     work: Work
 
@@ -53,7 +53,9 @@ class RankCollectives:
 
     @cached_property
     def blocking(self) -> Intervals:
-        """The intervals of exposed communication that something waited for; see `idle.blocking`."""
+        """The intervals of communication that does not overlap with computing and that something waited for
+        (`idle.blocking`).
+        """
         return blocking(self.work)
 
     @property
@@ -63,9 +65,9 @@ class RankCollectives:
 
     @cached_property
     def entry(self) -> Integers:
-        """The index of each in the `collective_` columns, or NONE.
+        """The index of each collective in the `collective_` columns, or NONE.
 
-        It is that of the event itself, else that of the operator that launched it.
+        It is the entry of the event itself, else of the operator that launched it.
         """
         c = self.work.trace.columns
         described = c["collective_row"].astype(np.int64)
@@ -79,24 +81,24 @@ class RankCollectives:
         return np.where(entry[self.rows] >= 0, entry[self.rows], np.where(operator >= 0, entry[operator], NONE))
 
     def recorded(self, name: str) -> Integers:
-        """Return the column `collective_{name}` for each collective, UNKNOWN where nothing was recorded."""
+        """Return the column `collective_{name}` for each collective; UNKNOWN if nothing was recorded."""
         values = self.work.trace.columns[f"collective_{name}"]
         return np.where(self.entry >= 0, values[self.entry], UNKNOWN) if len(values) else self.entry
 
     @cached_property
     def name(self) -> Labels:
-        """The name of each as recorded, else the name of its kernel or annotation."""
+        """The name of each collective as recorded, else the name of its kernel or annotation."""
         recorded = self.recorded("name")
         return self.labels(np.where(recorded >= 0, recorded, self.work.trace.columns["name"][self.rows]))
 
     @cached_property
     def group(self) -> Labels:
-        """The name of each one's process group; empty where it was not recorded."""
+        """The name of each collective's process group; empty if it was not recorded."""
         return self.labels(self.recorded("group"))
 
     @cached_property
     def dtype(self) -> Labels:
-        """The data type of each one's elements; empty where it was not recorded."""
+        """The data type of each collective's elements; empty if it was not recorded."""
         recorded = self.labels(self.recorded("dtype"))
         if not self.host_shapes:
             return recorded
@@ -117,7 +119,9 @@ class RankCollectives:
 
     @cached_property
     def members(self) -> Integers:
-        """The number of ranks in each: by the trace's list of groups, else as recorded, else all ranks of the job."""
+        """The number of ranks in each collective: from the trace's list of groups, else as recorded, else all ranks of
+        the job.
+        """
         header = self.work.trace.header
         size = {group["name"]: len(group["ranks"]) for group in header.get("groups", [])}
         listed = np.array([size.get(group, 0) for group in self.group.texts], np.int64)[self.group.code]
@@ -126,7 +130,7 @@ class RankCollectives:
 
     @cached_property
     def sizes(self) -> Integers:
-        """The elements in the larger buffer of one rank; UNKNOWN where neither these nor shapes were recorded."""
+        """The number of elements in the larger buffer of one rank; UNKNOWN if neither this nor shapes were recorded."""
         recorded = np.maximum(self.recorded("elements"), self.recorded("elements_out"))
         if not self.host_shapes:
             return np.where(recorded > 0, recorded, UNKNOWN)
@@ -138,7 +142,7 @@ class RankCollectives:
 
     @cached_property
     def host_shapes(self) -> dict[int, tuple[int, str]]:
-        """(elements, data type) of the collectives that ran on the host by their row, where shapes were recorded."""
+        """The (elements, data type) of collectives that ran on the host, by their row, if shapes were recorded."""
         if self.work.device is not None:
             return {}
         c = self.work.trace.columns
@@ -146,14 +150,14 @@ class RankCollectives:
         return {row: first_input(c.meta["shapes"][known[row]]) for row in self.rows.tolist() if row in known}
 
     def step(self) -> Integers:
-        """Return the step number of each, NO_STEP outside of steps."""
+        """Return the step number of each collective; NO_STEP outside of steps."""
         index = self.work.step()[self.indices]
         numbers = np.array([number for number, _, _ in self.work.trace.steps] or [NO_STEP], np.int64)
         return np.where(index == NO_STEP, NO_STEP, numbers[index])
 
 
 def first_input(shapes: str) -> tuple[int, str]:
-    """Return (elements, data type) of the first input in a text of shapes; (UNKNOWN, "") where it is malformed."""
+    """Return (elements, data type) of the first input in a text of shapes; (UNKNOWN, "") if the text is malformed."""
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     try:
         size = int(np.prod(msgspec.json.decode(dims)[0], dtype=np.int64))
@@ -173,7 +177,9 @@ def collective_totals(collectives: RankCollectives) -> list[Collective]:
 
 
 def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
-    """Return the totals of equal collectives: `index` is that of one of them, `durations` of all are ascending (ns)."""
+    """Return the totals of equal collectives; `index` is the index of one of them, `durations` (ns) of all are
+    ascending.
+    """
     labels = collectives.name, collectives.group, collectives.dtype
     name, group, dtype = (label.texts[label.code[index]] for label in labels)
     members, size = int(collectives.members[index]), max(int(collectives.sizes[index]), 0) * element_bytes(dtype)
@@ -204,8 +210,9 @@ def bus_factor(name: str, members: int) -> float:
     """Return the bytes that cross a link for each byte of the buffer, by the convention of nccl-tests.
 
     With n members an all_reduce has 2 (n - 1) / n, all_gather, reduce_scatter and all_to_all have (n - 1) / n, all
-    others 1 (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). So the bus bandwidth compares with that of the links,
-    whatever the number of ranks: 8 ranks that all_reduce 1 GB in 10 ms reach 100 GB/s by algorithm, 175 GB/s by bus.
+    others 1 (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). So the bus bandwidth can be compared with the
+    bandwidth of the links for any number of ranks: 8 ranks that all_reduce 1 GB in 10 ms have an algorithm bandwidth
+    of 100 GB/s and a bus bandwidth of 175 GB/s.
     """
     if not SYMMETRIC.search(name) or members < 1:
         return 1.0

@@ -1,10 +1,10 @@
-"""What torch.compile left in a trace: the graphs that ran, where they break, and what was compiled meanwhile.
+"""Find the traces of torch.compile: the graphs that ran, where they break, and compilations during the recording.
 
-A call of compiled code is an event `Torch-Compiled Region: frame/version`. Where a graph breaks, the rest of the
-function is a frame of its own, which the first one calls: so a region inside another region is a graph break.
+A call of compiled code is an event `Torch-Compiled Region: frame/version`. After a graph break, the rest of the
+function is a frame of its own, which the first frame calls. So a region inside another region is a graph break.
 
-Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs the
-second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
+Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs
+the second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
 """
 
 import re
@@ -51,19 +51,19 @@ class Regions:
 
     @cached_property
     def outer(self) -> Column:
-        """The trace row of the region around each; NONE for one that is called from code that is not compiled."""
+        """The trace row of the region around each region; NONE if it is called from code that is not compiled."""
         return enclosing_rows(self.trace, self.rows)
 
     @cached_property
     def frames(self) -> list[tuple[str, int]]:
-        """(frame, version) of each; ("", 0) for older recorders, which write neither."""
+        """The (frame, version) of each region; ("", 0) for older recorders, which write neither."""
         names = self.trace.columns["name"][self.rows].tolist()
         matches = {name: REGION.match(self.trace.names[name]) for name in set(names)}
         return [((match[1] or ""), int(match[2] or 0)) if (match := matches[name]) else ("", 0) for name in names]
 
     @cached_property
     def functions(self) -> dict[int, str]:
-        """The first Python function inside each region by the region's row, as far as stacks were recorded."""
+        """The first Python function inside each region by the region's row, if stacks were recorded."""
         c = self.trace.columns
         called = np.flatnonzero(self.trace.category_matches({"python_function"}))
         first = nearest_moment((c["lane"][called], c["start"][called]), (self.lane, self.start), after=True)
@@ -72,9 +72,9 @@ class Regions:
 
     @cached_property
     def between(self) -> Column:
-        """The host's time (ns) from leaving a graph to each region that continues after a graph break.
+        """The host's time (ns) from the graph break to each region that continues after it, without compilations.
 
-        It is 0 for other regions. Compiling in that time is not counted.
+        It is 0 for regions that do not continue after a break.
         """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
         ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
@@ -87,7 +87,9 @@ class Regions:
 
 
 def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
-    """Return the rows of annotations whose name contains the pattern, not of Python functions with such a name."""
+    """Return the rows of annotations whose name contains the pattern; Python functions with such a name are left
+    out.
+    """
     return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 
 
@@ -100,9 +102,10 @@ def enclosing_rows(trace: Trace, rows: Column) -> Integers:
 
 
 def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
-    """Return, for each asked (lane, moment), the index of the nearest known one at or `after` it in its lane, or NONE.
+    """Return, for each asked (lane, time), the index of the nearest known one at or `after` it in its lane, or NONE.
 
-    Both arguments are (lanes, moments in ns). With `after=False` it is the nearest one at or before it.
+    A lane is a thread or stream. Both arguments are (lanes, times in ns). With `after=False` the nearest one at or
+    before the asked time is returned.
     """
     nearest = np.full(len(asked[0]), NONE)
     for lane in np.unique(asked[0]).tolist():
@@ -123,7 +126,7 @@ def compilations(trace: Trace) -> Integers:
 
 
 def compiled_code(trace: Trace) -> CompiledCode | None:
-    """Return the compiled code that ran and the compilations while recording; None where there is neither."""
+    """Return the compiled code that ran, and the compilations during the recording; None if there is neither."""
     regions, compiling = Regions(trace), compilations(trace)
     if not len(regions.rows) and not len(compiling):
         return None
@@ -144,7 +147,7 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
 
 
 def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
-    """Return each compiled frame with its calls, graph breaks and compilations, those that cost most time first."""
+    """Return each compiled frame with its calls, graph breaks and compilations, the frame that took most time first."""
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
     spent, times = compile_times(regions, compiling, which, len(numbers))
@@ -171,7 +174,7 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
 
 
 def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
-    """Return the ns and the number of the compilations of each of `size` frames.
+    """Return the time (ns) and the number of the compilations of each of `size` frames.
 
     `which` has the frame's number for each region, `compiling` the rows of compilations.
     """

@@ -1,7 +1,7 @@
-"""What operators, modules, annotations and source lines cost: the kernels that were launched inside them are theirs.
+"""Compute the cost of operators, modules, annotations and source lines: all kernels that were launched inside them.
 
-Example: nn.Module Linear_3 calls aten::linear, which calls aten::addmm, which launches a kernel of 70 µs. All three are
-due 70 µs and one kernel; only aten::addmm launched it itself.
+Example: nn.Module Linear_3 calls aten::linear, which calls aten::addmm, which launches a kernel of 70 µs. The cost of
+all three is 70 µs and one kernel; only aten::addmm launched it directly.
 """
 
 import re
@@ -32,7 +32,7 @@ def is_user_function(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The host events in which each piece of an account's work was launched.
+    """The host events in which the work (kernels, copies) of a device was launched.
 
     `what` in its methods is one of "operator", "annotation", "module" and "line" (a function in the user's own files).
     """
@@ -46,7 +46,7 @@ class Attribution:
 
     @cached_property
     def inside(self) -> tuple[Column, Column]:
-        """For each event of the trace the device time (ns) and number of the kernels launched inside it."""
+        """For each event of the trace, the device time (ns) and the number of the kernels launched inside it."""
         # On a host events launch themselves, and nothing on a device.
         linked = self.work.linked & (self.work.device is not None)
         launch, parent = self.work.launch[linked], self.trace.columns["parent"]
@@ -56,7 +56,8 @@ class Attribution:
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
         """Return the cost of each operator, annotation, module or line (`what`) by name, the most expensive first.
 
-        The time of a call nested in one of the same name counts once. `formulas` adds floating-point operations.
+        The time of a call nested in another call of the same name counts once. `formulas` adds floating-point
+        operations.
         """
         c, rows = self.trace.columns, np.flatnonzero(self.is_a(what))
         start, end = c["start"][rows], c["end"][rows]
@@ -120,9 +121,10 @@ class Attribution:
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Return four columns with a row per kernel and the `what` that launched it, the longest last.
+        """Return four columns with a row per kernel and the event of kind `what` that launched it, the longest last.
 
-        They are the number of the kernel's name, the number of the launching event's name, ns, and number of launches.
+        The columns are the number of the kernel's name, the number of the launching event's name, the time in ns, and
+        the number of launches.
         """
         c = self.trace.columns
         if self.work.device is None:
@@ -150,7 +152,7 @@ class Attribution:
         }
 
     def launched_kernels(self) -> list[LaunchedKernel]:
-        """Return the kernels that each operator launched, those with most time first."""
+        """Return the kernels that each operator launched, those with the most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
@@ -218,7 +220,7 @@ class Attribution:
     def modules_around(self, module: Column, row: int) -> set[str]:
         """Return the names of all modules around a trace row.
 
-        `module` has the row of the innermost one around each event.
+        `module` has the row of the innermost module around each event.
         """
         parent, names = self.trace.columns["parent"], set()
         at = int(module[row]) if row >= 0 else NONE
@@ -232,6 +234,6 @@ class Attribution:
 def strictly_around(around: Column, parent: Column) -> Column:
     """Return the row of the event strictly around each event.
 
-    `around` has the row of the event that is around each event or is it itself.
+    `around` also has a row for each event, but it may be the row of the event itself.
     """
     return np.where(parent >= 0, around[parent], NONE)

@@ -1,4 +1,4 @@
-"""What each device's allocator reported to the profiler: allocations and frees in order of time, and the totals."""
+"""Read what each device's allocator reported to the profiler: allocations and frees in order of time, and totals."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +45,7 @@ class Allocator:
     def column(self, name: str) -> Integers:
         """Return the column `memory_{name}` for each event.
 
-        As int64, so that differences of bytes and ns do not wrap.
+        It is int64, so that differences of bytes and times cannot overflow.
         """
         return self.trace.columns[f"memory_{name}"][self.rows].astype(np.int64)
 
@@ -67,8 +67,8 @@ class Allocator:
     def allocated(self) -> Integers:
         """The bytes allocated after each event, including those from before the recording as far as known.
 
-        Recorded totals are exact, but not every event has one: from one to the next the changes are added. Without any
-        total what must have been there at first is the largest amount by which frees exceed allocations.
+        Recorded totals are exact. Events without one add their change to the last total. Without any total, the bytes
+        at the start are taken to be the largest amount by which frees exceed allocations.
         """
         summed = np.cumsum(self.change)
         if not self.totals_recorded:
@@ -90,7 +90,7 @@ class Allocator:
 
     @cached_property
     def free_of(self) -> Integers:
-        """The index of the free that ends each allocation; NONE for frees and for allocations that were not freed."""
+        """The index of the free that ends each allocation; NONE for frees, and for allocations that were not freed."""
         # Sorted by address and, as the sort is stable, by time: an allocation's free is the next event.
         address = self.column("address")
         order = np.argsort(address, kind="stable")
@@ -110,7 +110,9 @@ class Allocator:
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
     def most_between(self, edges: Integers) -> tuple[Integers, Integers]:
-        """Return the most allocated and the most reserved bytes in each interval between the ascending `edges` (ns)."""
+        """Return the highest allocated and the highest reserved bytes in each interval between the ascending `edges`
+        (ns).
+        """
         index = np.searchsorted(self.at, edges)
         # An interval begins with what was allocated before it. Every second maximum lies between two intervals.
         pairs = np.column_stack([index[:-1], index[1:] + 1]).ravel()
@@ -125,9 +127,9 @@ class Allocator:
 
 
 def latest_known(known: Mask) -> Integers:
-    """Return, for each index, the last index up to it whose flag is set.
+    """Return, for each index, the last index up to it whose flag is set; before the first such index, that first index.
 
-    Before the first such index it is that first one: FTFT gives 1113.
+    For example, the flags False, True, False, True give 1, 1, 1, 3.
     """
     indices = np.flatnonzero(known)
     return indices[np.maximum(np.searchsorted(indices, np.arange(len(known)), side="right") - 1, 0)]

@@ -1,10 +1,11 @@
-"""Floating-point operations of operators whose input sizes were recorded (`record_shapes`).
+"""Count the floating-point operations of operators whose input sizes were recorded (`record_shapes`).
 
 A multiplication and the addition that follows it count as two operations, the convention of device data sheets and of
-`torch.utils.flop_counter`. Elementwise operators do not count: beside products their operations are few.
+`torch.utils.flop_counter`. Elementwise operators do not count, because they have few operations compared with
+products.
 
-Example: `aten::addmm` with inputs [4096], [8192, 1024] and [1024, 4096] multiplies 8192 x 1024 by 1024 x 4096: 2 * 8192
-* 1024 * 4096 = 68.7 GFLOP. On an H100 (989 TFLOP/s) it takes at least 69 µs.
+Example: `aten::addmm` with inputs [4096], [8192, 1024] and [1024, 4096] multiplies 8192 x 1024 by 1024 x 4096: 2 *
+8192 * 1024 * 4096 = 68.7 GFLOP. On an H100 (989 TFLOP/s) it takes at least 69 µs.
 """
 
 import math
@@ -61,7 +62,8 @@ def elements_of(dims: Dims) -> int:
 
 
 def matrix_product(a: Dims, b: Dims) -> Counted:
-    """Return the operations of [..., m, k] x [..., k, n], 2 m k n per matrix of the batch, and the result's size.
+    """Return the operations of [..., m, k] x [..., k, n], which are 2 m k n per matrix of the batch, and the result's
+    size.
 
     The size is the number of elements.
     """
@@ -116,7 +118,8 @@ def convolution(dims: list[Dims], values: list[Any]) -> Counted:
 def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
     """Return the operations of a convolution's backward from grad [b, o, ...], input, weight, and its results' size.
 
-    The gradients of input and of weight are each as much work as forward; the size is the number of elements.
+    The gradient of the input and that of the weight each take as much work as the forward pass. The size is the number
+    of elements.
     """
     grad, weight = dims[0], dims[2]
     return 2 * 2 * elements_of(grad) * elements_of(weight[1:]), elements_of(dims[1]) + elements_of(weight)
@@ -158,7 +161,9 @@ FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
 
 
 class OperatorCount(TypedDict, total=False):
-    """The floating-point operations and bytes of the operators of one name, and which of the two limits them."""
+    """The floating-point operations and bytes of all operators of one name, and whether compute or memory limits
+    them.
+    """
 
     flops: int
     bytes: int
@@ -166,23 +171,24 @@ class OperatorCount(TypedDict, total=False):
 
 
 class Formulas:
-    """The operations and bytes of the operators in a trace for which there is a formula, and the device's peaks."""
+    """The operations and bytes of the operators in a trace for which there is a formula, and the device's peak
+    rates.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     @cached_property
     def peaks(self) -> tuple[float, float] | None:
-        """The peak FLOP/s and bytes/s of the device.
-
-        None where it is not in `PEAKS` or the trace has no device work.
+        """The peak FLOP/s and bytes/s of the device; None if it is not in `PEAKS`, or if the trace has no device
+        work.
         """
         # Without device work the operators ran on the host, whose speed says nothing about the device.
         return PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
 
     @cached_property
     def around(self) -> Column:
-        """The row of the innermost operator with a formula around each event (or the event itself), else NONE."""
+        """The row of the innermost operator with a formula around each event (or of the event itself), else NONE."""
         has_formula = np.zeros(len(self.trace.columns["start"]), bool)
         has_formula[self.trace.rows_named(self.trace.text_matches(set(FORMULAS)), OPS)] = True
         return innermost_selected(has_formula, self.trace.columns["parent"])
@@ -191,7 +197,7 @@ class Formulas:
     def rows(self) -> tuple[Column, Column, Column]:
         """The row, operations and bytes of each operator that counts, as three columns.
 
-        None of them lies inside another one, so that no work counts twice.
+        None of these operators is inside another, so that no work counts twice.
         """
         c, counts = self.trace.columns, dict[tuple[int, int], Counted]()
         shape_rows = c["shape_row"].astype(np.int64)
@@ -210,7 +216,7 @@ class Formulas:
 
     @cached_property
     def by_shape(self) -> dict[str, int]:
-        """The operations of all operators with the same text of input sizes and types, by that text."""
+        """The operations of all operators with the same input sizes and types, by the text of these sizes and types."""
         c, (rows, operations, _) = self.trace.columns, self.rows
         text_of = np.full(len(c["start"]), NONE)
         text_of[c["shape_row"]] = c["shape_text"]
@@ -234,15 +240,16 @@ class Formulas:
         return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
 
     def of_name(self, name: int) -> OperatorCount:
-        """Return the operations and bytes of all operators whose name has this number, and what limits them."""
+        """Return the operations and bytes of all operators whose name has this number, and what limits their speed."""
         operations, moved = self.by_name.get(name, (0, 0))
         return OperatorCount(flops=operations, bytes=moved, bound=self.bound(operations, moved))
 
     def bound(self, operations: int, moved: int) -> str:
-        """Return what limits an operator by the roofline model: `compute` or `memory`; empty where it is unknown.
+        """Return the limit of an operator's speed in the roofline model: `compute` or `memory`; empty if it is unknown.
 
-        `moved` are its bytes. Example: an H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations
-        while it moves one byte. An operator with more operations than that for each of its bytes is bound by compute.
+        `moved` is the number of bytes that it reads and writes. Example: an H100 does 989e12 FLOP/s and 3.35e12
+        bytes/s, so it can do 295 operations while it moves one byte. An operator with more operations than that for
+        each of its bytes is limited by compute.
         """
         if not self.peaks or not operations or not moved:
             return ""
@@ -250,15 +257,14 @@ class Formulas:
 
 
 def device_of(trace: Trace) -> str:
-    """Return the name of the trace's device in `PEAKS`; empty if it is not there."""
+    """Return the name under which the trace's device is in `PEAKS`; empty if it is not there."""
     names = " ".join(trace.header.get("devices", []))
     return next((name for name in PEAKS if re.search(rf"\b{name}\b", names)), "")
 
 
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
-    """Return a mask of the rows that ran a second time for activation checkpointing.
-
-    These are forward operators inside a backward one.
+    """Return a mask of the rows that ran a second time for activation checkpointing: forward operators inside a
+    backward one.
     """
     c = trace.columns
     # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.
@@ -286,7 +292,7 @@ def operator_count(name: str, shapes: str) -> Counted:
 
 
 def decoded_list(text: str) -> list[Any]:
-    """Return the list in a JSON text; empty where the text is no JSON list."""
+    """Return the list in a JSON text; empty if the text is no JSON list."""
     try:
         value = msgspec.json.decode(text) if text else []
     except msgspec.DecodeError:

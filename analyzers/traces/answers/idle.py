@@ -1,4 +1,4 @@
-"""Why a device does not compute: gaps between the events of an account, and communication that others wait for."""
+"""Find out why a device does not compute: gaps between its events, and communication that its work waits for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LATENCY_NS = 30_000
 
 @dataclass(frozen=True)
 class Idle:
-    """The idle time of an account by cause, in ns; `model.RankTrace` says what each cause means."""
+    """The idle time of a device or host by cause, in ns; `model.RankTrace` explains the causes."""
 
     host: int = 0
     dependency: int = 0
@@ -29,11 +29,16 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Return the idle time of an account by cause; each gap is divided at the launch of the event that ends it.
+    """Return the idle time of a device or host by cause.
+
+    The event after a gap shows the causes: the gap is divided at the times of its launch. Example: nothing runs from
+    100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110 µs: 10 µs count for the
+    host, 30 µs for launch latency, and the last 10 µs are unexplained. Had the call returned before 100 µs, all 50 µs
+    would be a dependency: the kernel had been launched, and waited for something else.
 
     Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110
-    µs: 10 µs are the host's, 30 µs are launch latency, the last 10 µs are unexplained. Had the call returned before 100
-    µs, all 50 µs would be a dependency: the kernel was there, and waited for something else.
+    µs: 10 µs are the host's, 30 µs are launch latency, the last 10 µs are unexplained. Had the call returned before
+    100 µs, all 50 µs would be a dependency: the kernel was there, and waited for something else.
     """
     if not len(work.rows):
         return Idle()
@@ -56,7 +61,7 @@ def idle(work: Work) -> Idle:
 def event_at(work: Work, at: Column) -> Integers:
     """Return, for each moment (ns), the index in `work` of the event that begins then.
 
-    Where several begin, one whose launch is known is preferred.
+    If several begin, an event with a known launch is preferred.
     """
     order = np.lexsort((~work.linked, work.start))
     index: Integers = order[np.searchsorted(work.start[order], at)]
@@ -110,10 +115,10 @@ def union(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def blocking(work: Work) -> Intervals:
-    """Return the intervals of exposed communication that something waited for.
+    """Return the intervals of communication without overlapping computation (exposed) that something waited for.
 
-    Either a computing kernel that had been launched began at its end, or the host was in a call that synchronises. A
-    host's own operators wait for nothing else, so there all of it counts but the host's own phases (data, gc ...).
+    Either a computing kernel that had been launched began at its end, or the host was in a call that synchronises. If
+    the work is that of a host, all exposed communication counts, except during the host's own phases (data, gc ...).
     """
     bare = exposed(work)
     if work.device is None:
@@ -123,9 +128,9 @@ def blocking(work: Work) -> Intervals:
 
 
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
-    """Return the intervals of `blocking`, and of exposed communication during which the host launched nothing.
+    """Return the intervals of `blocking`, and the exposed communication during which the host launched nothing.
 
-    Whether the host waited for its end is then not recorded, but likely; its own phases are left out.
+    In the second case it is not recorded, but likely, that the host waited. The host's own phases are left out.
     """
     start, end = exposed(work)
     if work.device is None:
@@ -137,7 +142,7 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
 
 
 def kernel_waits(work: Work, bare: Intervals) -> Intervals:
-    """Return the part of exposed communication (`bare`) during which the kernel after it was launched and waited.
+    """Return the part of exposed communication (`bare`) during which the next kernel had been launched and waited.
 
     Example: communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited
     from 5 to 12 µs.

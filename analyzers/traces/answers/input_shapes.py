@@ -1,4 +1,4 @@
-"""Which input sizes make an operator slow: operators by name and by the sizes of their inputs."""
+"""Find input sizes that make an operator slow: list operators by name and by the sizes of their inputs."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ TEXT_AT_MOST = 200
 
 
 def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[OperatorShape]:
-    """Return operators by name and input sizes, those with most time first; empty where no shapes were recorded."""
+    """Return operators by name and input sizes, those with the most time first; empty if no shapes were recorded."""
     c, names = attribution.trace.columns, attribution.trace.names
     rows, texts = c["shape_row"].astype(np.int64), c["shape_text"].astype(np.int64)
     spent = direct_time(attribution)[rows]
@@ -54,9 +54,9 @@ def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
 
 
 def direct_time(attribution: Attribution) -> Integers:
-    """Return, for each event of the trace, the ns of the kernels that it launched itself; on a host its own time.
+    """Return, for each event of the trace, the ns of the kernels that it launched itself; on a host, its own time.
 
-    Kernels that an operator inside it launched are not counted.
+    Kernels launched by operators inside the event are not counted.
     """
     work, c = attribution.work, attribution.trace.columns
     spent = np.zeros(len(c["start"]), np.int64)

@@ -1,4 +1,4 @@
-"""Kernels by name with their statistics, and runs of kernels that repeat: candidates for fusion or CUDA graphs."""
+"""Summarise kernels by name, and find sequences of kernels that repeat: candidates for fusion or CUDA graphs."""
 
 from collections.abc import Iterator
 
@@ -22,9 +22,9 @@ TIMES_AT_LEAST = 3
 
 
 def kernels(attribution: Attribution) -> list[Kernel]:
-    """Return the statistics of each kernel name, those with most time first.
+    """Return the statistics of each kernel name, those with the most time first.
 
-    On a host they are those of operators, by their own time.
+    On a host they are the statistics of operators, by the time without their children.
     """
     work = attribution.work
     if not len(work.rows):
@@ -44,7 +44,7 @@ def kernels(attribution: Attribution) -> list[Kernel]:
 
 
 def kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
-    """Return the statistics of one kernel name from its ascending times (ns)."""
+    """Return the statistics of one kernel name; `spent` holds its durations in ns, ascending."""
     count, total = len(spent), int(spent.sum())
     return Kernel(
         name=name,
@@ -60,10 +60,10 @@ def kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
 
 
 def sequences(work: Work) -> list[KernelSequence]:
-    """Return runs of 3, 5 or 8 kernels that occur at least three times on one stream, those that take longest first.
+    """Return sequences of 3, 5 or 8 kernels that occur at least three times on one stream, the costliest first.
 
-    Occurrences do not overlap, and of runs inside each other only the longest is listed. Example: a stream that runs a
-    b c a b c a b c has one run, (a, b, c), three times; (b, c, a) is the same one shifted.
+    Occurrences do not overlap, and of sequences inside each other only the longest is listed. Example: a stream that
+    runs a b c a b c a b c has one sequence, (a, b, c), three times; (b, c, a) is the same sequence shifted.
     """
     if work.device is None or not len(work.rows):
         return []
@@ -83,9 +83,9 @@ def sequences(work: Work) -> list[KernelSequence]:
 
 
 def numbered_runs(name: Column) -> dict[int, Column]:
-    """Return, by length, a number for the run of kernel names that begins at each index.
+    """Return, by length, a number for the sequence of kernel names that begins at each index.
 
-    Equal runs have equal numbers.
+    Equal sequences have equal numbers.
     """
     runs = {1: name}
     for length, (head, tail) in SHORTER_RUNS.items():
@@ -95,9 +95,10 @@ def numbered_runs(name: Column) -> dict[int, Column]:
 
 
 def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
-    """Yield the indices at which each of the most frequent runs begins, if it occurs often enough without overlaps.
+    """Yield the indices at which each of the most frequent sequences begins, if it occurs often enough without
+    overlaps.
 
-    `run` has the number of the run that begins at each index, `length` is the number of kernels in a run.
+    `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence.
     """
     count = np.bincount(run[run != NONE])
     # More candidates than are listed, as many of them are shifts of another.
@@ -109,7 +110,7 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
 
 
 def not_overlapping(indices: Integers, length: int) -> Integers:
-    """Return the ascending indices without those less than `length` after the last one kept.
+    """Return the ascending `indices` without those that are less than `length` after the last one that was kept.
 
     [0, 1, 2, 3, 7] with length 3 gives [0, 3, 7].
     """
@@ -123,6 +124,6 @@ def not_overlapping(indices: Integers, length: int) -> Integers:
 
 
 def is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
-    """Return whether a run is part of one in `others` that is about as frequent, or the same run shifted."""
+    """Return whether a sequence is part of a similarly frequent one in `others`, or is such a sequence shifted."""
     names = set(sequence.names)
     return any(names <= set(other.names) and sequence.count <= 2 * other.count for other in others)

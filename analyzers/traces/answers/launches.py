@@ -1,4 +1,4 @@
-"""The host's side of a device's work: launch delays, queues, calls that wait, copies and CUDA graphs."""
+"""Describe how the host drives a device: launch delays, queues, calls that wait, copies and CUDA graphs."""
 
 import re
 from typing import TypedDict
@@ -24,7 +24,8 @@ FULL = 1000
 def launch_times(work: Work) -> Launches | None:
     """Return statistics over the launch delays of events whose launch is known; None where there are none.
 
-    The delay runs from the end of the launching call to the start of the kernel, which may come first.
+    The delay is the time from the end of the launching call to the start of the kernel; it is negative if the kernel
+    starts first.
     """
     linked = np.flatnonzero(work.linked)
     if work.device is None or not len(linked):
@@ -56,10 +57,10 @@ def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
 
 
 def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
-    """Return the moments (ns) at which a queue changes, and the number of kernels that wait in it from then on.
+    """Return the moments (ns) at which the length of a queue changes, and the length from then on.
 
-    They are launched but have not started. Example: kernels launched at 0 and 10 that start at 20 and 30 give the
-    moments 0, 10, 20, 30 and the lengths 1, 2, 1, 0.
+    The length is the number of kernels that are launched but have not started. Example: kernels launched at 0 and 10
+    that start at 20 and 30 give the moments 0, 10, 20, 30 and the lengths 1, 2, 1, 0.
     """
     late = started > launched
     # Of what happens at once the start counts first, else a queue would look longer than it ever was.
@@ -70,7 +71,7 @@ def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
 
 
 def stream_queues(work: Work) -> list[StreamQueue]:
-    """Return the launch queue of each stream, the stream with most kernels first; empty for a host."""
+    """Return the launch queue of each stream, the stream with the most kernels first; empty for a host."""
     c, queues = work.trace.columns, []
     lanes = c["lane"][work.rows]
     for lane in np.unique(lanes[work.linked]).tolist() if work.device is not None else []:
@@ -84,7 +85,9 @@ def stream_queues(work: Work) -> list[StreamQueue]:
 
 
 def synchronisations(trace: Trace) -> list[CallTotal]:
-    """Return the runtime calls in which the host waits for the device or for memory, by name, most time first."""
+    """Return the runtime calls in which the host waits for the device or for memory, by name, those with the most time
+    first.
+    """
     return call_totals(trace, waiting_calls(trace))
 
 
@@ -106,14 +109,16 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return memcpy and memset operations by name, most total time first; a size that was not recorded counts as 0."""
+    """Return memcpy and memset operations by name, those with the most time first; a size that was not recorded counts
+    as 0.
+    """
     rows, size = copy_rows(work)
     totals = [Copy(**copy_totals(work, same, size)) for same in grouped_by_name(work, rows)]
     return sorted(totals, key=lambda copy: -copy.total_ns)
 
 
 def copy_sizes(work: Work) -> list[CopySize]:
-    """Return copies by name and class of size, as small ones do not reach the bandwidth of large ones."""
+    """Return copies by name and class of size, because small copies do not reach the bandwidth of large ones."""
     rows, size = copy_rows(work)
     rows = rows[size[rows] > 0]
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.

@@ -1,4 +1,6 @@
-"""How well kernels fill the device: occupancy, warps and blocks of a multiprocessor, as the recorder estimates them."""
+"""Measure how well kernels fill the device: occupancy, and warps and blocks per multiprocessor, as recorded
+estimates.
+"""
 
 from contextlib import suppress
 
@@ -18,10 +20,10 @@ Occupancy = dict[str, float | str | None]
 
 
 class Occupancies:
-    """The occupancy measures of each event of an account (NaN: not recorded), and what limits them."""
+    """The occupancy measures of each event of a device (NaN: not recorded), and what limits the occupancy."""
 
     def __init__(self, work: Work) -> None:
-        """Decode each distinct occupancy text of the trace once; index 0 stands for no record."""
+        """Decode each distinct occupancy text of the trace once; index 0 is for events without a record."""
         c = work.trace.columns
         texts = c.meta["occupancies"]
         self.limits = ["", *(limits(text) for text in texts)]
@@ -32,9 +34,9 @@ class Occupancies:
         self.duration: Column = work.end - work.start
 
     def mean(self, indices: Column) -> Occupancy:
-        """Return the mean measures of some events, weighted by duration, and what limits the longest of them.
+        """Return the mean measures of some events, weighted by duration, and the limits of the longest of them.
 
-        `indices` select the events in `work`. Empty where the trace has no occupancies.
+        `indices` select the events in `work`. The result is empty if the trace has no occupancies.
         """
         if len(self.measures) == 1:
             return {}
@@ -62,7 +64,7 @@ def measures(text: str) -> list[float]:
 
 
 def number(text: str) -> float:
-    """Return the number in a JSON text, also one in a string; NaN for what recorders do not write."""
+    """Return the number in a JSON text, also if it is a string; NaN for any other text."""
     with suppress(msgspec.DecodeError, TypeError, ValueError):
         value = float(msgspec.json.decode(text))
         if 0 <= value < MEASURE_AT_MOST:

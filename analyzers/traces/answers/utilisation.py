@@ -1,4 +1,4 @@
-"""Whether the counted operations speak for a device, and the peak of the numbers that it really multiplied."""
+"""Find out whether the counted operations are enough to compute utilisation, and which peak of the device applies."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -39,9 +39,10 @@ BEFORE_TF32 = ("V100", "T4")
 
 
 class Coverage(NamedTuple):
-    """How far the counted operations of an account can be compared with the device's peak.
+    """How far the counted operations of a device can be compared with its peak.
 
-    `share` is the part of the time of products that counted operators launched (None: there are no products).
+    `share` is the part of the time of matrix products that was launched by counted operators (None: there are no
+    products).
     """
 
     share: float | None
@@ -50,7 +51,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(work: Work, formulas: Formulas) -> Coverage:
-    """Return how far the counted operations of an account can be compared with a peak, and with which peak."""
+    """Return how far the counted operations of a device can be compared with a peak, and with which peak."""
     if work.device is None:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)
@@ -61,13 +62,13 @@ def coverage(work: Work, formulas: Formulas) -> Coverage:
 
 
 def named(work: Work, matches: Callable[[str], bool]) -> Mask:
-    """Return a mask of the account's events whose name the function `matches` accepts."""
+    """Return a mask of the events in `work` whose name the function `matches` accepts."""
     texts = np.array([matches(name) for name in work.trace.names] or [False])
     return np.asarray(texts[work.trace.columns["name"][work.rows]])
 
 
 def is_counted(work: Work, formulas: Formulas) -> Mask:
-    """Return a mask of the account's events that were launched inside an operator whose operations are counted."""
+    """Return a mask of the events in `work` that were launched inside an operator whose operations are counted."""
     if not len(formulas.rows[0]):
         return np.zeros(len(work.rows), bool)
     return np.asarray(work.linked & (formulas.around[work.launch] != NONE))

@@ -1,1 +1,1 @@
-"""Columns derived from a trace's events: nesting, phases, kinds of work, unions of intervals."""
+"""Compute columns from a trace's events: nesting, phases, kinds of work, unions of intervals."""

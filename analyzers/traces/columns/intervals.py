@@ -1,4 +1,4 @@
-"""Unions of intervals `[start, end)` in integer nanoseconds: what overlaps counts once."""
+"""Unions of intervals `[start, end)` in integer nanoseconds, in which overlapping time counts once."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from analyzers.columns import Column, Integers, Mask
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """How a span of device time divides into kinds of work; all in nanoseconds, all lengths of unions of intervals.
+    """How the time of a device divides into kinds of work, in ns; each length is of a union of intervals.
 
-    `kernels` is the union of computing and communication. From it follow, as two unions that overlap are shorter than
-    their sum: compute + exposed communication + exposed memory + idle = span, and overlapped + exposed communication =
-    communication.
+    `kernels` is the union of computing and communication. The other parts follow, as the union of two overlapping
+    intervals is shorter than their sum: compute + exposed communication + exposed memory + idle = span, and overlapped
+    + exposed communication = communication.
     """
 
     span: int
@@ -35,7 +35,7 @@ class TimeBreakdown:
 
     @property
     def overlapped(self) -> int:
-        """The time in which communication and computing run at once, in ns."""
+        """The time in which communication and computing run at the same time, in ns."""
         return self.compute + self.communication - self.kernels
 
     @property
@@ -88,10 +88,10 @@ def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
 
 
 class CoveredTime:
-    """A union of intervals that can tell how much of the time between two moments it covers."""
+    """A union of intervals, from which the covered time between two moments can be computed."""
 
     def __init__(self, start: Column, end: Column) -> None:
-        """Store the union of intervals in ns, which may overlap and be in any order."""
+        """Store the union of intervals in ns; they may overlap and be in any order."""
         self.start, self.end = merge(start, end)
         self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
 
@@ -111,5 +111,5 @@ class CoveredTime:
         return self.before[begun] - remaining
 
     def between(self, low: Column, high: Column) -> Integers:
-        """Return the covered time from each moment in `low` to that in `high`, in ns."""
+        """Return the covered time from each moment in `low` to the moment at the same index of `high`, in ns."""
         return self.until(high) - self.until(low)

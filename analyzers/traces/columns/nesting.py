@@ -1,16 +1,16 @@
-"""Find which event runs inside which: depths and parents within each lane (a thread of the host, a stream).
+"""Find out which event runs inside which: depths and parents within each lane (a thread of the host, or a stream).
 
-A trace records no call tree, only starts and ends. In one lane events nest as calls do, so the parent of an event is
-the one that began last of those that are still running when it begins:
+A trace records no call tree, only starts and ends. In one lane events nest as calls do, so the parent of an event is,
+among the events still running when it begins, the one that began last:
 
     outer   [0, 100)                depth 0, no parent
     first     [10, 40)              depth 1, parent outer
     inner        [20, 30)           depth 2, parent first
     second          [50, 90)        depth 1, parent outer
 
-The depth is the number of events that began before, less the number that ended before: for `second` three have begun
-and two have ended, so its depth is 1. That is a difference of two positions in sorted columns, which needs no walk over
-events. The parent of an event is then the last one before it of the next lower depth.
+The depth is the number of events that began before, minus the number that ended before: for `second` three have begun
+and two have ended, so its depth is 1. That is a difference of two indexes in sorted columns, so no loop over events is
+needed. The parent of an event is then the last event before it of the next lower depth.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,9 @@ NONE = -1
 
 
 class NestedEvents(NamedTuple):
-    """Columns of events (lane, start and end in ns) with the row of each one's parent."""
+    """Columns of events (lane, start and end in ns) with the row of each event's parent. A lane is a thread or a
+    stream.
+    """
 
     lane: Column
     start: Column
@@ -37,9 +39,10 @@ class NestedEvents(NamedTuple):
 
 
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """Return, for each event, its depth (how many events enclose it) and the row of the innermost of these, or NONE.
+    """Return, for each event, its depth (how many events enclose it) and the row of the innermost enclosing event, or
+    NONE.
 
-    An event encloses those of its lane that begin while it runs. An event without a length counts as 1 ns long.
+    An event encloses those of its lane that begin while it runs. An event without a duration counts as 1 ns long.
     """
     end = np.maximum(end, start + 1)
     depth, parent = np.zeros(len(lane), np.int32), np.full(len(lane), NONE, np.int32)
@@ -58,9 +61,8 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Return rows in order of their start.
-
-    Of those with the same start the longest comes first, as it encloses the others.
+    """Return `rows` in order of their start; of rows with the same start, the longest first, as it encloses the
+    others.
     """
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
@@ -73,7 +75,7 @@ def in_start_order(rows: Column, start: Column, end: Column) -> Column:
 def count_until(moments: Column, at: Column) -> Integers:
     """Return, for each moment in the ascending `at`, how many of the ascending `moments` are at or before it.
 
-    Merging two ascending columns is what a stable sort does with them; looking each up takes several times as long.
+    A stable sort merges the two columns, which is several times as fast as a search for each value.
     """
     order = np.argsort(np.concatenate([moments, at]), kind="stable")
     return np.flatnonzero(order >= len(moments)) - np.arange(len(at))
@@ -82,9 +84,9 @@ def count_until(moments: Column, at: Column) -> Integers:
 def reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
     """Return depth and parent of each event, corrected where events cross instead of enclosing each other.
 
-    `misplaced` is a mask of the events whose parent counting did not find. That happens where Python stacks are
-    recorded: an annotation begins inside the call that opens it, and outlives this call. The annotation then is made
-    the parent of what begins while it runs, and is moved out of the calls that end before it does.
+    `misplaced` is a mask of the events for which `nest` found no parent. They occur if Python stacks are recorded: an
+    annotation begins inside the call that opens it, and ends after this call. Such an annotation becomes the parent of
+    the events that begin while it runs, and is moved out of the calls that end before it does.
     """
     for index in np.flatnonzero(misplaced[order]).tolist():
         row, around = order[index], order[index - 1]
@@ -97,7 +99,7 @@ def reparent(parent: Column, start: Column, end: Column, order: Column, misplace
 
 
 def depths_of(parent: Column) -> Column:
-    """Return how many events enclose each event, by following parents; each round follows twice as many at once."""
+    """Return how many events enclose each event, by following parents; each round doubles the distance followed."""
     above = np.append(np.where(parent == NONE, len(parent), parent), len(parent))
     count = np.append(parent != NONE, False).astype(np.int32)
     while (above < len(parent)).any():
@@ -106,7 +108,9 @@ def depths_of(parent: Column) -> Column:
 
 
 def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield (indices of the events of a depth, indices of those one deeper) for each depth; `depth` is sorted."""
+    """Yield, for each depth, the indices of its events and the indices of the events one level deeper; `depth` is
+    sorted.
+    """
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
     return pairwise([index[low:high] for low, high in pairwise(bounds)])
 
@@ -127,7 +131,7 @@ def innermost_selected(selected: Mask, parent: Column) -> Column:
 
 
 def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
-    """Return, for each moment `at` (ns), the row of the innermost event that runs in its lane, NONE where none does."""
+    """Return, for each moment `at` (ns), the row of the innermost event that runs in its lane; NONE if none runs."""
     innermost = np.full(len(at), NONE)
     end = np.maximum(events.end, events.start + 1)
     for number, queries in rows_by_value(lane):
@@ -142,9 +146,9 @@ def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
 
 
 def is_outermost(group: Column, start: Column, end: Column) -> Mask:
-    """Return a mask of the events that lie in no other event of their group.
+    """Return a mask of the events that are inside no other event of their group.
 
-    `group` has a number from 0 for each event; events of a group lie inside each other or apart.
+    `group` has a number from 0 for each event; two events of a group are nested or do not overlap.
     """
     order = np.lexsort((-end, start, group))
     # Each group gets a stretch of time of its own, so that one running maximum serves for all.
@@ -159,9 +163,9 @@ def is_outermost(group: Column, start: Column, end: Column) -> Mask:
 
 
 def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
-    """Return, for each event, the sum of the values of it and of all events inside it.
+    """Return, for each event, the sum of the values of the event and of all events inside it.
 
-    `rows` says to which event each of `values` belongs.
+    `rows` has the event to which each of `values` belongs.
     """
     sums = np.zeros(len(parent), np.int64)
     while len(rows):
@@ -173,7 +177,7 @@ def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
 
 
 def self_times(parent: Column, start: Column, end: Column) -> Integers:
-    """Return the duration of each event less that of the events directly inside it, in ns."""
+    """Return the duration of each event without the events directly inside it, in ns."""
     own: Integers = end - start
     inside = np.flatnonzero(parent >= 0)
     above = parent[inside]

@@ -42,8 +42,8 @@ PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in 
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     """Return the phase of each event, as an index into PHASE_NAMES.
 
-    It is that of the innermost annotation around the event whose name stands for a phase. Where no annotation stands
-    for the forward pass, everything in a step before its first backward operator counts as forward.
+    It is the phase of the innermost annotation around the event whose name denotes a phase. If no annotation denotes
+    the forward pass, everything in a step before its first backward operator counts as forward.
     """
     of_text = np.array([phase_of(name) for name in trace.names] or [UNNAMED])
     own = of_text[trace.columns["name"]]
@@ -54,25 +54,25 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
 
 
 def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
-    """Return the starts and ends (ns of the trace) of the annotations that stand for one of the named phases."""
+    """Return the starts and ends (ns of the trace) of the annotations that denote one of the named phases."""
     rows = trace.rows_named(names_in_phases(trace, names), ANNOTATIONS)
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
 def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
-    """Return a mask of the trace's distinct texts that stand for one of the named phases."""
+    """Return a mask of the trace's distinct texts that denote one of the named phases."""
     wanted = {PHASE_NAMES.index(name) for name in names}
     return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
 
 @lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
-    """Return the phase that the name of an annotation stands for, as an index into PHASE_NAMES."""
+    """Return the phase that the name of an annotation denotes, as an index into PHASE_NAMES."""
     return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), UNNAMED)
 
 
 def infer_forward(trace: Trace, phase: Column) -> Column:
-    """Return the phases with forward for events that have none and precede their step's first backward operator."""
+    """Return the phases, with "forward" for events without a phase before their step's first backward operator."""
     if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase
     start = trace.columns["start"]

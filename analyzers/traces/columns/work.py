@@ -1,4 +1,4 @@
-"""Find the work of each account of a trace: kernels and copies of a device, or on a CPU operators and collectives."""
+"""Find the work of each device in a trace (kernels and copies), or of a CPU-only host (operators and collectives)."""
 
 import re
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)
 
 @dataclass(frozen=True)
 class Work:
-    """The events of one account, which is a device in one trace, or the host where no device worked.
+    """The work of one device in one trace, or of the host if no device worked.
 
-    `rows` are their rows in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY, and `launch` the row of the call
-    that launched each: NONE where the file has no such call; a host event launches itself. `own` is the time in ns not
-    spent in events that it calls, which differs from its length only on a host.
+    `rows` are the rows of its events in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY, and `launch` is the row
+    of the call that launched each event: NONE if the file has no such call; a host event launches itself. `own` is the
+    duration of each event in ns, without events that it calls (which only exist on a host).
     """
 
     trace: Trace
@@ -52,29 +52,31 @@ class Work:
 
     @cached_property
     def launch_start(self) -> Integers:
-        """The start of each event's launching call in ns of the trace, -1 where it is not known."""
+        """The start of each event's launching call in ns of the trace; -1 if it is not known."""
         return np.where(self.linked, self.trace.columns["start"][self.launch], -1)
 
     @cached_property
     def launch_end(self) -> Integers:
-        """The end of each event's launching call in ns of the trace, -1 where it is not known."""
+        """The end of each event's launching call in ns of the trace; -1 if it is not known."""
         return np.where(self.linked, self.trace.columns["end"][self.launch], -1)
 
     @cached_property
     def phase(self) -> Integers:
-        """The phase (an index into `phases.PHASE_NAMES`) that each event was launched in; -1 without a known launch."""
+        """The phase (an index into `phases.PHASE_NAMES`) in which each event was launched; -1 without a known
+        launch.
+        """
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
     def step(self) -> Integers:
         """Return the index in `trace.steps` of the step that contains each event's launch, or NO_STEP.
 
-        A kernel belongs to the step that launched it, even if it runs while the host is in the next one already.
+        A kernel belongs to the step that launched it, even if it runs while the host is already in the next step.
         """
         return np.where(self.linked, self.trace.step_index_at(self.launch_start), NO_STEP)
 
 
 def work_of_accounts(trace: Trace) -> list[Work]:
-    """Return the work of each device that worked, or that of the host where none did."""
+    """Return the work of each device that worked, or of the host if none did."""
     if not len(trace.work):
         return [host_work(trace)]
     return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]
@@ -98,7 +100,7 @@ def device_work(trace: Trace, device: int) -> Work:
 
 
 def launching_rows(trace: Trace, correlation: Column) -> Integers:
-    """Return, for each correlation id, the row of the call that launched it, NONE where the file has none.
+    """Return, for each correlation id, the row of the call that launched it; NONE if the file has none.
 
     A kernel and the call that launched it share the id; so do all kernels of a CUDA graph.
     """
@@ -112,7 +114,9 @@ def launching_rows(trace: Trace, correlation: Column) -> Integers:
 
 
 def host_work(trace: Trace) -> Work:
-    """Return the work of a host: operators outside the threads of collectives, and collectives that ran on the host."""
+    """Return the work of a host: its operators (without the threads of collectives), and the collectives that ran on
+    it.
+    """
     c = trace.columns
     collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)
     collective_lanes = distinct_values(c["lane"][collective])

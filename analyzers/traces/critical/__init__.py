@@ -1,1 +1,1 @@
-"""The critical path: the chain of work and waiting that the recorded time consists of."""
+"""Find the critical path: the chain of work and waiting that determines the duration of a recording."""

@@ -1,15 +1,17 @@
-"""Walk the critical path through the threads of a host: operators of all its threads, collectives on their own.
+"""Find the critical path through the threads of a host: operators of all threads, and collectives on threads of their
+own.
 
-The walk goes back in time from the end. A thread that runs an operator was held up by nothing else, so the path stays
-on it. Where the thread runs none, it may have waited for what ended meanwhile, and the path goes over to that:
+The path is followed backwards in time from the end. A thread that runs an operator waits for nothing else, so the path
+stays on it. While a thread runs none, it may have waited for an event that ended meanwhile, and the path continues
+there:
 
     train     |-- forward --|                                              |-- optimizer --|
     backward                |---- backward ----|
     gloo                                       |------ all_reduce ------|
 
-Back from its end this path is: optimizer, all_reduce, then the operator of the backward thread that issued the
-all_reduce, and from the backward's start the forward. A collective waits for the one that ran before it on its thread,
-or for the call that issued it.
+Backwards from its end this path is: optimizer, all_reduce, then the operator of the backward thread that issued the
+all_reduce, and from the start of the backward the forward. A collective waits for the collective that ran before it on
+its thread, or for the call that issued it.
 """
 
 import re
@@ -38,9 +40,9 @@ BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 class PathPiece(NamedTuple):
     """A piece of the critical path, from `start` to `end` in ns of the trace.
 
-    `row` is its event, NONE where there is none. `kind` is that of the work (compute, communication, memory), else why
-    nothing worked: `dependency` (what came before had ended just then), `launch latency` (from the launching call to
-    the start), `host` (the host did other things) or `unexplained`.
+    `row` is the row of its event, NONE if there is none. `kind` is the kind of work (compute, communication, memory),
+    or the reason for a pause: `dependency` (the work before it had just ended), `launch latency` (from the launching
+    call to the start), `host` (the host did other things) or `unexplained`.
     """
 
     start: int
@@ -50,9 +52,10 @@ class PathPiece(NamedTuple):
 
 
 class HostPosition(NamedTuple):
-    """The position of the walk along the path: a moment (ns of the trace) and a thread, as an index into `threads`.
+    """The present position on the path: a time (ns of the trace) and a thread, as an index into `threads`.
 
-    `collective` is an index into `collectives`; unless it is NONE, the walk is in that collective instead.
+    `collective` is an index into `collectives`; unless it is NONE, the path is in that collective and not on the
+    thread.
     """
 
     at: int
@@ -61,9 +64,8 @@ class HostPosition(NamedTuple):
 
 
 class HostThread:
-    """The operators and annotations of one thread, in order of their start.
-
-    `busy` is a mask of those that do not wait.
+    """The operators and annotations of one thread, in order of their start; `busy` is a mask of those that do not
+    wait.
     """
 
     def __init__(self, trace: Trace, rows: Column, busy: Column) -> None:
@@ -77,9 +79,10 @@ class HostThread:
         self.busy_starts, self.busy_ends = self.start[self.busy][last], self.end[self.busy][last]
 
     def innermost(self, at: int) -> tuple[int, int | None]:
-        """Return the index of the innermost event that runs just before a moment, and since when it does so alone (ns).
+        """Return the index of the innermost event that runs just before a time, and since when (ns) it has been the
+        innermost.
 
-        The index is NONE where no event runs; the time is None where nothing ran before.
+        The index is NONE if no event runs; the time is None if nothing ran before.
         """
         index, since = int(np.searchsorted(self.start, at)) - 1, None
         while index != NONE and self.end[index] < at:
@@ -90,14 +93,13 @@ class HostThread:
         return index, since
 
     def is_busy(self, at: int) -> bool:
-        """Return whether an event that does not wait runs just before a moment (ns)."""
+        """Return whether an event that does not wait runs just before the time `at` (ns)."""
         # Counted, as events that cross are not all among the parents of the innermost one.
         return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
-        """Return (start, end) of the last event to end by a moment (ns) that does not wait.
-
-        None where there is none.
+        """Return (start, end) of the last non-waiting event that ended at or before the time `at` (ns); None without
+        one.
         """
         index = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
         return (int(self.busy_starts[index]), int(self.busy_ends[index])) if index >= 0 else None
@@ -105,10 +107,10 @@ class HostThread:
 
 @dataclass(frozen=True)
 class HostPath:
-    """The walk that finds the critical path through a host's threads, from `end` back to `start` (ns of the trace).
+    """The search for the critical path through a host's threads, from `end` back to `start` (ns of the trace).
 
-    `account` is that of the host. It is None where a device does the work: then whatever the host runs, the launching
-    calls above all, keeps it busy.
+    `account` is the host's work. It is None if a device does the work; then every event of the host counts as busy,
+    above all the launching calls.
     """
 
     trace: Trace
@@ -118,7 +120,7 @@ class HostPath:
 
     @cached_property
     def keeps_busy(self) -> Mask:
-        """A mask of the trace's events that are operators that compute, or phases in which the host is busy."""
+        """A mask of the trace's events that keep the host busy: operators that compute, and phases of the host."""
         c = self.trace.columns
         if self.account is None:
             return self.trace.category_matches(OPS) | self.trace.category_matches(LAUNCHES)
@@ -128,7 +130,7 @@ class HostPath:
 
     @cached_property
     def collectives(self) -> Integers:
-        """The rows of the account's collectives that take any time, in order of their end."""
+        """The rows of the host's collectives with a duration above zero, in order of their end."""
         c = self.trace.columns
         of_account = (c["account"] == self.account) & (self.account is not None)
         rows = np.flatnonzero(of_account & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
@@ -143,7 +145,7 @@ class HostPath:
     def lanes(self) -> Integers:
         """The lane numbers of the host's threads on which no collective runs.
 
-        The thread of the training loop comes first, then the others, the busiest first.
+        The thread of the training loop comes first, then the other threads, the busiest first.
         """
         c = self.trace.columns
         on_host = self.trace.lane_is(HOST_LANE).take(c["lane"])
@@ -168,10 +170,10 @@ class HostPath:
 
     @cached_property
     def issuing(self) -> Column:
-        """The row of the call that issued each of `collectives`, NONE where there is none before it.
+        """The row of the call that issued each of `collectives`; NONE if there is no call before it.
 
-        Calls and collectives are paired in their order if there are as many of each; else a collective gets the last
-        call before it.
+        Calls and collectives are paired in their order if there are equally many; else a collective gets the last call
+        before it.
         """
         c = self.trace.columns
         calls = np.flatnonzero(self.trace.name_matches(ISSUING_CALL) & np.isin(c["lane"], self.lanes))
@@ -206,7 +208,7 @@ class HostPath:
         return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
 
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the next position of the walk backwards, and the pieces of the path on this thread up to there."""
+        """Return the next position on the path backwards, and the pieces of the path on this thread up to there."""
         thread = self.threads[position.thread]
         if thread.is_busy(position.at):
             piece = self.piece_before(thread, position.at, start)
@@ -223,9 +225,9 @@ class HostPath:
         return awaited or HostPosition(until, position.thread), pieces
 
     def piece_before(self, thread: HostThread, at: int, until: int) -> PathPiece:
-        """Return the piece of the path on a thread that ends at a moment (ns): its innermost event then, or `host`.
+        """Return the piece of the path on a thread that ends at a time (ns): its innermost event then, or `host`.
 
-        It begins where that event last became the innermost one, or at `until` if that is later.
+        It begins when that event last became the innermost one, or at `until` if that is later.
         """
         index, since = thread.innermost(at)
         begun = until if since is None else max(since, until)
@@ -236,10 +238,11 @@ class HostPath:
         return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
     def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
-        """Return the position of the latest end for which an idle thread may have waited; None if there is none.
+        """Return the position of the event for which an idle thread may have waited, the latest to end; None if there
+        is none.
 
-        That is the end of a collective or an operator of another thread that ended well after `idle_since` (ns), or of
-        an operator of another thread that began since, as when one thread hands over to another for a moment.
+        That is a collective, or an operator of another thread, that ended well after `idle_since` (ns); or an operator
+        of another thread that began after it, as when one thread hands over to another for a short time.
         """
         ends = []
         last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
@@ -252,9 +255,9 @@ class HostPath:
         return max(ends, key=lambda end: (end.at, end.collective == NONE), default=None)
 
     def through_collective(self, position: HostPosition, _start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the position of what a collective waited for, and the pieces of the path up to there.
+        """Return the position of the event that a collective waited for, and the pieces of the path up to there.
 
-        It waited for the collective before it on its thread, or for the call that issued it.
+        A collective waits for the collective before it on its thread, or for the call that issued it.
         """
         c, row = self.trace.columns, int(self.collectives[position.collective])
         begun = max(int(c["start"][row]), self.start)
@@ -271,7 +274,8 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index of the collective on the same thread that ended just before `begun` (ns); NONE if none did.
+        """Return the index of the collective on the same thread that ended just before the time `begun` (ns); NONE if
+        none did.
 
         `row` is the row of the collective that began then.
         """

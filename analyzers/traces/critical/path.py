@@ -1,9 +1,9 @@
-"""Find the critical path of one rank: the chain of work and waiting that the recorded time consists of.
+"""Find the critical path of one rank: the chain of work and waiting that determines the duration of the recording.
 
-The path is walked from the end to the start. From an event of the device it goes on at whatever the event waited for:
-another event that ended just before, or the call that launched it. On the host it runs back to the last call that
-waited for the device, and from there over to what that call waited for. Every instant belongs to exactly one piece, so
-the pieces add up to the window. Where the host itself does the work, `host_path` walks alone.
+The path is followed from the end to the start. An event of the device is preceded by the event it waited for: another
+event that ended just before, or the call that launched it. On the host the path runs back to the last call that waited
+for the device, and from there to the event that this call waited for. Every instant belongs to exactly one piece, so
+the durations of the pieces add up to the window. If the host itself does the work, only `host_path` is used.
 """
 
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ HANDOVER_NS = 10_000
 
 
 class Position(NamedTuple):
-    """The position of the walk along the path: a moment (ns of the trace), and the index of the event that ends then.
+    """The present position on the path: a time (ns of the trace), and the index of the event that ends then.
 
-    `work_index` is that index in `work`, NONE on the host, where `lane` is the thread. Only work with an index less
-    than `below` may follow: without that limit events of no length could send the walk in a circle.
+    `work_index` is that index in `work`, or NONE on the host, where `lane` is the thread. Only work with an index less
+    than `below` may follow; without that limit events of zero duration could lead in a circle.
     """
 
     at: int
@@ -42,7 +42,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class DevicePath:
-    """The walk that finds the critical path through a device's work, from `end` back to `start` (ns of the trace)."""
+    """The search for the critical path through a device's work, from `end` back to `start` (ns of the trace)."""
 
     trace: Trace
     account: int
@@ -51,7 +51,7 @@ class DevicePath:
 
     @cached_property
     def work(self) -> Integers:
-        """The rows of the account's work between `start` and `end`, in order of their end."""
+        """The rows of the device's work between `start` and `end`, in order of their end."""
         c = self.trace.columns
         rows = np.flatnonzero((c["account"] == self.account) & (c["start"] < self.end) & (c["end"] > self.start))
         return rows[np.argsort(c["end"][rows], kind="stable")]
@@ -71,13 +71,13 @@ class DevicePath:
 
     @cached_property
     def host(self) -> HostPath:
-        """The walk through the host's threads, for the time that the path spends there."""
+        """The search through the host's threads, for the time that the path spends there."""
         return HostPath(self.trace, None, self.start, self.end)
 
     def last_ended(self, at: int, below: int) -> int:
-        """Return the index in `work` of the last event to end by a moment, among those below `below`.
+        """Return the index in `work` of the last event that ended at or before the time `at`; NONE if there is none.
 
-        NONE if there is none.
+        Only indexes less than `below` count.
         """
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
 
@@ -92,7 +92,7 @@ class DevicePath:
                 yield from self.host.between(piece.start, piece.end, lane) if piece.kind == "host" else [piece]
 
     def on_device(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the position of what an event waited for, and the pieces of the path up to there.
+        """Return the position of the event that a device event waited for, and the pieces of the path up to there.
 
         These are the pause after the event, the event itself, and its waiting.
         """
@@ -113,7 +113,9 @@ class DevicePath:
         return Position(called, NONE, position.work_index, int(c["lane"][launch])), [*pieces, latency]
 
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the position of what the host's last waiting call waited for, and the host's time up to there."""
+        """Return the position of the event that the host's last waiting call waited for, and the host's time up to
+        there.
+        """
         rows, ends = self.waits
         wait = int(np.searchsorted(ends, position.at, side="right")) - 1
         if wait < 0 or ends[wait] <= self.start:
@@ -130,11 +132,11 @@ class DevicePath:
 
 
 def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> "pd.DataFrame":
-    """Return the critical path of an account through a window (default: everything) as a table, a row per piece.
+    """Return the critical path of a device or host through a window (default: everything) as a table, a row per piece.
 
-    Columns, in order of time: start_ns and dur_ns (ns from the first event, as the window), kind (see
-    `host_path.PathPiece`), name (empty where no event is), row (of the event, -1). The durations add up to that of the
-    window.
+    `account` is its index in the trace. Columns, in order of time: start_ns (from the first event, as in `window`) and
+    dur_ns, kind (see `host_path.PathPiece`), name (empty without an event), row (of the event, or -1). The durations
+    add up to that of the window.
     """
     import pandas as pd  # a quarter of a second that readers of traces can do without
 
@@ -156,9 +158,9 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
 
 @dataclass(frozen=True)
 class PathSum:
-    """The pieces of a path with the same kind and name.
+    """The sum of all pieces of a path with the same kind and name.
 
-    `saved_ns` is by how much it shrinks if they take half their time.
+    `saved_ns` is by how much the path becomes shorter if these pieces take half their time.
     """
 
     kind: str
@@ -178,7 +180,9 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return the most ns that the window would be shorter by if all pieces called `name` ran `factor` times as fast."""
+    """Return by how many ns the window would be shorter, at most, if all pieces called `name` ran `factor` times as
+    fast.
+    """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))
 
@@ -187,7 +191,7 @@ def join_narrow_pieces(path: "pd.DataFrame", column_ns: int) -> "pd.DataFrame":
     """Return a path to be drawn, in which neighbouring pieces narrower than a column of the screen are joined.
 
     Only pieces that begin in the same column are joined. A joined piece has the name of its longest part, and `count`
-    is the number of its parts. `column_ns` is the time that one column stands for.
+    is the number of its parts. `column_ns` is the time that one column of the screen covers.
     """
     wide = path["dur_ns"] >= column_ns
     begins = wide | wide.shift(fill_value=True) | (path["start_ns"] // max(1, column_ns)).diff().ne(0)

@@ -1,1 +1,1 @@
-"""Two sets of traces compared: how much longer a step takes and what that is due to."""
+"""Compare two sets of traces: how much longer a step takes, and why."""

@@ -1,11 +1,11 @@
-"""By how much a step changed between two sets of traces, in which part, and which kernels and operators changed.
+"""Compute by how much a step changed between two sets of traces, in which part, and in which kernels and operators.
 
-All times are means over steps and ranks, so that runs of different lengths compare. The changes of the parts add up to
-that of the step.
+All times are means over steps and ranks, so that runs of different lengths can be compared. The changes of the parts
+add up to the change of the step.
 
-Example: a step took 100 ms (computing 80, exposed communication 15, idle 5) and now takes 130 ms (80, 45, 5). The parts
-change by 0, +30 and 0 ms, which add up to +30 ms; the kernel list says that `ncclDevKernel_AllGather` runs twice as
-often: more of them, +28 ms.
+Example: a step took 100 ms (computing 80, exposed communication 15, idle 5) and now takes 130 ms (80, 45, 5). The
+parts change by 0, +30 and 0 ms, which add up to +30 ms; the kernel list shows that `ncclDevKernel_AllGather` runs
+twice as often: more calls, +28 ms.
 """
 
 from collections import defaultdict
@@ -58,7 +58,7 @@ PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of one part of a mean step's wall time from side a to side b, in ns."""
+    """The change of one part of a mean step's wall time from traces a to traces b, in ns."""
 
     what: StepPart
     a_ns: float
@@ -67,10 +67,7 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a kernel, operator, module or phase (`kind`) from side a to side b.
-
-    Times and counts are of a mean step.
-    """
+    """The change of a kernel, operator, module or phase (`kind`) from traces a to traces b, for a mean step."""
 
     kind: str
     name: str
@@ -83,7 +80,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in a mean step from side a to side b.
+    """The changes in a mean step from traces a to traces b.
 
     `ranks` were compared; `changes` are the largest of each kind; `memory` is empty unless both recorded allocations.
     """
@@ -99,9 +96,9 @@ class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> TraceDiff | None:
-    """Return what changed from the traces `a` to the traces `b`, on the ranks that both have.
+    """Return the changes from the traces `a` to the traces `b`, on the ranks that both have.
 
-    None where the traces of one side cannot be read.
+    The result is None if the traces of one side cannot be read.
     """
     sides = [[recording.account for recording in load(side, options or store.Options())[0]] for side in (a, b)]
     common_ranks = {account.rank for account in sides[0]} & {account.rank for account in sides[1]}
@@ -111,7 +108,7 @@ def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options
 
 
 def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
-    """Return what changed from the accounts `a` to the accounts `b`."""
+    """Return the changes from `a` to `b`, which have an item for each device or host."""
     steps = [[step for account in side for step in steps_of(account)] for side in (a, b)]
     return TraceDiff(
         ranks=sorted({account.rank for account in a}, key=lambda rank: -1 if rank is None else rank),
@@ -126,7 +123,7 @@ def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
 
 
 def steps_of(account: RankTrace) -> list[StepTime]:
-    """Return the steps of an account; without step marks the whole recording as one step."""
+    """Return the steps of a device or host; without step marks, the whole recording is one step."""
     if account.step_times:
         return account.step_times
     whole = {name: getattr(account, name, 0) for name in StepTime.__struct_fields__}
@@ -156,7 +153,7 @@ LISTINGS: dict[str, Listing] = {
 def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Sequence[RankTrace]]) -> list[Change]:
     """Return the changes of all kernels, operators, modules or phases (`kind`), the largest change of time first.
 
-    `listing` returns their (name, ns, count) in an account.
+    `listing` returns (name, ns, count) of each in one device or host; `sides` are the two sets of traces.
     """
     first, second = (mean_step(listing, side) for side in sides)
     rows = []
@@ -179,7 +176,7 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
 
 
 def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
-    """Return the ns and the count of each name in a mean step of one side."""
+    """Return the ns and the count of each name in a mean step of one set of traces (`side`)."""
     total, count = defaultdict[str, int](int), defaultdict[str, int](int)
     for account in side:
         for name, spent, times in listing(account):
@@ -190,7 +187,7 @@ def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[fl
 
 
 def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
-    """Return how a (ns, count) pair changed; a different number of calls explains a different time."""
+    """Return the kind of change of a (ns, count) pair; if the number of calls changed, that explains the time."""
     if not before[1]:
         return Manner.APPEARED
     if not after[1]:

@@ -1,4 +1,6 @@
-"""By how much the memory of devices changed between two sets of traces, and what operators and modules allocate."""
+"""Compute by how much the memory of devices changed between two sets of traces, and what operators and modules
+allocate.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,10 +14,11 @@ CHANGES_AT_MOST = 20
 
 
 class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a memory size from side a to side b, in bytes; `where` is a type of device ("cpu", "cuda").
+    """The change of a memory size from traces a to traces b, in bytes; `where` is a type of device ("cpu", "cuda").
 
     `kind` is "most allocated", "most reserved" or "growth a step", each of the rank with most; or "operator" or
-    "module": what the one called `name` allocates itself, without what it calls, in a mean step of a rank.
+    "module": the bytes that the operator or module `name` allocates itself, without calls inside it, in a mean step of
+    a rank.
     """
 
     where: str
@@ -27,7 +30,7 @@ class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_changes(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> list[MemoryChange]:
-    """Return the changes for each type of device that both sides recorded: totals, then by operator and module."""
+    """Return the changes for each type of device that both sets of traces have: totals, then by operator and module."""
     first, second = by_type(a), by_type(b)
     shared = [where for where in first if where in second]
     return [change for where in shared for change in changes_of_type(where, first[where], second[where])]

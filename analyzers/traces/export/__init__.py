@@ -1,1 +1,1 @@
-"""Traces of many ranks in one file of the Chrome trace format, for Perfetto and chrome://tracing."""
+"""Write traces of many ranks to one file in the Chrome trace format, for Perfetto and chrome://tracing."""

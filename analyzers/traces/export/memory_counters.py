@@ -1,4 +1,4 @@
-"""Write the memory of devices as counters of the Chrome trace format: Perfetto draws a track of each."""
+"""Write the memory of devices as counters of the Chrome trace format, which Perfetto draws as a track each."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,7 +20,7 @@ def memory_counters(
 ) -> Iterator[dict[str, object]]:
     """Yield counter events with the allocated and reserved bytes of each device over time.
 
-    `pid_of` gives the process that stands for a device (None: the host); `window` is on the common clock, in ns.
+    `pid_of` returns the process id that represents a device (None: the host); `window` is on the common clock, in ns.
     """
     for allocator in allocators(trace):
         at, allocated, reserved = points(allocator, trace.origin)
@@ -38,7 +38,7 @@ def memory_counters(
 def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
     """Return times (ns), allocated bytes and reserved bytes.
 
-    The first point is what was allocated before the first event.
+    The first point has the bytes allocated before the first event.
     """
     if len(allocator.at) > POINTS_AT_MOST:
         edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)

@@ -1,11 +1,11 @@
-"""Write the traces of many ranks, on a common clock, and our findings into one file of the Chrome trace format.
+"""Write the traces of many ranks, on a common clock, and the findings on them into one file of the Chrome trace format.
 
-Perfetto and chrome://tracing open it. Each rank is a process for its host and one for each of its devices. A process of
-its own holds the findings: the collectives in which ranks waited, and for whom, and the critical path of the first
+Perfetto and chrome://tracing open it. Each rank is a process for its host and one for each of its devices. A process
+of its own holds the findings: the collectives in which ranks waited, and for whom, and the critical path of the first
 rank's last step. The memory of devices is in counters.
 
-Events of one track have to enclose each other or lie apart, else Perfetto drops them. An event that would cross another
-one goes to a further track of the same name.
+Events of one track must be nested or not overlap, else Perfetto drops them. An event that would partly overlap another
+one is written to a further track of the same name.
 """
 
 import gzip
@@ -66,10 +66,10 @@ def export(
 
     Args:
         artefacts: The trace files, of one step of the run.
-        target: The file to write; one that exists is replaced when the new one is whole.
+        target: The file to write; an existing file is replaced when the new one is complete.
         options: Limits of the readers.
         window: (start, end) in ns of the common clock; None exports everything.
-        limit: Events of ranks to write at most; the shortest ones are left out.
+        limit: The highest number of events of ranks to write; the shortest events are left out.
 
     Raises:
         InputError: No trace can be read.
@@ -174,8 +174,8 @@ def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Tim
 def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
     """Return the track number of each row.
 
-    That is the number of its lane, or of an extra track if the event would partly overlap one on that track. `rows` are
-    in order of time, `lanes` are their lane numbers.
+    That is the number of its lane (thread or stream), or of an extra track if the event would partly overlap another
+    one there. `rows` are in order of time, `lanes` are their lane numbers.
     """
     ends: dict[int, list[int]] = {}
     tracks = []
@@ -189,9 +189,9 @@ def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
 
 
 def nests(running: list[int], start: int, end: int) -> bool:
-    """Return whether an event fits on a track: whether it lies inside all events that still run at its start.
+    """Return whether an event is inside all events that still run at its start, so that it can go on the same track.
 
-    `running` holds their ends, the innermost last; ends that have passed are removed from it.
+    `running` holds the ends of these events, the innermost last; ends that have passed are removed from it.
     """
     while running and running[-1] <= start:
         running.pop()
@@ -224,7 +224,7 @@ def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Even
 
 
 def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
-    """Yield an event for each collective with most waiting, from the first arrival to the end of the longest wait."""
+    """Yield an event for each of these collectives, from the first arrival to the end of the longest wait."""
     ends: dict[int, list[int]] = {}
     for wait in sorted((wait for wait in waits if wait.wait_ns), key=lambda w: (w.start_ns, -w.longest_wait_ns)):
         start, tid = wait.start_ns - aligned.origin, 0
@@ -239,7 +239,7 @@ def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) 
 
 
 def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> Iterator[Event]:
-    """Yield the pieces of the critical path of a recording's last step as events; nothing where no steps are marked.
+    """Yield the pieces of the critical path of a recording's last step as events; nothing if no steps are marked.
 
     `index` is the recording's index, `name` the rank's name.
     """

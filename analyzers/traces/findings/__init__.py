@@ -1,1 +1,3 @@
-"""Sentences about traces: every title, reason, next step and verdict of the room is worded here and nowhere else."""
+"""Write the sentences about traces: every title, reason, next step and verdict of the trace analyzer is written
+here.
+"""

@@ -1,4 +1,6 @@
-"""The findings about one account's time: exposed communication, slow host, compilation, flaws of the recording."""
+"""Findings about the time of one device or host: exposed communication, slow host, compilation, flaws of the
+recording.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -34,7 +36,7 @@ EXPOSED = {"device": 0.1, "cpu": 0.5}
 
 
 def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Iterator[Finding]:
-    """Yield the findings about an account: where its time goes, and how far its recording can be trusted."""
+    """Yield the findings about a device or host: where its time goes, and how far its recording can be trusted."""
     if not account.device_events:
         yield empty_finding(account)
         return
@@ -84,13 +86,13 @@ def exposed_finding(account: RankTrace) -> Finding:
 
 
 def recorded_time(account: RankTrace) -> str:
-    """Return the words for the time that a share refers to, such as `recorded time of rank 3`."""
+    """Return a phrase for the time that a share refers to, such as `recorded time of rank 3`."""
     whose = "" if account.rank is None else f" of rank {account.rank}"
     return f"recorded time{whose}{HOST_ONLY if account.source == 'cpu' else ''}"
 
 
 def longest_collectives(account: RankTrace) -> list[str]:
-    """Return the collectives with most time in total, as `all_gather of mesh_fsdp: 12 calls, 81.0 ms`."""
+    """Return the collectives with the most time in total, as `all_gather of mesh_fsdp: 12 calls, 81.0 ms`."""
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
     return [
         f"{collective.name}{f' of {label}' if (label := collective.group_desc or collective.group) else ''}:"
@@ -120,7 +122,7 @@ def host_bound_finding(account: RankTrace) -> Finding:
 
 
 def busiest_on_host(account: RankTrace) -> list[str]:
-    """Return what the host spends most time on, as texts: a call that waits, and an operator without what it calls."""
+    """Return texts on where the host spends most time: a call that waits, and an operator (without calls inside it)."""
     facts = [
         f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}"
         for call in account.synchronisations[:1]
@@ -203,7 +205,7 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
-    """Return whether a single free takes most of the time, as CUDA starts up in the first cudaFree(0)."""
+    """Return whether one call that frees memory takes most of the time, as CUDA starts up in the first cudaFree(0)."""
     longest = max(calls, key=lambda call: call.max_ns)
     return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns
 
@@ -271,7 +273,7 @@ def account_finding(
     confidence: float,
     facts: Sequence[str] = (),
 ) -> Finding:
-    """Return a finding about one account, with its rank, device, steps and times as the first evidence."""
+    """Return a finding about one device or host, with its rank, device, steps and times as the first evidence."""
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "host" if account.device is None else f"device {account.device}"
     where += f", step {rank_ranges(step.step for step in account.step_times)}" if account.step_times else ""

@@ -1,4 +1,4 @@
-"""The findings about the memory that devices held while a trace was recorded: growth, unused memory, the limit."""
+"""Findings about the memory of devices while a trace was recorded: growth, unused memory, the limit."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,7 +21,7 @@ NEAR_LIMIT = 0.9
 
 
 def memory_findings(account: RankTrace) -> Iterator[Finding]:
-    """Yield the findings about one account's memory."""
+    """Yield the findings about the memory of one device."""
     for memory in account.device_memory:
         growth = step_growth(memory)
         if len(growth) >= STEPS_AT_LEAST and grows(growth, memory.peak.bytes):
@@ -114,14 +114,14 @@ def device_name(memory: DeviceMemory) -> str:
 
 
 def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
-    """Return how much was allocated at a moment, in which step and phase, and in which code, as a text."""
+    """Return a text on how much was allocated at a moment, in which step and phase, and in which code."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
     return f"{size(moment.bytes)}{step}, {moment.phase}: {code_names(moment.operator, moment.module, moment.line)}"
 
 
 def unfreed_fact(unfreed: UnfreedMemory) -> str:
-    """Return how much was not freed and where it was allocated, as a text.
+    """Return a text on how much memory was not freed, and where it was allocated.
 
     Example: `2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`.
     """

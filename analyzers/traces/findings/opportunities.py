@@ -1,4 +1,4 @@
-"""Opportunities in words: what takes the time, what to change, and how to check that it helped."""
+"""Write advice on opportunities to save time: what takes the time, what to change, and how to check that it helped."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LA
 
 
 class Words(NamedTuple):
-    """The texts about one kind of opportunity: a title, what it means, what to change, and how to check that."""
+    """The texts about one kind of opportunity: a title, its meaning, what to change, and how to check the effect."""
 
     title: str
     why: str
@@ -151,9 +151,9 @@ AMPERE = 8
 
 
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
-    """Return one advice for each kind of opportunity, the largest first.
+    """Return one advice for each kind of opportunity to save time, the largest first.
 
-    Its numbers are of the rank with most of it.
+    Its numbers are of the rank that can save most.
     """
     by_kind: dict[OpportunityKind, list[tuple[RankTrace, Opportunity]]] = {}
     own = [(account, one) for account in accounts for one in account.opportunities]
@@ -164,9 +164,9 @@ def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opp
 
 
 def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
-    """Return a kind of opportunity as advice, with the numbers of the account that has most of it.
+    """Return the advice for one kind of opportunity, with the numbers of the device or host that can save most.
 
-    `same` lists all accounts that have it, each with its opportunity.
+    `same` lists all devices or hosts that have it, each with its opportunity.
     """
     account, most = max(same, key=lambda pair: pair[1].saved_ns)
     words = WORDS[most.kind]
@@ -184,12 +184,12 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
 
 
 def has_tf32(account: RankTrace) -> bool:
-    """Return whether a device supports TF32, judged by its name: NVIDIA's do since the A100."""
+    """Return whether a device supports TF32, judged by its name: NVIDIA devices do since the A100."""
     return not any(name in account.device_name for name in ("V100", "T4", "Radeon", "MI2"))
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:
-    """Return the sentence that recording Python stacks slows the host, or an empty text where that does not matter."""
+    """Return the sentence that recording Python stacks slows the host; empty if that does not matter here."""
     if one.kind not in WAITS or not account.python_stacks:
         return ""
     return (
@@ -199,7 +199,7 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
 
 
 def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
-    """Yield texts with the numbers of an opportunity, then with the events it consists of."""
+    """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
     yield (
         f"takes {duration_ns(one.taken_ns)} a step; without it a step would be up to {duration_ns(one.saved_ns)}"
@@ -227,7 +227,7 @@ def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[F
 
 
 def opportunity_finding(row: Advice) -> Finding:
-    """Return an opportunity as a finding; its title says what is saved at most."""
+    """Return an opportunity as a finding; its title says how much time it saves at most."""
     return Finding(
         id=f"trace.{row.kind}",
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
@@ -241,9 +241,9 @@ def opportunity_finding(row: Advice) -> Finding:
 
 
 def wait_advice(account: RankTrace, start_up: str) -> str | None:
-    """Return what to do about what the device waits for most; None if nothing is known.
+    """Return advice on the wait that costs the device most; None if nothing is known about it.
 
-    It is `start_up` if the wait is for memory in a recording without steps, in which CUDA starts up.
+    The advice is `start_up` if the wait is for memory in a recording without steps, in which CUDA starts up.
     """
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
@@ -252,7 +252,7 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:
-    """Return the opportunity for which the device waits most while the host is late; None where nothing is known."""
+    """Return the opportunity behind the longest wait of the device for a late host; None if nothing is known."""
     return next((one for one in account.opportunities if one.kind in WAITS), None)
 
 

@@ -1,4 +1,4 @@
-"""The finding that a step takes longer than in the traces it is compared with."""
+"""The finding that a step takes longer in one set of traces than in another."""
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.diff.diff import TraceDiff
@@ -11,7 +11,7 @@ KERNELS_AT_MOST, NAME_AT_MOST = 5, 80
 
 
 def step_change_finding(diff: TraceDiff) -> Finding | None:
-    """Return the finding that a traced step takes longer in run b than in run a; None where it did not grow by much."""
+    """Return the finding that a traced step takes longer in run b than in run a; None if it did not grow by much."""
     growth = diff.step_b_ns - diff.step_a_ns
     if growth <= INFO_FROM * diff.step_a_ns:
         return None

@@ -1,4 +1,4 @@
-"""The finding about a rank that the others wait for, worded from the numbers of `across.stragglers`."""
+"""The finding about a rank that the others wait for, written from the numbers of `across.stragglers`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -70,7 +70,7 @@ def with_detail(late: LateRank) -> Straggler:
 
 
 def computing(growth: ComputeGrowth) -> str:
-    """Return a sentence on how a rank's computing differs: more kernels than the others, or the same for longer."""
+    """Return a sentence on how a rank's computing differs: more kernels than the others, or longer kernels."""
     unit = "kernels" if growth.on_device else "operators"
     kernel = growth.kernel[:NAME_AT_MOST]
     most = f"{kernel} grew most (+{duration_ns(growth.growth_ns)})" if growth.growth_ns else "none of them grew much"
@@ -104,9 +104,9 @@ def straggler_findings(
 
 
 def mostly(straggler: Straggler) -> str:
-    """Return a suffix on the main part of the excess, as `, 498 ms of it in data loading`.
+    """Return a suffix on the main part of the excess, such as `, 498 ms of it in data loading`.
 
-    Empty where no part explains it.
+    The suffix is empty if no part explains it.
     """
     part, excess = straggler.causes_ns.get(straggler.cause, 0), straggler.excess_ns
     if straggler.cause not in PART_NAMES or not part:
@@ -115,7 +115,7 @@ def mostly(straggler: Straggler) -> str:
 
 
 def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[int, str]) -> list[Evidence]:
-    """Return evidence on what the straggler spent its excess on, then on each rank's waiting, the straggler first."""
+    """Return evidence on the parts of the straggler's excess, then on each rank's waiting, the straggler first."""
     parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
     named = [f"{PART_NAMES[Cause(name)]} +{duration_ns(ns)}" for name, ns in parts if Cause(name) in PART_NAMES]
     source = sources.get(straggler.rank, "")
@@ -126,7 +126,9 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
 
 
 def reason(straggler: Straggler) -> str:
-    """Return sentences on what the rank did more than the others, since which collective, why, and what it costs."""
+    """Return sentences on the extra work of the rank, since which collective it is late, why, and how much that
+    costs.
+    """
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
     first = (
@@ -153,6 +155,8 @@ def waiting(row: RankWaits) -> str:
 
 
 def confidence(straggler: Straggler) -> float:
-    """Return a confidence of 0.5 to 0.95, higher if the others wait mostly for this rank and its excess is large."""
+    """Return the confidence, from 0.5 to 0.95; it is higher if the waiting is mostly for this rank and its excess is
+    large.
+    """
     size = min(1.0, straggler.excess_share / CERTAIN_EXCESS_SHARE)
     return round(min(0.95, 0.5 + 0.5 * straggler.caused_share * size), 2)

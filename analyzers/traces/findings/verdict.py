@@ -1,4 +1,4 @@
-"""The verdict on a set of traces: which finding comes first, in one sentence, and which evidence was missing."""
+"""Write the verdict on a set of traces: which finding comes first, in one sentence, and which evidence was missing."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class VerdictClass(StrEnum):
 
 
 class Missing(StrEnum):
-    """Evidence that would make a verdict firmer."""
+    """Evidence that would make a verdict more certain."""
 
     CLOCKS = "clocks"
     STEP_MARKS = "step_marks"
@@ -61,7 +61,9 @@ def verdict(
     clocks: Sequence[Clock],
     opportunities: Sequence[Advice] = (),
 ) -> Verdict:
-    """Return the verdict: a straggler first, else the largest loss of time, else trouble with memory, else healthy."""
+    """Return the verdict: a straggler first, else the largest loss of time, else a problem with memory, else
+    healthy.
+    """
     by_id = {finding.id: finding for finding in findings if is_lead(finding)}
     lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]
     for kind in by_importance(opportunities):
@@ -87,14 +89,14 @@ def verdict(
 
 
 def lacks_device(accounts: Sequence[RankTrace]) -> bool:
-    """Return whether only hosts were recorded although there are devices, so that nothing is known of the devices."""
+    """Return whether only hosts were recorded although there are devices, so that the time of devices is unknown."""
     return all(account.source == "cpu" for account in accounts) and any(
         account.device_name or ACCELERATORS.search(account.backend or "") for account in accounts
     )
 
 
 def is_excerpt(accounts: Sequence[RankTrace]) -> bool:
-    """Return whether the events cover next to nothing of the steps, as in a file from which most was cut out."""
+    """Return whether the events cover almost nothing of the steps, as in a file from which most events were removed."""
     return all(account.span_ns < EXCERPT * sum(step.dur_ns for step in account.step_times) for account in accounts)
 
 
@@ -110,19 +112,19 @@ def unknown_reason(accounts: Sequence[RankTrace]) -> str:
 def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
     """Return the verdict classes in the order in which they are considered.
 
-    Among opportunities the largest is first.
+    Opportunities are sorted by size, the largest first.
     """
     largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
     return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
 
 
 def is_lead(finding: Finding) -> bool:
-    """Return whether a verdict may rest on a finding; small opportunities are no verdict."""
+    """Return whether a verdict may be based on a finding; small opportunities are not enough."""
     return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
 
 
 def division(accounts: Sequence[RankTrace]) -> str:
-    """Return a clause on how the time of the account with the longest span divides."""
+    """Return a clause on how the time divides, for the device or host with the longest recording."""
     longest = max(accounts, key=lambda account: account.span_ns)
     span = longest.span_ns
     name = "the trace" if longest.rank is None else f"rank {longest.rank}"
@@ -133,7 +135,7 @@ def division(accounts: Sequence[RankTrace]) -> str:
 
 
 def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Missing]:
-    """Return the kinds of evidence that the traces lack to make the verdict firmer."""
+    """Return the kinds of evidence that are missing in the traces for a more certain verdict."""
     world = max((account.world_size or 1 for account in accounts), default=1)
     lacks = {
         Missing.CLOCKS: any(not clock.agrees for clock in clocks),
@@ -145,7 +147,7 @@ def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Miss
 
 
 def missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
-    """Return a text on missing evidence and, where the user can supply it, how."""
+    """Return a text on missing evidence and, if the user can supply it, how to do so."""
     if lack is Missing.CLOCKS:
         ranks = [clock.rank for clock in clocks if not clock.agrees]
         return f"collectives that fix the clock of {rank_names(ranks)}: there are none, or they contradict each other"
