@@ -1,7 +1,7 @@
 """Read pickles as data only: builtin containers, no imports, no calls.
 
-A pickle is a program; opening a stranger's with `pickle.load` runs it. Memory snapshots and Flight Recorder dumps are
-pickles of plain dicts, lists, numbers and texts, so refusing everything else loses nothing.
+A pickle is a program, and `pickle.load` on a pickle from an unknown source runs it. Memory snapshots and Flight
+Recorder dumps are pickles of plain dicts, lists, numbers and texts, so refusing everything else loses nothing.
 """
 
 import gc
@@ -16,8 +16,8 @@ from analyzers.errors import HostileInput, InputError, WorkbenchError
 class DataUnpickler(pickle.Unpickler):
     """An unpickler that refuses every opcode that would import, call or look something up.
 
-    It costs nothing, as neither method runs on an honest file. A pickle that takes too much memory or time is stopped
-    by the limits of the child process that `store` reads in.
+    This does not slow down reading, as an ordinary file triggers neither method. A pickle that takes too much memory
+    or time is stopped by the limits of the child process in which `store` reads it.
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -53,7 +53,9 @@ def gc_paused() -> Iterator[None]:
 
 
 class Stream(Protocol):
-    """What an unpickler reads from. Without a `peek` method too, as in BytesIO, reading is three times slower."""
+    """The file object that an unpickler reads from. Without a `peek` method, as in BytesIO, reading is three times
+    slower.
+    """
 
     def read(self, count: int, /) -> bytes: ...
 
@@ -64,8 +66,8 @@ def load(stream: Stream) -> Any:
     """Return the object in a pickle.
 
     Raises:
-        HostileInput: The pickle asks for code.
-        InputError: The pickle is damaged, or no pickle at all.
+        HostileInput: The pickle tries to import or call something.
+        InputError: The pickle is damaged, or the file is no pickle.
     """
     with gc_paused():
         try:

@@ -1,6 +1,7 @@
-"""The one formatter of numbers, ranks and source lines: every sentence, table and chart takes its text from here.
+"""Format numbers, ranks and source lines; all sentences, tables and charts use these functions.
 
-So 12.6 minutes are "12.6 min" on each face, never also "754 s". What is not known is None here, and "unknown" in text.
+So 12.6 minutes are "12.6 min" in every user interface, and never "754 s". An unknown value is None, and "unknown" in
+text.
 """
 
 import re
@@ -62,7 +63,8 @@ def duration_change_ns(nanoseconds: float) -> str:
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
     """Return the labels of ticks on a time axis, all in the unit that fits its length: `571.0 ms`, `571.5 ms`.
 
-    They have the decimals that ticks `distance_ns` apart need: three digits would make 571.5 and 572.0 read alike.
+    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0
+    would be equal.
     """
     unit, scale = next((unit for unit in TICK_UNITS if length_ns >= unit[1]), TICK_UNITS[-1])
     decimals = max(0, -floor(log10(distance_ns / scale)))
@@ -70,7 +72,7 @@ def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: flo
 
 
 def waiting_time(seconds: float | None) -> str:
-    """Return a time that somebody waits, rounded to what matters: `26 s`, `12 min`, `3.4 h`."""
+    """Return a waiting time, rounded for a person: `26 s`, `12 min`, `3.4 h`."""
     if seconds is None:
         return UNKNOWN
     if seconds < 2 * MINUTE_S:
@@ -79,7 +81,7 @@ def waiting_time(seconds: float | None) -> str:
 
 
 def figures(value: float) -> str:
-    """Return a number with three digits, or with all before its point where it has more: `1.85`, `95.0`, `1234`."""
+    """Return a number with three digits, or with all digits before its point if it has more: `1.85`, `95.0`, `1234`."""
     length = abs(value)
     decimals = 2 if length < 9.995 else 1 if length < 99.95 else 0
     # Below 1 three digits need more places: 0.00123 would read 0.00.
@@ -87,9 +89,9 @@ def figures(value: float) -> str:
 
 
 def percent(part: float | None) -> str:
-    """Return a fraction as a percentage, whole except below 10 and from 99 to 100, where the decimal matters.
+    """Return a fraction as a percentage without decimals, except below 10 and from 99 to 100.
 
-    `0.4215` is `42 %`, `0.032` is `3.2 %`, `0.9994` is `99.9 %` (never 100 % of less than all), `0.00001` is `< 0.1 %`.
+    `0.4215` is `42 %`, `0.032` is `3.2 %`, `0.9994` is `99.9 %` (only 1.0 is 100 %), `0.00001` is `< 0.1 %`.
     """
     if part is None:
         return UNKNOWN
@@ -104,9 +106,8 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference as a percentage from a thousandth on (`1.6 %`), else as a power of ten (`8e-08`).
-
-    `0` for none.
+    """Return a relative difference as a percentage (`1.6 %`), below a thousandth as a power of ten (`8e-08`), or
+    `0`.
     """
     if not difference:
         return "0"
@@ -114,19 +115,19 @@ def relative(difference: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return `part` as a percentage of `whole`, as `percent` does; `0 %` of a whole of 0."""
+    """Return `part` as a percentage of `whole`, formatted by `percent`; `0 %` if `whole` is 0."""
     return percent(part / whole if whole else 0.0)
 
 
 def signed_percent(change: float) -> str:
-    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03; `0 %` where it rounds to nothing."""
+    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03; `0 %` if it rounds to zero."""
     if abs(change) < SMALLEST_SHARE:
         return percent(0.0)
     return percent(change) if change < 0 else f"+{percent(change)}"
 
 
 def percent_change(before: float, after: float) -> str:
-    """Return the relative change from `before` to `after` with its sign: `+140 %`; `unknown` where `before` is 0."""
+    """Return the relative change from `before` to `after` with its sign: `+140 %`; `unknown` if `before` is 0."""
     if not before:
         return UNKNOWN
     return signed_percent(after / before - 1)
@@ -174,7 +175,7 @@ def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
 
 
 def quantity(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 piece`, `3 pieces`, `2 entries`, `2 losses`."""
+    """Return a count with its noun, in the plural if needed: `1 piece`, `3 pieces`, `2 entries`, `2 losses`."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("ry"):
@@ -188,17 +189,21 @@ def times(count: int) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return a sentence with a capital first letter: `Rank 3 is late`. A name such as `torch.compile` stays."""
+    """Return a sentence with a capital first letter: `Rank 3 is late`. A name such as `torch.compile` is not
+    changed.
+    """
     return text[:1].upper() + text[1:] if PLAIN_WORD.match(text) else text
 
 
 def uncapitalised(text: str) -> str:
-    """Return a sentence with a small first letter, to follow a colon or semicolon. A name such as `NCCL` stays."""
+    """Return a sentence with a small first letter, to follow a colon or semicolon. A name such as `NCCL` is not
+    changed.
+    """
     return text[:1].lower() + text[1:] if CAPITAL_WORD.match(text) and not text.startswith(PROPER_NAMES) else text
 
 
 def full_sentence(text: str) -> str:
-    """Return a text with a capital first letter and a full stop, where it has none."""
+    """Return a text with a capital first letter and a full stop, each added only if it is missing."""
     return f"{capitalised(text)}." if text and text[-1] not in ".!?:…" else capitalised(text)
 
 

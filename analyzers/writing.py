@@ -1,4 +1,4 @@
-"""Write a file whole or not at all: beside its place, flushed, then renamed."""
+"""Write a file completely or not at all: to a temporary file in the same folder, which is flushed and then renamed."""
 
 import os
 import secrets
@@ -13,11 +13,11 @@ from typing import IO
 def replacing(target: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write that replaces `target` when the body of the `with` ends without an error.
 
-    Until then an old file there stays as it is. A link stays a link, and the permissions of an old file stay. A pipe or
-    a device is written to directly.
+    Until then an existing file is not changed. A link stays a link, and the permissions of an existing file are kept.
+    A pipe or a device is written to directly.
 
     Raises:
-        OSError: The folder cannot be written, or the disk is full; nothing has changed then.
+        OSError: The folder cannot be written, or the disk is full; the existing file is then unchanged.
     """
     old = status(target)
     if old is not None and not stat.S_ISREG(old.st_mode):
@@ -42,7 +42,8 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(target: Path, text: str) -> None:
-    """Write a text as UTF-8, completely or not at all; a lone surrogate, as in a path of odd bytes, becomes an escape.
+    """Write a text as UTF-8, completely or not at all. A lone surrogate, as in a path that is not valid UTF-8, is
+    written as an escape sequence.
 
     Raises:
         OSError: As for `replacing`.
@@ -60,7 +61,7 @@ def status(path: Path) -> os.stat_result | None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that a rename in it survives a power cut, where the file system can."""
+    """Flush a folder to the disk, if the file system supports it, so that a rename in it survives a power cut."""
     with suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -26,9 +26,9 @@ MOMENTS = ("start", "end", "since")
 
 @dataclass(frozen=True)
 class Recording:
-    """One account (a device, or the host) of one trace, as used when ranks are compared.
+    """One device (or the host) of one trace, called an account, as used when ranks are compared.
 
-    Times are Unix nanoseconds of its own clock. `number` is the account's index in the file.
+    Times are Unix nanoseconds of its own clock. `number` is its index in the file.
     """
 
     artefact: Artefact
@@ -38,41 +38,41 @@ class Recording:
 
     @property
     def rank(self) -> int | None:
-        """The rank; None where neither the file nor its name says it."""
+        """The rank; None if neither the file nor its name has it."""
         return self.account.rank
 
     @property
     def base(self) -> int:
-        """The Unix time in ns of the file's own time 0."""
+        """The Unix time in ns of the file's own time zero."""
         return int(self.trace.header.get("base_ns", 0))
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems of the file and its events that limit what the account's numbers mean."""
+        """The problems of the file and its events that limit the meaning of the numbers."""
         return msgspec.convert(self.trace.columns.meta["account_problems"][self.number], list[Problem])
 
     @cached_property
     def rows(self) -> Integers:
-        """The rows of this account in the `meet_` columns."""
+        """The rows of this recording in the `meet_` columns."""
         return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
 
     def column(self, name: str) -> Integers:
-        """Return the column `meet_{name}` of this account (see `answers.between_collectives`); moments are Unix ns."""
+        """Return the column `meet_{name}` of this recording (see `answers.between_collectives`); times are Unix ns."""
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values
 
     def texts(self, name: str) -> list[str]:
-        """Return a column whose values are numbers of texts, as those texts."""
+        """Return a column of text numbers as the texts themselves."""
         return [self.trace.names[i] for i in self.column(name).tolist()]
 
     @cached_property
     def group_ranks(self) -> dict[str, tuple[int, ...]]:
-        """The ranks of each process group by its name, as far as the file lists them."""
+        """The ranks of each process group by its name, if the file lists them."""
         return {group["name"]: tuple(group["ranks"]) for group in self.trace.header.get("groups", [])}
 
 
 def open_trace(path: Path, options: store.Options | None = None) -> Trace:
-    """Return the trace of a file, from the cache where it was read before.
+    """Return the trace in a file, from the cache if it was read before.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -95,10 +95,10 @@ def load(
 
 
 def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | None = None) -> list[Recording]:
-    """Return the recordings of one file, one for each device that worked, or one for the host.
+    """Return the recordings of one file: one for each device that worked, or one for the host.
 
-    The rank is what the file says, else what its name says. `peak_flops_per_s`, where given, replaces the peak that
-    the device's name implies.
+    The rank is taken from the file, else from its name. `peak_flops_per_s`, if given, replaces the peak of the device
+    that the file names.
     """
     recordings = []
     for number, answered in enumerate(msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])):
@@ -109,10 +109,10 @@ def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | No
 
 
 def with_utilisation(account: RankTrace, peak_flops_per_s: float | None) -> RankTrace:
-    """Return the account with `mfu` and `hfu` filled in, where both its FLOP count and the device's peak are known.
+    """Return `account` with `mfu` and `hfu` filled in, if its FLOP count and the device's peak are both known.
 
-    Hardware utilisation (HFU) counts all FLOP; model utilisation (MFU) leaves out what activation checkpointing
-    computed a second time (PaLM, arXiv:2204.02311, appendix B).
+    Hardware utilisation (HFU) counts all FLOP; model utilisation (MFU) leaves out the FLOP that activation
+    checkpointing computed a second time (PaLM, arXiv:2204.02311, appendix B).
     """
     peak = peak_flops_per_s or account.peak_flops_per_s
     if not peak or not account.flops:

@@ -1,4 +1,4 @@
-"""The structs of the memory that devices allocated while a trace was recorded, part of `workbench.trace/1`."""
+"""The structs of device memory during a trace, as part of the JSON document `workbench.trace/1`."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
-    """The allocations and frees inside one operator, module, line or phase; `own_...` leaves out what it calls."""
+    """The allocations and frees inside one operator, module, line or phase; `own_...` excludes calls inside it."""
 
     name: str
     own_allocations: int
@@ -23,7 +23,9 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 
 
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
-    """The memory in one `ProfilerStep#N`: the bytes allocated at its start and at its end, and the most in between."""
+    """The memory in one `ProfilerStep#N`: the bytes allocated at its start and at its end, and the highest in
+    between.
+    """
 
     step: int
     start_bytes: int
@@ -33,10 +35,10 @@ class StepMemory(AllocationTotals, frozen=True, kw_only=True):
 
 
 class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of bytes, when it was reached, and what the host was doing then.
+    """A number of bytes, when it was reached, and the code that the host was in at that time.
 
-    `at_ns` is Unix time. `operator`, `module` and `line` (a function of the user's own) are the innermost ones that
-    ran, empty where none did; an operator of the backward pass has the module of its forward operator.
+    `at_ns` is Unix time. `operator`, `module` and `line` (a function in the user's own files) are the innermost that
+    ran, empty if none did; an operator of the backward pass has the module of its forward operator.
     """
 
     bytes: int
@@ -49,10 +51,7 @@ class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(MemoryMoment, frozen=True, kw_only=True):
-    """One allocation, with its lifetime and the operator that freed it.
-
-    Both are missing if it outlives the recording.
-    """
+    """One allocation, with its lifetime and the operator that freed it, which are missing if it was not freed."""
 
     lifetime_ns: int | None
     freed_by: str
@@ -69,13 +68,13 @@ class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
-    """What the allocator of one device, or of the host, did while the trace was recorded.
+    """The activity of the allocator of one device, or of the host, while the trace was recorded.
 
-    `total_bytes` is the memory of the device, null where the trace does not say. start + net = end. Where the recorder
-    noted totals (`totals_recorded`, `told` in JSON) `start_bytes` is what was allocated when the recording began; else
-    it is only what must have been there, as it was freed later. On a host it counts from when a profiler first looked.
-    `peak` includes what was there at the start; `reserved_peak` is null where nothing was reserved. `older_freed_bytes`
-    were allocated before the recording. The lists hold the largest of each.
+    `total_bytes` is the memory of the device, null if the trace does not have it. start + net = end. If the recorder
+    wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated when the recording began;
+    else it is a lower bound: the memory that was freed later without an allocation in the trace. On a host it counts
+    from the first profiler of the process. `peak` includes the memory at the start; `reserved_peak` is null if nothing
+    was reserved. `older_freed_bytes` were allocated before the recording. The lists have the largest of each kind.
     """
 
     type: str

@@ -1,6 +1,6 @@
 """The structs of `workbench.trace/1`, the JSON document of a trace report.
 
-Times are integer nanoseconds. Unless a field is called a sum, what overlaps counts once.
+Times are integer nanoseconds. Unless a field is called a sum, overlapping time counts once.
 """
 
 import msgspec
@@ -10,14 +10,14 @@ from analyzers.traces.opportunity_model import Opportunity
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kernel; in a CPU trace all calls of one operator, without what they call.
+    """All executions of one kernel; in a CPU trace, all calls of one operator, without calls inside it.
 
-    `operator`, `module` and `line` launched it; if several did, those that launched most of its time; empty where the
-    trace does not say. `occupancy` is the part of a device's warps that the kernel can keep busy at once, in per cent,
-    which the recorder estimates from registers, shared memory and grid size; `warps_per_sm` and `blocks_per_sm` are
-    what one multiprocessor gets of it. All three are means weighted by duration, null where the trace does not say.
-    `limited_by` is what keeps a multiprocessor from taking more ("registers, shared memory") in the longest execution;
-    only newer recorders note it.
+    `operator`, `module` and `line` launched it; if several did, those that launched most of its time; empty if the
+    trace does not have them. `occupancy` is the share of a device's warps that the kernel can keep busy at once, in
+    per cent, which the recorder estimates from registers, shared memory and grid size; `warps_per_sm` and
+    `blocks_per_sm` are its warps and blocks on one multiprocessor. All three are means weighted by duration, null if
+    not recorded. `limited_by` is the resource that limits them ("registers, shared memory") in the longest execution;
+    only newer recorders write it.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time of some of the work divides; `name` is a phase, a stream or a step.
+    """How the time of some work divides; `name` is a phase, a stream or a step.
 
     compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
-    `work_ns` is the sum of the durations, in which overlaps count twice.
+    Exposed time overlaps with no computing. `work_ns` is the sum of the durations, in which overlaps count twice.
     """
 
     name: str
@@ -68,12 +68,12 @@ class StepTime(Breakdown, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What all calls of one operator, module, annotation or line of source cost.
+    """The cost of all calls of one operator, module, annotation or line of source.
 
-    `host_ns` is the time of its calls with what they call, `own_ns` without. `device_ns` sums the kernels launched
-    inside; on a CPU it sums the operators' own times. `flops` counts the multiplications and additions of those
-    operators whose shapes were recorded, `bytes` what they read and write at least; `bound` names which of the two
-    limits them.
+    `host_ns` is the time of its calls including calls inside them, `own_ns` without. `device_ns` sums the kernels
+    launched inside; on a CPU it sums the operators' own times. `flops` counts the multiplications and additions of
+    operators whose shapes were recorded, and `bytes` is the least that they read and write; `bound` says which of the
+    two limits them.
     """
 
     name: str
@@ -90,8 +90,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
     """All calls of an operator with inputs of the same shapes.
 
-    `total_ns` is the time of the kernels that the calls launched themselves, on a CPU their own time; `flops_per_s` is
-    over that time.
+    `total_ns` is the time of the kernels that the calls launched directly, or on a CPU their own time; `flops_per_s`
+    is computed from that time.
     """
 
     name: str
@@ -113,9 +113,10 @@ class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of kernels of one stream that were launched and had not started.
+    """The length of the launch queue of one stream: the number of kernels that were launched and had not started.
 
-    `full_ns` is the time in which they were more than 1000: at about that number a launching call waits for room.
+    `full_ns` is the time in which the queue had more than 1000 kernels; above about that number a launching call must
+    wait.
     """
 
     name: str
@@ -126,11 +127,11 @@ class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launches(msgspec.Struct, frozen=True, kw_only=True):
-    """The delay from the end of each launching call to the start of its kernel, and how many kernels queue.
+    """The delay from the end of each launching call to the start of its kernel, and how many kernels wait in the queue.
 
-    `early` kernels start before their call has returned, so their delay is negative. `queue_mean` and `queue_max` count
-    kernels that were launched and have not begun; `blocked` are launching calls that took more than ten times as long
-    as the median one.
+    `early` kernels start before their call has returned, so their delay is negative. `queue_mean` and `queue_max`
+    count kernels that were launched and have not begun; `blocked` is the number of launching calls that took more than
+    ten times as long as the median call.
     """
 
     count: int
@@ -145,7 +146,7 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one name: their number, their time together, and the longest."""
+    """All calls of one name: their number, total time, and the longest call."""
 
     name: str
     count: int
@@ -154,7 +155,7 @@ class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """All copies of one kind, such as `Memcpy HtoD`; the bandwidth is that of all of them together."""
+    """All copies of one kind, such as `Memcpy HtoD`, and their bandwidth (total bytes divided by total time)."""
 
     name: str
     count: int
@@ -177,9 +178,9 @@ class CopySize(msgspec.Struct, frozen=True, kw_only=True):
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """All collectives of one kind, process group, data type and size on one rank.
 
-    `group_desc` is what the job calls the group, such as `mesh_tp`. `bytes` is the size of the larger buffer of one
-    rank. `algorithm_bytes_per_s` is that size divided by the shortest time, as longer ones contain waiting;
-    `bus_bytes_per_s` is what the links carry at that rate (as nccl-tests define it).
+    `group_desc` is the job's description of the group, such as `mesh_tp`. `bytes` is the size of the larger buffer of
+    one rank. `algorithm_bytes_per_s` is that size divided by the shortest duration, as longer ones include waiting;
+    `bus_bytes_per_s` is the bandwidth on the links at that rate (as defined by nccl-tests).
     """
 
     name: str
@@ -197,9 +198,9 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
-    """The `count` all-to-alls of one process group on one rank: together they send `sent_bytes` to each of `ranks`.
+    """All `count` all-to-alls of one process group on one rank, which together send `sent_bytes` to each of `ranks`.
 
-    `ranks` is empty where the file does not list the members of the group.
+    `ranks` is empty if the file does not list the members of the group.
     """
 
     group: str
@@ -212,8 +213,8 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python frame that torch.compile compiled `versions` times since the job began.
 
-    `breaks` of its `calls` continued after a graph break; `between_ns` is the host's time from leaving the graph before
-    the break to entering the one after it. `function` and `broken_at` (file:line) need recorded stacks, else are empty.
+    `breaks` of its `calls` continued after a graph break; `between_ns` is the host's time between the graph before the
+    break and the graph after it. `function` and `broken_at` (file:line) need recorded stacks, else are empty.
     """
 
     frame: str
@@ -228,7 +229,7 @@ class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch.compile did during the trace; a frame that was `recompiled` has a region `n/1` or higher.
+    """The activity of torch.compile during the trace; a frame that was `recompiled` has a region `n/1` or higher.
 
     `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
     """
@@ -276,8 +277,8 @@ class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
 class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of work or waiting on the critical path of a step.
 
-    The `path_ns` of all parts add up to the step. If this part took half as long, the step would be shorter by
-    `saved_ns` at most, as another path may become the critical one.
+    The `path_ns` of all parts add up to the step time. If this part took half as long, the step would be shorter by at
+    most `saved_ns`; it may be less, because another path may become the critical path.
     """
 
     rank: int | None
@@ -291,17 +292,17 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
+    """All answers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
 
-    The four kinds of idle time add up to `idle_ns`: `host` until the next launching call returned, `dependency` where
-    the next kernel had been launched before the device became idle, `launch` the usual latency after the call,
-    `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication during which a kernel that
-    was launched already waited for the communication to end. `mfu` and `hfu` are model and hardware FLOP utilisation
-    (1.0: the peak), null where shapes or the peak are not known, or where the counted operators launched less than 90 %
-    of the time of products (`flops_coverage`). The peak is that of `peak_arithmetic`, the number format of most
-    operations. `opportunities` are what its steps could do without, those of at least 2 % of a step. `python_stacks`
-    says whether Python calls were recorded, which slows the host. `device_memory` is empty unless allocations were
-    recorded (`profile_memory`); a file's first account also holds the memory of its host.
+    The four kinds of idle time add up to `idle_ns`: `host` is the time until the next launching call returned,
+    `dependency` applies if the next kernel had been launched before the device became idle, `launch` is the usual
+    latency after the call, `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication
+    (without overlapping computing) during which a kernel that was already launched waited for it to end. `mfu` and
+    `hfu` are model and hardware FLOP utilisation (1.0: the peak), null if shapes or the peak are not known, or if the
+    counted operators launched less than 90 % of the time of matrix products (`flops_coverage`). The peak is that of
+    `peak_arithmetic`, the number format of most operations. `opportunities` are possible savings of at least 2 % of a
+    step. `python_stacks` says whether Python calls were recorded, which slows the host. `device_memory` is empty
+    unless allocations were recorded (`profile_memory`); the first item of a file also holds the memory of its host.
     """
 
     path: str

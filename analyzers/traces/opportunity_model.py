@@ -1,4 +1,4 @@
-"""The structs of opportunities: what a step could do without, and for how many nanoseconds of it that is so."""
+"""The structs of opportunities: possible savings of time in a step."""
 
 from enum import StrEnum
 
@@ -10,8 +10,8 @@ from analyzers.report import Evidence
 class OpportunityKind(StrEnum):
     """The reason for which a step loses time.
 
-    Down to `LAUNCH` the device waits, and the kind says what the host did meanwhile; the others are work of the device
-    that could be shorter, and `IMBALANCE` is waiting for one rank.
+    For the kinds down to `LAUNCH` the device waits, and the kind says what the host did meanwhile. The other kinds are
+    work of the device that could be shorter, except `IMBALANCE`, which is waiting for one rank.
     """
 
     DATA_LOADER = "data_loader"
@@ -42,11 +42,12 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step would save at most if one thing cost it nothing, or only what the hardware needs for it.
+    """The time that a step would save at most if one thing took no time, or only the time that the hardware needs for
+    it.
 
-    `taken_ns` is what it takes a step, `saved_ns` what the step would be shorter by in the best case, `saved_share` the
-    part of the step that this is. `count` and `names` are over the whole recording. `measures` holds numbers that only
-    this kind has, such as `bus_bytes_per_s`.
+    `taken_ns` is the time that it takes per step, `saved_ns` how much shorter the step would be in the best case, and
+    `saved_share` that time as a share of the step. `count` and `names` are over the whole recording. `measures` holds
+    numbers that only this kind has, such as `bus_bytes_per_s`.
     """
 
     kind: OpportunityKind
@@ -59,9 +60,9 @@ class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(Opportunity, frozen=True, kw_only=True):
-    """An opportunity with advice in words, for the rank that has most of it; `ranks` are all that have it.
+    """An opportunity with advice in words, for the rank that can save most; `ranks` are all ranks that have it.
 
-    `title` says what was seen, `next` what to change, and `check` how to see whether that was right.
+    `title` says what was seen, `next` what to change, and `check` how to see whether the change helped.
     """
 
     rank: int | None

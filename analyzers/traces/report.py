@@ -1,4 +1,4 @@
-"""Where the time of a step goes, on each rank and between ranks: profiler traces in, a `Report[TraceData]` out."""
+"""The entry point for traces: it takes profiler traces and returns a `Report[TraceData]` on where the time goes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -40,11 +40,11 @@ SCHEMA = "workbench.trace/1"
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """The `data` of a trace report.
 
-    `opportunities` are those of the rank that has most of each kind; all but these, `ranks` and `critical` need
-    collectives that several ranks recorded, and are empty without them. `waits` and `stragglers` cover all recordings;
-    `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs` those at the last step.
-    `critical` covers the last profiled step of the first of `ranks`; it is empty unless `with_critical_path` filled it
-    in.
+    `opportunities` has, for each kind, that of the rank that can save most. All fields but `ranks`, `opportunities`
+    and `critical` need collectives that several ranks recorded, and are empty without them. `waits` and `stragglers`
+    cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs`
+    cover the last recorded step. `critical` covers the last profiled step of the first of `ranks`; only
+    `with_critical_path` fills it in.
     """
 
     ranks: list[RankTrace]
@@ -117,7 +117,7 @@ def trace_data(
     stragglers: list[Straggler],
     opportunities: list[Advice],
 ) -> TraceData:
-    """Return the tables of a report; groups, waits of collectives and clocks are those of the last recorded step."""
+    """Return the tables of a report; groups, waits of collectives and clocks are from the last recorded step."""
     last = comparisons[-1] if comparisons else None
     return TraceData(
         ranks=accounts,
@@ -133,13 +133,13 @@ def trace_data(
 
 
 def with_problems(recording: Recording) -> RankTrace:
-    """Return a recording's account with its problems as sentences."""
+    """Return the answers about a recording, with its problems as sentences."""
     sentences = [problem_sentence(problem) for problem in recording.problems]
     return msgspec.structs.replace(recording.account, problems=sentences)
 
 
 def account_findings(recording: Recording) -> Iterator[Finding]:
-    """Yield the findings about one account: its time, then its memory."""
+    """Yield the findings about one device or host: its time, then its memory."""
     yield from time_findings(recording.account, recording.problems)
     yield from memory_findings(recording.account)
 
@@ -151,12 +151,12 @@ def with_critical_path(report: Report[TraceData], options: store.Options | None 
 
 
 def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[CriticalPart]:
-    """Return the critical path of an account's last step, summed by kind and name.
+    """Return the critical path of the last step of a device or host, summed by kind and name.
 
-    Without step marks it is that of the whole recording.
+    Without step marks it is the critical path of the whole recording.
 
     Raises:
-        InputError: The account's file can no longer be read.
+        InputError: The trace file can no longer be read.
     """
     from analyzers.traces.critical.path import critical_path, path_sums
 
@@ -183,7 +183,9 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
 
 
 def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
-    """Return the comparison of ranks at each recorded step of the run in order, leaving out steps without one."""
+    """Return the comparison of ranks at each recorded step of the run, in order; steps that cannot be compared are left
+    out.
+    """
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:
         # Files outside an `iteration_N` folder name no step: they belong together.

@@ -1,24 +1,24 @@
-"""Answer what faces draw of traces, as small tables.
+"""Small tables about traces for the user interfaces.
 
-Moments are in nanoseconds from the first event of their own trace. `axis` says how far to shift each trace so that all
-ranks lie on one clock; `ranks_timeline` and `lateness` are on that common clock already. A `window` is (start, end).
+Times are in nanoseconds from the first event of their own trace. `axis` says how far to shift each trace so that all
+ranks are on one clock; `ranks_timeline` and `lateness` already use that common clock. A `window` is (start, end).
 
-| question | what a row of the answer is |
+| function | one row of its table |
 |---|---|
-| `breakdown(report)` | account: the parts of its span, which add up to it |
-| `steps(report)`, `kernels(report)` | step of an account, kernel of an account |
+| `breakdown(report)` | device or host: the parts of its time, which add up to it |
+| `steps(report)`, `kernels(report)` | step of a device or host; kernel of a device or host |
 | `timeline(artefact, window=, width=)` | event of one rank; those narrower than a column joined, so nothing vanishes |
-| `ranks_timeline(artefacts, window=, bins=, rows=)` | rank (similar ones folded) and bin: how its time divides |
+| `ranks_timeline(artefacts, window=, bins=, rows=)` | rank (similar ranks share a row) and bin: how its time divides |
 | `lateness(artefacts, limit=)` | rank and collective: how late the rank arrived, how long it waited |
-| `clock(artefact)` | moment of one rank: the step that it lies in |
+| `clock(artefact)` | time in one trace: the step at that time |
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
 | `tree(artefact, by=)` | node of the call tree of operators, modules or Python functions |
 | `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
-| `callers(artefact, row)` | event, then what encloses it |
+| `callers(artefact, row)` | event, then the events around it |
 | `lanes(artefact)`, `names(artefact)` | stream or thread; name of events |
 | `phases(artefact, rows)` | event: its phase of the step |
-| `spans(artefact, window=, limit=)` | one of the longest events |
-| `memory(artefact, window=, width=)` | device and stretch of time: the most bytes allocated and reserved |
+| `spans(artefact, window=, limit=)` | event, only the longest |
+| `memory(artefact, window=, width=)` | device and interval of time: the most bytes allocated and reserved |
 """
 
 from collections.abc import Iterable
@@ -58,24 +58,24 @@ BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per account: path, rank, device, source, span_ns, and its `PARTS`.
+    """Return a table with a row per device or host: path, rank, device, source, span_ns, and its `PARTS`.
 
-    The parts add up to the span.
+    The parts add up to the span, which is the duration of the recording.
     """
     names = ["path", "rank", "device", "source", "span_ns", *PARTS]
     return table(report.data.ranks, names)
 
 
 def steps(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per step of each account: rank, device, and the fields of `StepTime`."""
+    """Return a table with a row per step of each device or host: rank, device, and the fields of `StepTime`."""
     return of_accounts(report, "step_times")
 
 
 def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return a table that converts moments (at_ns) to steps (step); both ascend, and between its rows both are linear.
+    """Return a table of points (at_ns, step) that converts times to steps by linear interpolation; both columns ascend.
 
-    Step 6.25 means that a quarter of the time of step 6 has passed. The steps are those that the profiler marked, else
-    those of `logged` (columns step, start_ns and end_ns in Unix time); the table is empty where there are neither.
+    Step 6.25 means that a quarter of the time of step 6 has passed. Steps are those that the profiler marked, else
+    those of `logged` (columns step, start_ns and end_ns in Unix time); the table is empty without either.
     """
     trace = open_trace(artefact.path, options)
     begin = trace.origin if trace.steps or logged is None else trace.origin + int(trace.header.get("base_ns", 0))
@@ -87,12 +87,12 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per kernel of each account: rank, device, and the fields of `Kernel`."""
+    """Return a table with a row per kernel of each device or host: rank, device, and the fields of `Kernel`."""
     return of_accounts(report, "kernels")
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """Return the items of a list field of `RankTrace` as rows, over all accounts.
+    """Return the items of a list field of `RankTrace` as rows, over all devices and hosts.
 
     The first columns are rank and device.
     """
@@ -105,7 +105,7 @@ def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
 
 
 def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
-    """Return the named fields of accounts as a table with a row per account."""
+    """Return the named fields as a table with a row per device or host."""
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
@@ -142,7 +142,7 @@ def kind_name(number: int) -> str:
 
 
 def rows_in_window(trace: Trace, window: Window | None) -> Integers:
-    """Return the rows of events that at least partly lie in the window (ns from the first event; None: everything)."""
+    """Return the rows of events that are at least partly in the window (ns from the first event; None: everything)."""
     start, end = np.asarray(trace.columns["start"]), np.asarray(trace.columns["end"])
     if window is None:
         return np.arange(len(start))
@@ -153,13 +153,13 @@ def rows_in_window(trace: Trace, window: Window | None) -> Integers:
 def timeline(
     artefact: Artefact, options: store.Options | None = None, window: Window | None = None, width: int = 400
 ) -> pd.DataFrame:
-    """Return one rank in a window (default: everything), ready to draw on `width` columns: lanes with nested events.
+    """Return the events of one rank in a window (default: everything), ready to draw on `width` columns of a screen.
 
-    Events that are narrower than a column are joined with their neighbours of the same lane and depth into one block,
-    so that nothing vanishes and at most `SPANS_AT_MOST` rows come back, in order of lane, depth and time. Columns:
-    lane, on_device, depth, name (of the longest event), kind (of most of the time: compute, communication, memory,
-    or ""), start_ns and dur_ns (of the whole block), busy_ns (the sum of its events), count (of its events) and row (of
-    the longest event in the trace).
+    Events narrower than a column are joined with neighbours of the same lane (thread or stream) and depth into one
+    block, so that no time is lost and at most `SPANS_AT_MOST` rows are returned, in order of lane, depth and time.
+    Columns: lane, on_device, depth, name (of the longest event), kind (of most of the time: compute, communication,
+    memory, or ""), start_ns and dur_ns (of the whole block), busy_ns (the sum of its events), count (of its events)
+    and row (of the longest event in the trace).
     """
     trace = open_trace(artefact.path, options)
     c, rows = trace.columns, rows_in_window(trace, window)
@@ -175,7 +175,8 @@ def timeline(
 def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
     """Return the indices in `rows` at which a block begins; the rows are sorted by lane, depth and time.
 
-    A block ends at another lane or depth, before and after an event as wide as a column, and at a gap of that width.
+    A new block begins at another lane or depth, before and after an event as wide as a column, and after a gap that
+    wide.
     """
     c = trace.columns
     start, end = c["start"][rows], c["end"][rows]
@@ -221,8 +222,8 @@ def memory(
 ) -> pd.DataFrame:
     """Return the memory of each device in a window (default: everything), in `width` equal intervals of time.
 
-    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the interval), allocated and reserved (the most
-    bytes in it: a short peak is kept). Empty where the trace has no allocations.
+    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the interval), allocated and reserved (the
+    highest in the interval, so that a short peak is kept). The table is empty if the trace has no allocations.
     """
     trace = open_trace(artefact.path, options)
     at = trace.columns["memory_at"] - trace.origin
@@ -261,7 +262,7 @@ def phases(artefact: Artefact, rows: Column, options: store.Options | None = Non
 def callers(artefact: Artefact, row: int, options: store.Options | None = None) -> list[str]:
     """Return the name of the event in a row of the trace and the names of the events around it, innermost first.
 
-    For work on a device what encloses its launch on the host follows. Empty where there is no such event.
+    For work on a device, the events around its launch on the host follow. The list is empty if there is no such event.
     """
     trace = open_trace(artefact.path, options)
     c, stack = trace.columns, list[str]()
@@ -278,8 +279,8 @@ def critical_path(
 ) -> pd.DataFrame:
     """Return the critical path of a device or host through a step (default: the whole recording).
 
-    The columns are those of `critical.path.critical_path`; `critical.path.savings_ns` bounds what a faster kernel
-    saves.
+    The columns are those of `critical.path.critical_path`; `critical.path.savings_ns` computes how much a faster
+    kernel saves at most.
     """
     trace = open_trace(artefact.path, options)
     marks = {number: (start - trace.origin, end - trace.origin) for number, start, end in trace.steps}

@@ -1,1 +1,1 @@
-"""What a step could do without: opportunities, each with the time that it would save at most."""
+"""Find opportunities to make a step shorter, each with the time that it would save at most."""

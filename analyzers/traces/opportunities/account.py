@@ -1,7 +1,7 @@
-"""The opportunities of one account, the largest first, none of its time under two of them.
+"""Find the opportunities of one device or host to save time, the largest first; no time counts for two of them.
 
-Waiting of the device, exposed communication and work of the device exclude each other. A kernel that could be shorter
-for two reasons counts for the first in the order of `OpportunityKind`: what unfused attention multiplies in float32 is
+Waiting of the device, exposed communication and work of the device exclude each other. If a kernel could be shorter
+for two reasons, the first in the order of `OpportunityKind` counts: float32 products of an unfused attention count as
 attention.
 """
 
@@ -40,7 +40,7 @@ FUSED_AT_MOST = 15
 
 @dataclass(frozen=True)
 class AccountOpportunities:
-    """The search for what the steps of one account could do without."""
+    """The search for opportunities in the steps of one device or host."""
 
     collectives: RankCollectives
     attribution: Attribution
@@ -56,7 +56,9 @@ class AccountOpportunities:
 
     @cached_property
     def time_ns(self) -> int:
-        """The time of the steps in ns, or of the work where it is longer, as a host may be far ahead of its device."""
+        """The total duration of the steps in ns, or that of the work if it is longer, as a host may be far ahead of its
+        device.
+        """
         marked = sum(end - start for _, start, end in self.work.trace.steps)
         return max(marked, int(self.work.end.max() - self.work.start.min()) if len(self.work.rows) else 0)
 
@@ -72,7 +74,7 @@ class AccountOpportunities:
     def opportunity(
         self, kind: OpportunityKind, count: int, taken_ns: int, saved_ns: int, names: list[NamedTime], **measures: float
     ) -> Opportunity:
-        """Return an opportunity with numbers per step, from numbers of the whole recording."""
+        """Return an opportunity with numbers per step, computed from numbers of the whole recording."""
         return Opportunity(
             kind=kind,
             count=count,
@@ -84,14 +86,16 @@ class AccountOpportunities:
         )
 
     def waits(self) -> Iterator[Opportunity]:
-        """Yield an opportunity for each cause of the device's waiting for the host."""
+        """Yield an opportunity for each cause for which the device waits for the host."""
         host = Host(self.work.trace)
         for cause in causes(self.work, host):
             names = self.host_names(cause, host)
             yield self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names)
 
     def host_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return the events in which the host was while a cause of waiting lasted, those with most time first."""
+        """Return the events that the host was in while the device waited for this cause, those with the most time
+        first.
+        """
         trace = self.work.trace
         if cause.kind is OpportunityKind.SYNCHRONISING_CALL:
             rows = host.synchronising
@@ -107,9 +111,9 @@ class AccountOpportunities:
         return self.totals(trace.columns["name"][rows], inside)
 
     def innermost_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return the innermost events in the middle of each of a cause's longest intervals.
+        """Return the innermost events at the middle of each of the longest intervals of a cause.
 
-        The function in the user's own files around each of them is returned, too.
+        The functions in the user's own files around these events are returned as well.
         """
         c, start, end = self.work.trace.columns, *cause.intervals
         longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]
@@ -124,7 +128,9 @@ class AccountOpportunities:
         return self.totals(c["name"][rows[known]], spent[known])
 
     def totals(self, name: Column, spent: Column) -> list[NamedTime]:
-        """Return the names with most time in total; `name` has the number of each event's name, `spent` its ns."""
+        """Return the names with the most time in total; `name` has the number of each event's name, `spent` its time in
+        ns.
+        """
         numbers, code = factorize(name)
         count, total = np.bincount(code, minlength=len(numbers)), sums_by_code(code, spent, len(numbers))
         most = np.argsort(-total, kind="stable")[:NAMES_AT_MOST]
@@ -143,7 +149,7 @@ class AccountOpportunities:
             yield self.opportunity(kind, int(mine.sum()), taken, saved, names, **measures)
 
     def work_of_device(self) -> Iterator[Opportunity]:
-        """Yield opportunities to shorten kernels and copies; each of these counts for one of them only."""
+        """Yield opportunities to shorten kernels and copies; each kernel or copy counts for only one of them."""
         playback, left = Playback(self.work), np.ones(len(self.work.rows), bool)
         for kind, alone in self.shortenings():
             shorter = np.where(left, alone, 0)
@@ -157,7 +163,7 @@ class AccountOpportunities:
             yield self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
 
     def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:
-        """Yield (kind, ns that each event could be shorter by), the most certain kinds first."""
+        """Yield (kind, by how many ns each event could be shorter), the most certain kinds first."""
         work = self.work
         yield OpportunityKind.UNFUSED_ATTENTION, self.attention_shortening()
         yield OpportunityKind.RECOMPUTATION, self.recomputation_shortening()
@@ -170,12 +176,12 @@ class AccountOpportunities:
         yield OpportunityKind.ELEMENTWISE, self.fusable_shortening()
 
     def named(self, matches: Callable[[str], bool]) -> Mask:
-        """Return a mask of the account's events whose name the function `matches` accepts."""
+        """Return a mask of the events in `work` whose name the function `matches` accepts."""
         texts = np.array([matches(name) for name in self.work.trace.names] or [False])
         return texts[self.work.trace.columns["name"][self.work.rows]]
 
     def attention_shortening(self) -> Integers:
-        """Return the ns by which each event would be shorter if attention were one fused kernel."""
+        """Return by how many ns each event would be shorter if attention were one fused kernel."""
         shorter = np.zeros(len(self.work.rows), np.int64)
         for events, least in Attentions(self.attribution, self.formulas).chains():
             spent = self.work.own[events]
@@ -184,7 +190,9 @@ class AccountOpportunities:
         return shorter
 
     def recomputation_shortening(self) -> Integers:
-        """Return the ns of each event that activation checkpointing ran a second time; 0 for others."""
+        """Return the duration in ns of each event that activation checkpointing ran a second time; 0 for other
+        events.
+        """
         c = self.work.trace.columns
         forward = c["autograd_row"][c["autograd_thread"] <= 0].astype(np.int64)
         again = np.zeros(len(c["start"]), bool)
@@ -195,7 +203,7 @@ class AccountOpportunities:
         return np.where(self.work.linked & (inside[self.work.launch] != NONE), self.work.own, 0)
 
     def pageable_shortening(self) -> Integers:
-        """Return the ns of each copy from or to pageable memory in which nothing computes; 0 for other events."""
+        """Return the ns of each copy from or to pageable memory during which nothing computes; 0 for other events."""
         mine = self.named(lambda name: "Pageable" in name) & (self.work.kind == MEMORY)
         mine &= self.work.own >= COPY_AT_LEAST_NS  # a scalar takes its latency, wherever it comes from
         computing = intervals_of_kind(self.work, COMPUTE)
@@ -203,9 +211,9 @@ class AccountOpportunities:
         return np.where(mine, alone.between(self.work.start, self.work.end), 0)
 
     def fusable_shortening(self) -> Integers:
-        """Return the ns by which each event would be shorter if pointwise kernels in a row were one kernel.
+        """Return by how many ns each event would be shorter if consecutive pointwise kernels were fused.
 
-        That kernel would take as long as the longest of them.
+        The fused kernel is assumed to take as long as the longest of them.
         """
         work = self.work
         # Only kernels of one stream with no other one between them can become one.
@@ -228,5 +236,5 @@ class AccountOpportunities:
 
 
 def opportunities(collectives: RankCollectives, attribution: Attribution, formulas: Formulas) -> list[Opportunity]:
-    """Return what the steps of an account could do without, the largest first."""
+    """Return the opportunities of a device or host to make its steps shorter, the largest first."""
     return AccountOpportunities(collectives, attribution, formulas).all()

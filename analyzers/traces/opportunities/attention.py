@@ -1,7 +1,8 @@
-"""Attention written out as products and a softmax, which one fused kernel would do.
+"""Find attention that is written as matrix products and a softmax, and could be one fused kernel.
 
-Found by its operators: a softmax between two batched products of one thread, with nothing but elementwise work in
-between. The softmax of a router or of a vocabulary has other neighbours, or a last dimension that is no sequence.
+It is recognised by its operators: a softmax between two batched products of one thread, with only elementwise work in
+between. The softmax of a router or of a vocabulary has other operators around it, or its last dimension is no
+sequence.
 """
 
 from dataclasses import dataclass
@@ -29,27 +30,27 @@ KERNELS_AT_MOST = 24
 
 @dataclass(frozen=True)
 class Attentions:
-    """The attentions of an account that are written as products and a softmax: a chain of operators each."""
+    """The attentions of a device or host that are written as products and a softmax, each a chain of operators."""
 
     attribution: Attribution
     formulas: Formulas
 
     @cached_property
     def shape_of(self) -> dict[int, str]:
-        """The number of the text of each operator's recorded shapes, by its row."""
+        """The number of the text with each operator's recorded shapes, by the operator's row."""
         c = self.attribution.trace.columns
         return dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
 
     @cached_property
     def operators(self) -> Integers:
-        """The rows of the softmaxes and products that may form or interrupt a chain, in order of thread and start."""
+        """The rows of the softmaxes and products that may belong to a chain or end it, in order of thread and start."""
         trace = self.attribution.trace
         c = trace.columns
         rows = trace.rows_named(trace.text_matches(SOFTMAX | BATCHED | OTHER_PRODUCTS), OPS)
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
     def chains(self) -> list[tuple[Integers, int]]:
-        """Return, for each chain, the indices of its events in `work`, and the ns that remain when it is fused."""
+        """Return, for each chain, the indices of its events in `work`, and the ns that it would take when fused."""
         trace = self.attribution.trace
         if not trace.text_matches(SOFTMAX).any():
             return []
@@ -60,9 +61,9 @@ class Attentions:
         return [chain for chain in found if chain is not None]
 
     def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
-        """Return the chain around one softmax, as `chains` does; None where it is no attention.
+        """Return the chain around one softmax, in the form of `chains`; None if it is no attention.
 
-        `names` are the names of `operators`, `index` is that of the softmax among them.
+        `names` are the names of `operators`, `index` is the index of the softmax among them.
         """
         # Backward multiplies twice on either side: for v and for the scores, then for q and for k.
         times = 2 if names[index] == BACKWARD else 1
@@ -81,7 +82,9 @@ class Attentions:
         return events, self.least_ns([int(self.operators[i]) for i in products])
 
     def is_sequence(self, row: int) -> bool:
-        """Return whether the softmax in this row runs over sequences long enough, or its shapes were not recorded."""
+        """Return whether the softmax in this row is over sequences that are long enough, or its shapes were not
+        recorded.
+        """
         if row not in self.shape_of:
             return True
         sizes = self.sizes(row)
@@ -89,7 +92,7 @@ class Attentions:
         return len(last) == 2 and all(isinstance(size, int) and size >= LENGTH_AT_LEAST for size in last)
 
     def sizes(self, row: int) -> list[list[int]]:
-        """Return the sizes of an operator's inputs, empty where they were not recorded."""
+        """Return the sizes of an operator's inputs; empty if they were not recorded."""
         text = self.attribution.trace.columns.meta["shapes"][self.shape_of[row]] if row in self.shape_of else ""
         return [size for size in decoded_list(text.split("\0")[0]) if isinstance(size, list)]
 
@@ -106,9 +109,10 @@ class Attentions:
         return linked[order], np.asarray(lane[order], np.int64)
 
     def launched_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of what a thread launched from the start of one operator to the end of another.
+        """Return the indices in `work` of events that a thread launched from the start of one operator to the end of
+        another.
 
-        `first` and `last` are their rows.
+        `first` and `last` are the rows of these operators.
         """
         c, work = self.attribution.trace.columns, self.attribution.work
         if work.device is None:
@@ -120,9 +124,9 @@ class Attentions:
         return mine[np.searchsorted(at, c["start"][first]) : np.searchsorted(at, c["end"][last])]
 
     def computed_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of operators that a host ran between two operators, these included.
+        """Return the indices in `work` of operators that a host ran from one operator to another, both included.
 
-        `first` and `last` are their rows.
+        `first` and `last` are the rows of these operators.
         """
         c, work = self.attribution.trace.columns, self.attribution.work
         inside = (work.start >= c["start"][first]) & (work.end <= c["end"][last])
@@ -132,7 +136,7 @@ class Attentions:
         return indices[np.argsort(-work.own[indices], kind="stable")[:KERNELS_AT_MOST]]
 
     def least_ns(self, products: list[int]) -> int:
-        """Return the ns that products (rows) need at the device's peak, or took if the peak is unknown."""
+        """Return the ns that products (rows) need at the device's peak, or that they took if the peak is unknown."""
         operations = sum(self.operations.get(row, 0) for row in products)
         if operations and self.formulas.peaks:
             return round(operations / self.formulas.peaks[0] * 1e9)

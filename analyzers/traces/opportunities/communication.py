@@ -1,4 +1,6 @@
-"""Communication that nothing is computed beside: too many small collectives, slow links, or no overlap."""
+"""Find communication without overlapping computation that could be shorter: small collectives, slow links, no
+overlap.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +30,9 @@ BETWEEN_HOSTS = 40e9
 
 @dataclass(frozen=True)
 class ExposedCollectives:
-    """The exposed collectives of an account; arrays have an entry for each collective, times in ns."""
+    """The collectives of a device that do not overlap with computation (exposed); arrays have an entry for each, in
+    ns.
+    """
 
     collectives: RankCollectives
 
@@ -38,7 +42,7 @@ class ExposedCollectives:
 
     @cached_property
     def exposed(self) -> Integers:
-        """The ns in which each collective ran, nothing computed, and something waited for it."""
+        """The ns during which each collective ran, nothing computed, and something waited for it."""
         c = self.collectives.work.trace.columns
         covered = CoveredTime(*self.collectives.blocking)
         alone = covered.between(c["start"][self.rows], c["end"][self.rows])
@@ -53,19 +57,19 @@ class ExposedCollectives:
 
     @cached_property
     def size(self) -> Integers:
-        """The bytes of each collective's larger buffer, 0 where they were not recorded."""
+        """The bytes of each collective's larger buffer; 0 if they were not recorded."""
         dtype = self.collectives.dtype
         width = np.array([element_bytes(text) for text in dtype.texts], np.int64)[dtype.code]
         return np.maximum(self.collectives.sizes, 0) * width
 
     @cached_property
     def kind(self) -> Column:
-        """A number for each collective that is equal for equal name, data type, group size and bytes."""
+        """A number for each collective, which is equal for equal name, data type, group size and bytes."""
         labels = self.collectives.name, self.collectives.dtype
         return combined_codes(*(label.code for label in labels), self.collectives.members, self.size)
 
     def parts(self, steps: int) -> Iterator[tuple[OpportunityKind, Integers, dict[str, float]]]:
-        """Yield (kind, ns that each collective could be shorter by, measures) for each kind of opportunity.
+        """Yield (kind, by how many ns each collective could be shorter, measures) for each kind of opportunity.
 
         No time counts for two kinds.
         """
@@ -87,14 +91,14 @@ class ExposedCollectives:
             yield OpportunityKind.EXPOSED_COMMUNICATION, left, {}
 
     def small(self, steps: int) -> Column:
-        """Return a mask of the small collectives; all False unless there are many of them in each of the `steps`."""
+        """Return a mask of the small collectives; all False unless each of the `steps` has many of them."""
         small = (self.size > 0) & (self.size < SMALL_BYTES) & (self.length < SMALL_NS)
         return small & (int(small.sum()) >= SMALL_A_STEP * steps)
 
     def slow(self) -> tuple[Integers, dict[str, float]]:
-        """Return the ns that each large collective takes beyond what its links need, and the bandwidths as measures.
+        """Return by how many ns each large collective takes longer than its links need, and the bandwidths as measures.
 
-        The shortest collective of each kind shows its bandwidth.
+        The bandwidth is computed from the shortest collective of each kind.
         """
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):
@@ -123,5 +127,5 @@ class ExposedCollectives:
 
 
 def communicates(collectives: RankCollectives) -> bool:
-    """Return whether an account has any collective."""
+    """Return whether a device or host has any collective."""
     return bool((collectives.work.kind == COMMUNICATION).any())

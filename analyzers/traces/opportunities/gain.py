@@ -1,10 +1,10 @@
-"""By how much a step is shorter if kernels are: streams played again, with the launches as the host made them.
+"""Estimate by how much a step becomes shorter if kernels do, by simulating the streams with the recorded launches.
 
-Shorter kernels help only where the device is what everything waits for. Where the next kernel had not been launched
-yet, the device becomes idle instead.
+Shorter kernels help only if the rest waits for the device. If the next kernel had not been launched yet, the device
+becomes idle instead.
 
 Example: kernels of 10 and 10 µs are launched at 0 and 15 µs, so the second ends at 25 µs. With a first kernel of 5 µs
-it still does: nothing is saved. Had both been launched at 0, 5 µs would be.
+it still ends at 25 µs: nothing is saved. Had both been launched at 0, 5 µs would be saved.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ WAITED_NS = 10_000
 
 @dataclass(frozen=True)
 class Playback:
-    """A simulation of an account's events that shows how much time shorter events would save."""
+    """A simulation of the events of a device or host, which computes how much time shorter events would save."""
 
     work: Work
 
@@ -40,18 +40,19 @@ class Playback:
 
     @cached_property
     def launched(self) -> Integers:
-        """The moment (ns) when each event would have been launched if the queue had room.
+        """The time (ns) at which each event would have been launched if the queue always had room.
 
-        It is the event's start where the launch is unknown.
+        It is the event's start if its launch is unknown.
         """
         work = self.work
         return np.where(work.linked, np.minimum(work.launch_start, work.start) - self.blocked, work.start)
 
     @cached_property
     def blocked(self) -> Integers:
-        """The ns that launching calls up to that of each event waited for room in the queue.
+        """The total ns that launching calls waited for room in the queue, up to and including the call of each event.
 
-        At about 1024 kernels such a call waits until one ends, which it would do less with shorter kernels.
+        The queue is full at about 1024 kernels: a launching call then waits until one ends. With shorter kernels it
+        waits less.
         """
         work = self.work
         calls = distinct_values(work.launch[work.linked]).astype(np.int64)
@@ -67,7 +68,7 @@ class Playback:
     def segment(self) -> Integers:
         """The number of `waits` that had ended when each event was launched.
 
-        Events after a wait begin with an empty device.
+        After each wait of the host the device is empty.
         """
         at = np.where(self.work.linked, self.work.launch_start, self.work.start)
         return np.searchsorted(self.waits[1], at, side="right")
@@ -79,7 +80,7 @@ class Playback:
         return [rows[np.lexsort((self.work.start[rows], self.segment[rows]))] for _, rows in rows_by_value(lanes)]
 
     def saved_ns(self, shorter: Integers) -> int:
-        """Return the ns by which the recording would be shorter if each event were `shorter` by so many ns."""
+        """Return by how many ns the recording would be shorter if each event were shorter by the ns in `shorter`."""
         if self.work.device is None:
             return int(shorter.sum())
         saved = sum(self.saved_in_stream(order, shorter[order]) for order in self.streams if shorter[order].any())
@@ -89,7 +90,7 @@ class Playback:
     def saved_in_stream(self, order: Integers, shorter: Integers) -> int:
         """Return the ns saved in one stream, summed over the segments between two waits of the host.
 
-        `order` has the indices of the stream's events, `shorter` the ns by which each of them is shorter.
+        `order` has the indices of the stream's events; `shorter` says by how many ns each of them is shorter.
         """
         segment = self.segment[order]
         recorded, played = self.ends(order, np.zeros_like(shorter)), self.ends(order, shorter)
@@ -102,9 +103,9 @@ class Playback:
         return int(np.minimum(saved, waited + blocked).clip(min=0).sum())
 
     def ends(self, order: Integers, shorter: Integers) -> Integers:
-        """Return when each event of a stream ends (ns of the trace) if it begins as soon as it can.
+        """Return when each event of a stream ends (ns of the trace) if it begins as early as possible.
 
-        The delay that neither the launch nor the stream explains stays as it was.
+        A recorded delay that neither the launch nor the stream explains is kept.
         """
         work, segment = self.work, self.segment[order]
         start, end = work.start[order].astype(np.int64), work.end[order].astype(np.int64)

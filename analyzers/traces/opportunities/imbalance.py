@@ -1,4 +1,4 @@
-"""The opportunity that lies between ranks: what the job would save if one of them worked no longer than the others."""
+"""Find how much time the job would save if one rank worked no longer than the others."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,9 @@ from analyzers.traces.opportunity_model import NamedTime, Opportunity, Opportuni
 def imbalances(
     accounts: Sequence[RankTrace], stragglers: Sequence[Straggler]
 ) -> Iterator[tuple[RankTrace, Opportunity]]:
-    """Yield (account, what the job would save) of each straggler, with the parts of its excess."""
+    """Yield (account, opportunity) for each straggler: how much the job would save, with the parts of its excess
+    work.
+    """
     # Of several devices of a rank the first one stands for it.
     account_of = {account.rank: account for account in reversed(accounts)}
     for late in stragglers:
@@ -37,9 +39,9 @@ def imbalances(
 
 
 def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace:
-    """Return the account with the waiting for late ranks taken out of its exposed communication.
+    """Return a copy of `account` whose exposed communication does not include the waiting for late ranks.
 
-    No overlap of communication could save that waiting.
+    Overlapping communication with computing could not save that waiting.
     """
     waited = sum(row.wait_ns for row in waits if row.rank == account.rank)
     if not waited:
@@ -50,7 +52,9 @@ def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace
 
 
 def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
-    """Return an opportunity less `waited_ns` per step, the waiting for other ranks, if it is exposed communication."""
+    """Return an opportunity reduced by `waited_ns` per step, the waiting for other ranks, if it is exposed
+    communication.
+    """
     if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
         return one
     saved = max(0, one.saved_ns - waited_ns)

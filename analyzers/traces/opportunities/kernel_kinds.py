@@ -1,4 +1,4 @@
-"""What the names of kernels say about the arithmetic in them."""
+"""Recognise the arithmetic in kernels by their names."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Products that do not use the tensor cores, or do so badly because of their sizes."""
+"""Find matrix products that do not use the tensor cores, or use them badly because of their sizes."""
 
 import re
 from dataclasses import dataclass
@@ -31,7 +31,9 @@ VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 
 
 def float32_shortening(work: Work, formulas: Formulas) -> Integers:
-    """Return the ns by which each event would be shorter on tensor cores; 0 for what does not multiply in float32."""
+    """Return by how many ns each event would be shorter on tensor cores; 0 for events that do not multiply in
+    float32.
+    """
     names = np.array([runs_in_float32(name) for name in work.trace.names] or [False])
     slow = names[work.trace.columns["name"][work.rows]]
     if not has_tensor_cores(work) or not slow.any():
@@ -45,7 +47,7 @@ def float32_shortening(work: Work, formulas: Formulas) -> Integers:
 
 
 def has_tensor_cores(work: Work) -> bool:
-    """Return whether the device has tensor cores; False if the trace does not say which device it is."""
+    """Return whether the device has tensor cores; False if the trace does not name the device."""
     capability = work.trace.header.get("capability")
     return capability is not None and capability >= FIRST_WITH_TENSOR_CORES
 
@@ -53,7 +55,8 @@ def has_tensor_cores(work: Work) -> bool:
 def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
     """Return, for each event of `work`, the row of the counted operator that launched it, its FLOP and its bytes.
 
-    An operator that launches several kernels shares its numbers out by their time. NONE and zeros where there is none.
+    If an operator launches several kernels, its FLOP and bytes are divided among them by time. Events without such an
+    operator have NONE and zeros.
     """
     work, c = attribution.work, attribution.trace.columns
     rows, operations, moved = formulas.rows
@@ -70,20 +73,20 @@ def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers
 
 @dataclass(frozen=True)
 class MisalignedProducts:
-    """Matrix products in 16 bits with a size that is no multiple of 16 bytes, which are far slower than others."""
+    """Matrix products in 16 bits with a dimension that is no multiple of 16 bytes, which makes them far slower."""
 
     attribution: Attribution
     formulas: Formulas
 
     @cached_property
     def shapes(self) -> tuple[Column, Column]:
-        """The row and the number of the shapes' text of each matrix product."""
+        """The row of each matrix product, and the number of the text with its shapes."""
         c = self.attribution.trace.columns
         wanted = self.attribution.trace.text_matches(PRODUCTS)[c["name"][c["shape_row"]]]
         return c["shape_row"][wanted].astype(np.int64), c["shape_text"][wanted].astype(np.int64)
 
     def shortening(self) -> Integers:
-        """Return the ns by which each event would be shorter at the rate of the fastest products with aligned sizes."""
+        """Return by how many ns each event would be shorter at the rate of the fastest products with aligned sizes."""
         work = self.attribution.work
         nothing, (rows, texts) = np.zeros(len(work.rows), np.int64), self.shapes
         known = self.attribution.trace.columns.meta["shapes"]
@@ -112,9 +115,9 @@ class MisalignedProducts:
 
 
 def is_odd(shapes: str) -> bool | None:
-    """Return whether a product in 16 bits has a size that tensor cores cannot read 16 bytes of at a time.
+    """Return whether a product in 16 bits has a dimension that is no multiple of 16 bytes, which tensor cores need.
 
-    None for what is no product of matrices in 16 bits: other types, and a matrix times a vector.
+    The result is None for other operators: other types, and a matrix times a vector.
     """
     dims, types, _ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
     matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if is_matrix(size)][-2:]

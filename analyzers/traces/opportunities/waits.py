@@ -1,10 +1,10 @@
-"""What the host did while the device waited for it: each ns of that time has one cause.
+"""Find out what the host did while the device waited for it; each ns of that time has one cause.
 
-Example: the device has nothing to do from 0 to 20 ms. The host is in the data loader until 15 ms, launches the next
-kernel at 20 ms and runs operators in between: 15 ms are the loader's, 5 ms are those of launching.
+Example: the device has no work from 0 to 20 ms. The host is in the data loader until 15 ms, launches the next kernel
+at 20 ms and runs operators in between: 15 ms count for the loader, 5 ms for launching.
 
-A call that waits for the device costs more than the moment at its end: the device stays idle until the host has caught
-up. So the time after it counts as its own up to `RAMP_NS`, if the call waited for that long.
+A call that waits for the device costs more than its own time: after it the device stays idle until the host has
+launched new work. So up to `RAMP_NS` after such a call also count for it, if the call itself waited that long.
 """
 
 import re
@@ -41,9 +41,10 @@ an operator that takes longer than the third. A launching call that takes so lon
 
 @dataclass(frozen=True)
 class Gaps:
-    """Intervals (ns of the trace) in which a device has nothing to do because the next kernel is not launched yet.
+    """Intervals (ns of the trace) in which a device has no work because the next kernel is not launched yet.
 
-    `launched_by` is the lane of the thread that launches that kernel, NONE where it is unknown or the last step ends.
+    `launched_by` is the lane number of the thread that launches that kernel; NONE if it is unknown or the last step
+    ends.
     """
 
     start: Integers
@@ -55,7 +56,7 @@ class Gaps:
 
 
 def gaps_of(work: Work) -> Gaps:
-    """Return the gaps of an account, including those before the first and after the last event of its steps."""
+    """Return the gaps in a device's work, including those before the first and after the last event of its steps."""
     begin, end, next_event = pauses(work)
     # On a host the events are the work itself: nothing launches them.
     if work.device is None:
@@ -68,7 +69,7 @@ def gaps_of(work: Work) -> Gaps:
 
 
 def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
-    """Return the starts and ends of the time in which nothing of an account runs, and the index of the next event.
+    """Return the starts and ends of the time in which a device runs nothing, and the index of the next event.
 
     The index is NONE at the end of the last step.
     """
@@ -92,10 +93,11 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
 
 
 def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
-    """Return how many of the `length_ns` before the first event the device waited, judged by the begin of other steps.
+    """Return for how many of the `length_ns` before the first event the device waited, judged by the begin of other
+    steps.
 
-    It may have been busy then with work of a step that was not recorded. Of a single step nothing is known, so all of
-    it counts. `waiting` is the time between events in which the device ran nothing.
+    The device may have been busy then with work of a step that was not recorded. With a single step this is not known,
+    and all of the time counts as waiting. `waiting` is the time between events in which the device ran nothing.
     """
     begins = np.array([start for _, start, _ in work.trace.steps[1:]], np.int64)
     launched = np.sort(work.launch_start[work.linked])
@@ -106,13 +108,14 @@ def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
 
 @dataclass(frozen=True)
 class Host:
-    """What the threads of a host do while a device waits for it."""
+    """The activity of a host's threads while a device waits for the host."""
 
     trace: Trace
 
     @cached_property
     def main(self) -> int:
-        """The lane of the training loop's thread: that of the step marks, else that with most launching calls.
+        """The lane number of the thread of the training loop: the one with step marks, else with the most launching
+        calls.
 
         NONE if there is neither.
         """
@@ -143,13 +146,13 @@ class Host:
         return np.union1d(waiting_calls(self.trace), operators)
 
     def intervals(self, rows: Integers, lanes: Sequence[int]) -> Intervals:
-        """Return the intervals that those of the given rows cover whose thread is in `lanes`."""
+        """Return the intervals covered by those of the given rows that run in a thread of `lanes`."""
         c = self.trace.columns
         rows = rows[np.isin(c["lane"][rows], lanes)]
         return merge(c["start"][rows], c["end"][rows])
 
     def lasting(self, waiting: Intervals) -> tuple[Integers, Integers]:
-        """Return the rows of runtime calls, and of operators, that take too long to be explained by launching.
+        """Return the rows of runtime calls, and of operators, that take longer than a launch could.
 
         Only those that run in the intervals of `waiting` count.
         """
@@ -161,7 +164,7 @@ class Host:
 
     @cached_property
     def innermost(self) -> Integers:
-        """The rows of `working` that enclose no other one."""
+        """The rows of `working` that enclose no other row of it."""
         c = self.trace.columns
         holds = np.zeros(len(c["start"]), bool)
         parents = c["parent"][self.working]
@@ -177,7 +180,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Cause:
-    """The part of a device's waiting for the host that has one cause, and the intervals in which it waited."""
+    """One cause for which a device waited for the host, and the intervals in which it did."""
 
     kind: OpportunityKind
     waiting_ns: int
@@ -186,7 +189,7 @@ class Cause:
 
 
 def causes(work: Work, host: Host) -> list[Cause]:
-    """Return the causes for which the device of an account waited; for a host only those that its annotations show."""
+    """Return the causes for which a device waited; for a host, only those that annotations show."""
     gaps = gaps_of(work)
     found: dict[OpportunityKind, list[Cause]] = {}
     for lane in np.unique(gaps.launched_by).tolist():
@@ -205,7 +208,7 @@ def joined(parts: Sequence[Cause]) -> Cause:
 def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
     """Yield the causes of gaps that end with a launch by one thread; no time counts for two causes.
 
-    `lanes` are those of the launching thread and of the training loop.
+    `lanes` are the lane numbers of the launching thread and of the training loop.
     """
     left: Intervals = merge(gaps.start, gaps.end)
     # In this order: what an event names goes before what its length alone suggests.
@@ -223,7 +226,7 @@ def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> 
 
 
 def further(kind: OpportunityKind, left: Intervals, host: Host, lanes: Sequence[int]) -> Intervals:
-    """Return the intervals of `left` that have this cause because they are long, though no annotation shows it."""
+    """Return the intervals of `left` that get this cause because they are long, although no annotation shows it."""
     nothing = left[0][:0], left[1][:0]
     long = longer_than(left, LAUNCH_AT_MOST_NS)
     calls, operators = host.lasting(long) if len(long[0]) else nothing
@@ -249,7 +252,7 @@ def longer_than(intervals: Intervals, least_ns: int) -> Intervals:
 
 
 def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator[Cause]:
-    """Yield the causes of the rest (`left`) of the gaps: the ramp after a call that waited, and launching too slowly.
+    """Yield the causes of the remaining gaps (`left`): the time after a call that waited, and launching too slowly.
 
     `synchronising` are the intervals of calls that wait for the device.
     """
@@ -270,7 +273,7 @@ def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator
 
 
 def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[Integers, Column]:
-    """Return those of the rows that overlap the intervals, and for how many ns each does."""
+    """Return the rows that overlap the intervals, and for how many ns each of them does."""
     c = trace.columns
     inside = CoveredTime(*intervals).between(c["start"][rows], c["end"][rows])
     return rows[inside > 0], inside[inside > 0]

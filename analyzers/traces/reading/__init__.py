@@ -1,1 +1,1 @@
-"""Turn the text of a profiler trace into columns: one row an event, times in integer nanoseconds."""
+"""Read the text of a profiler trace into columns: one row per event, times in integer nanoseconds."""

@@ -1,12 +1,12 @@
-r"""Read numbers and words at known positions of a text, thousands at once, eight bytes at a time.
+r"""Parse numbers and compare texts at known positions of a long text, thousands at once, eight bytes at a time.
 
 A *word* is eight bytes of text in one `uint64`. Text is little-endian here: the first byte is the lowest one.
 
-Masking, for comparing texts but for their digits: `b"gemm_64,"` and `b"gemm_32,"` both become `b"WU]]o\t\t\x1c"`. Each
-byte is combined with `0` by exclusive or, which turns the digits, and nothing else, into 0 to 9; the larger of that and
-9 is kept.
+Masking makes texts equal that differ only in their digits: `b"gemm_64,"` and `b"gemm_32,"` both become
+`b"WU]]o\t\t\x1c"`. Each byte is combined with `0` by exclusive or, which maps the digits, and no other characters, to
+0 to 9; then the maximum of that and 9 is taken.
 
-Parsing `b"00012345"` takes three steps, each on the whole word, and each joins neighbours into one number:
+Parsing `b"00012345"` takes three steps on the whole word; each step joins neighbouring numbers into one:
 
     digits           0  0  0  1  2  3  4  5
     pairs      x10      0     1    23    45
@@ -50,7 +50,7 @@ def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]
 
 
 def words_needed(length: int) -> int:
-    """Return how many machine words (of eight bytes) hold `length` bytes."""
+    """Return how many machine words of eight bytes are needed for `length` bytes."""
     return -(-length // WORD_BYTES)
 
 
@@ -66,7 +66,7 @@ def words_before(text: bytes, stop: Integers, length: int) -> Words:
 
 
 def mask_digits(words: Words) -> Words:
-    """Return the words with every digit replaced by the same byte, which no other character becomes."""
+    """Return the words with every digit replaced by the same byte, to which no other character is mapped."""
     # Bounds of the array's own type: with Python's integers numpy takes twenty times as long.
     masked: Words = np.clip(words.view(np.uint8) ^ ZERO, np.uint8(9), np.uint8(255)).view(np.uint64)
     return masked

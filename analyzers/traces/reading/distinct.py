@@ -1,7 +1,7 @@
-"""Group, number and sum columns of whole numbers, without sorting where their values lie close together.
+"""Find distinct values, number them and compute sums by value, without sorting if the values are small numbers.
 
-`np.unique` sorts, which takes most of the time that reading a trace would take: a column of a million names has a few
-hundred different values, and they are small. Here a table with an entry for each possible value takes the sort's place.
+`np.unique` sorts, which would take most of the time of reading a trace: a column of a million names has a few hundred
+different values, and they are small. So a table with an entry for each possible value is used instead.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Recognise the kind of each event in a block of text, and say where the numbers of each kind stand.
+"""Recognise the kind of each event in a block of text, and where the numbers of each kind are.
 
 A *kind* is a template (see `templates`) with given names and other texts: `gemm_64` and `gemm_32` are two kinds of one
 template, and all events of one kind differ in numbers alone. An event is recognised in three steps, each for thousands
@@ -8,11 +8,11 @@ of events at once:
 2. by its masked text, looked up in the `RowDictionary` of that length: this gives the template;
 3. by the digits inside its texts, looked up in the `RowDictionary` of that template: this gives the kind.
 
-What is not found is learned from one event, if it occurs often enough in the block.
+An event that is not found is used to learn a new template or kind, if it occurs often enough in the block.
 
-For the event `"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5` step 2 looks up the text
-`"ph": "X", "name": "gemm_99", "pid": 9, "ts": 9999.999, "dur": 99.9` (each digit masked), step 3 the digits `64`. The
-kind that they lead to has, in `EventKinds.layout`,
+For the event `"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5` step 2 looks up the text `"ph":
+"X", "name": "gemm_99", "pid": 9, "ts": 9999.999, "dur": 99.9` (each digit masked), step 3 the digits `64`. The
+resulting kind has, in `EventKinds.layout`,
 
     field           CONSTANT                        END  LENGTH  SIGN
     name            the number of the text gemm_64    0       0     0
@@ -80,7 +80,8 @@ class Block:
 class TemplateKinds:
     """A template of event texts that are `length` bytes long, and the known kinds of event with this template.
 
-    `kinds` finds a kind by the digits of its texts: by the words of the text in `columns`, with `mask` applied.
+    `kinds` finds a kind by the digits in an event's names and other texts, which are at `columns` and `mask` of its
+    words.
     """
 
     def __init__(self, template: Template, length: int) -> None:
@@ -96,7 +97,7 @@ class TemplateKinds:
 
 
 class TemplatesOfLength:
-    """The templates of event texts of one length; `by_masked_text` gives the index of one in `templates`."""
+    """All templates of event texts of one length; `by_masked_text` finds the index of a template in `templates`."""
 
     def __init__(self, length: int) -> None:
         self.by_masked_text = RowDictionary(words_needed(length))
@@ -106,9 +107,9 @@ class TemplatesOfLength:
 class EventKinds:
     """The kinds of events of one file, learned from texts that occur often: events of a kind differ only in numbers.
 
-    `layout[field, :, kind]` is the field's constant, the byte behind its last digit, the number of its digits, and its
-    sign; where there are digits the constant is 0. `leading` are the positions of the first digits of the numbers of
-    all kinds, one kind after the other, `leading_counts[kind]` of each.
+    `layout[field, :, kind]` is the field's constant, the byte after its last digit, the number of its digits, and its
+    sign; a field with digits has the constant 0. `leading` has the positions of the first digits of the numbers of all
+    kinds, one kind after the other; kind `k` has `leading_counts[k]` of them.
     """
 
     def __init__(self, table: EventTable) -> None:
@@ -121,7 +122,7 @@ class EventKinds:
         self.leading = self.leading_counts = np.zeros(0, np.int64)
 
     def recognise(self, block: Block) -> Integers:
-        """Return the kind of each event of a block; a negative number where it is not known."""
+        """Return the kind of each event of a block; a negative number if it is not known."""
         kinds = np.full(len(block.start), UNKNOWN)
         readable = np.flatnonzero(block.start >= MARGIN_BYTES)
         for length, events in rows_by_value((block.stop - block.start)[readable]):
@@ -153,7 +154,7 @@ class EventKinds:
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
     def update_arrays(self) -> None:
-        """Rebuild the arrays over all kinds from what was learned."""
+        """Rebuild the arrays over all kinds after new ones were learned."""
         self.layout = np.stack(self.layouts, axis=-1)
         self.leading = np.array([byte for positions in self.leading_of for byte in positions], np.int64)
         self.leading_counts = np.array([len(positions) for positions in self.leading_of], np.int64)
@@ -175,7 +176,8 @@ class EventKinds:
     def learn_template(self, known: TemplatesOfLength, text: bytes) -> int | None:
         """Return the index of a new template, learned from the text of one event.
 
-        `UNUSABLE` where its events have to be decoded one by one; None where too much was learned already.
+        The result is `UNUSABLE` if its events have to be decoded one by one, and None if too many templates were
+        learned already.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -189,7 +191,8 @@ class EventKinds:
     def learn_kind(self, template: Template, text: bytes) -> int | None:
         """Return the index of a new kind of event, learned from the text of one event with this template.
 
-        `UNUSABLE` where its events have to be decoded one by one; None where too much was learned already.
+        The result is `UNUSABLE` if its events have to be decoded one by one, and None if too many kinds were learned
+        already.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -219,7 +222,7 @@ class EventKinds:
         return layout
 
     def constants(self, event: ExactEvent) -> dict[str, int]:
-        """Return, for each of `CONSTANT_FIELDS`, the number of the event's text; `UNKNOWN` where it has none."""
+        """Return, for each of `CONSTANT_FIELDS`, the number of the event's text; `UNKNOWN` if it has none."""
         args, text_id = event.args or NO_ARGS, self.table.text_id
         collective = (args.collective, str(args.group), args.dtype, raw_text(args.splits))
         ids = [text_id(text) for text in collective] if args.collective else [UNKNOWN] * len(collective)

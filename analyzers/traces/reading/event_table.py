@@ -1,4 +1,6 @@
-"""Collect events as columns: one row for each event with a duration, texts as numbers, rare arguments in own tables."""
+"""Collect events as columns: one row per event with a duration, texts as numbers, and separate tables for rare
+arguments.
+"""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -43,8 +45,8 @@ SMALLER_TYPES = (np.int8, np.int16, np.int32)
 class EventRows:
     """The rows that some events of a block add to the event table.
 
-    `order` has the number of each event in its block, by which the parts of a block are sorted into one. The rows of
-    `sparse` tables begin with an index into `order`; those of `memory` with an event's number in its block.
+    `order` has the number of each event in its block, by which the rows of several parts are sorted. The rows of
+    `sparse` tables begin with an index into `order`; those of `memory` begin with an event's number in its block.
     """
 
     order: Integers
@@ -56,9 +58,9 @@ class EventRows:
 class EventTable:
     """The events of one file, collected as columns.
 
-    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, with zero bytes
-    between; one of `occupancies` how a kernel fills the device: occupancy in per cent, warps and blocks per
-    multiprocessor, and the limits that newer recorders note.
+    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, separated by zero
+    bytes. A text of `occupancies` describes how a kernel fills the device: occupancy in per cent, warps and blocks per
+    multiprocessor, and the limits that newer recorders write.
     """
 
     def __init__(self) -> None:
@@ -100,7 +102,7 @@ class EventTable:
     def rows_of(self, events: Events, order: Integers) -> EventRows:
         """Return the rows of decoded events, whose numbers in their block are `order`.
 
-        Names of threads are stored in the table, and events with impossible times are counted instead of added.
+        Names of threads are stored in the table. Events with impossible times are not added, only counted.
         """
         self.threads += [
             (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
@@ -118,7 +120,7 @@ class EventTable:
         return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
 
     def allocations(self, events: Events, order: Integers) -> Integers:
-        """Return the rows of allocations and frees; each begins with the event's number in the block."""
+        """Return the rows of allocations and frees; each begins with the event's number in its block."""
         rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
         if not rows:
             return NO_ALLOCATIONS
@@ -132,7 +134,7 @@ class EventTable:
         return np.column_stack([order[kept], at, values])
 
     def allocation(self, event: Any) -> tuple[int, ...]:
-        """Return the columns of an allocation or free after its time; sizes in bytes, negative for a free."""
+        """Return the columns of an allocation or free other than its time; sizes are in bytes, negative for a free."""
         args = event.args
         # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.
         address = (args.address + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -197,16 +199,15 @@ class EventTable:
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
     def id_of(self, value: object) -> int:
-        """Return the number that stands for a pid, tid or stream.
-
-        A value that is no such number is stored as a text.
-        """
+        """Return the number that represents a pid, tid or stream; other values than numbers are stored as texts."""
         if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
             return value
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return the numbers that stand for many pids, tids or streams (see `id_of`), fast where all are numbers."""
+        """Return the numbers that represent many pids, tids or streams (see `id_of`); this is fast if all are
+        numbers.
+        """
         # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):
             numbers = np.fromiter(values, np.int64, len(values))
@@ -215,7 +216,7 @@ class EventTable:
         return np.array([self.id_of(value) for value in values], np.int64)
 
     def columns(self) -> dict[str, Column]:
-        """Return all columns by name; the collected parts are deleted, so that there never is a second copy."""
+        """Return all columns by name; the collected parts are deleted to save memory."""
         columns = {name: concatenated(self.parts.pop(name)) for name in COLUMNS}
         for table, names in SPARSE_TABLES.items():
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.sparse.pop(table)])
@@ -233,7 +234,7 @@ class EventTable:
 
 
 def copied_bytes(args: Args) -> int:
-    """Return how many bytes a copy moves; -1 where the event is no copy."""
+    """Return how many bytes a copy moves; -1 if the event is no copy."""
     # Older ROCm notes the size with the call that launches the copy, as a text.
     size = bytes(args.size).strip(b'"')
     return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
@@ -259,16 +260,13 @@ def floats(values: Sequence[Any]) -> Floats:
 
 
 def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
-    """Return a mask of events whose begin or duration (microseconds) no clock can give.
-
-    A negative duration counts as impossible.
-    """
+    """Return a mask of events whose begin or duration (microseconds) is impossible, such as a negative duration."""
     # A NaN compares as false, so it is impossible, too.
     return ~((np.abs(begin) < MICROSECONDS_AT_MOST) & (duration >= 0) & (duration < MICROSECONDS_AT_MOST))
 
 
 def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
-    """Return the value, or -1 if no recorder would write it: below -1, or not below `limit`."""
+    """Return the value; -1 if no recorder would write it, because it is below -1 or not below `limit`."""
     return value if -1 <= value < limit else -1
 
 
@@ -284,7 +282,7 @@ def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Integers:
 def nanoseconds(microseconds: Sequence[Any]) -> Integers:
     """Return decimal microseconds as integer nanoseconds: exact for decimals, and for floats below 2**43.
 
-    Whole microseconds and their fraction are converted apart: `rint(ts * 1000)` is off by 1 ns from 2**42 on.
+    Whole microseconds and their fraction are converted separately: `rint(ts * 1000)` is off by 1 ns from 2**42 on.
     """
     if microseconds and isinstance(microseconds[0], Decimal):
         return np.array([int(value * 1000) for value in microseconds], np.int64)
@@ -299,5 +297,5 @@ def raw_text(raw: msgspec.Raw) -> str:
 
 
 def decoded_texts(texts: Iterable[bytes]) -> list[str]:
-    """Return bytes as texts, with the replacement character for what is no UTF-8."""
+    """Return bytes as texts, with the replacement character for bytes that are not UTF-8."""
     return [text.decode("utf-8", "replace") for text in texts]

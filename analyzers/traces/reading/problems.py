@@ -1,4 +1,4 @@
-"""What can be wrong with a trace file: one enum for reader and answers; `findings.problems` has the sentences."""
+"""The possible problems of a trace file, as an enum for reader and answers; `findings.problems` has the sentences."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ProblemKind(StrEnum):
-    """A defect of a file, or something about its events that limits what its numbers mean."""
+    """A defect of a file, or a property of its events that limits the meaning of its numbers."""
 
     CUT_OFF = "cut_off"
     REPLACED_TEXT = "replaced_text"
@@ -35,9 +35,9 @@ DAMAGE = {
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of a trace: `count` of `total` events have it.
+    """A problem of a trace, which `count` of `total` events have.
 
-    `most_ns` is the largest deviation, `names` are the steps.
+    `most_ns` is the largest deviation, `names` are the names of the steps concerned.
     """
 
     kind: ProblemKind

@@ -1,7 +1,7 @@
 """Read a profiler trace into columns: one row for each event with a duration, times in integer nanoseconds.
 
-Runs in the limited child process of `analyzers.store`. Its memory grows with the columns, not with the text of the
-file, of which only one block is held.
+It runs in a child process with limits on memory and time (`analyzers.child`). Its memory grows with the columns and
+not with the text of the file, of which only one block is in memory.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ KEPT_BYTES = 31 << 20
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of one trace and its metadata, which `trace.Trace` gives access to.
+    """Return the columns of one trace and its metadata, which class `trace.Trace` gives access to.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -65,9 +65,9 @@ def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
 
 
 def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
-    """Return what the file says about its job, by name; a key is missing where it does not say.
+    """Return the properties of the job that are recorded in the file, by name; keys that are not recorded are missing.
 
-    `rank`, `world_size`, `backend`, `base_ns` (added to times it gives Unix time), `host`, `devices` (names),
+    `rank`, `world_size`, `backend`, `base_ns` (to be added to times for Unix time), `host`, `devices` (names),
     `capability` (the major number of the first), `device_bytes` (the memory of each), `groups` (process groups),
     `shapes` and `stacks` (whether they were recorded).
     """
@@ -103,7 +103,7 @@ def process_groups(config: object) -> list[dict[str, object]]:
 
 
 def members(group: Mapping[str, object]) -> list[int]:
-    """Return the ranks of a process group; empty where the file has no readable list of them."""
+    """Return the ranks of a process group; empty if the file has no readable list of them."""
     ranks = group.get("ranks")
     # torch writes a list, Kineto on its own a text such as "[0, 1]".
     if isinstance(ranks, str):

@@ -1,11 +1,11 @@
-"""Look up rows of words, many at once: a dictionary from a row of `uint64` to a number, held in numpy arrays.
+"""A dictionary from rows of `uint64` words to numbers, stored in numpy arrays, that looks up many rows at once.
 
 A Python dictionary would need a key object for each row. Here each row is hashed into one `uint64`, all hashes are
 searched for in the sorted hashes of the known rows, and the words themselves are compared. So a row that is found is
-right whatever its hash, and of two rows with one hash only the first is ever known; the other stays `UNKNOWN`.
+always right, even if hashes collide; of two rows with one hash only the first is known, and the other stays `UNKNOWN`.
 
-Rows are learned from what is met: a row that is unknown and occurs at least `LEARN_FROM` times in one call is given to
-the caller, once, to say what it stands for.
+New rows are learned during look-ups: for a row that is unknown and occurs at least `LEARN_FROM` times in one call, the
+caller is asked once for its number.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ class RowDictionary:
         self.values: Integers = np.zeros(0, np.int64)
 
     def look_up(self, words: Words, learn: Callable[[int], int | None]) -> Integers:
-        """Return the value of each row of words, `UNKNOWN` where it is not in the dictionary.
+        """Return the value of each row of words, `UNKNOWN` if it is not in the dictionary.
 
-        `learn` is called with the index of a row that is unknown and frequent; it returns the value to store for it, or
-        None where it has no room for more.
+        `learn` is called with the index of a row that is unknown and frequent; it returns the value to store for it,
+        or None to store nothing.
         """
         hashes = self.hashed(words)
         values = self.known_values(words, hashes)
@@ -50,7 +50,7 @@ class RowDictionary:
         return values
 
     def hashed(self, words: Words) -> Words:
-        """Return a hash of each row: the sum of its words, each times its factor, modulo 2**64."""
+        """Return a hash of each row: the sum of its words, each multiplied by a factor of its own, modulo 2**64."""
         # einsum sums without an array of all products, unlike `(words * factors).sum(axis=1)`.
         hashes: Words = np.einsum("ij,j", words, self.factors)
         return hashes

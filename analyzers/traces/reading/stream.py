@@ -1,14 +1,14 @@
 """Read the text of a trace block by block: inflate it, cut it between events, decode the events.
 
-The cut needs no knowledge of the layout. In the block
+The cut works for any layout. In the block
 
     {"name": "a", "args": {"x": [{"y": 1}, {"y": 2}]}}, {"name": "b", "args": {"x": [{"y": 3}, {"y"
 
-the last `}, {` lies inside an event, so the text before it is unbalanced and the decoder refuses it. The `}, {` before
-is tried, leaves one whole event, and the rest waits for the next block.
+the last `}, {` is inside an event, so the text before it is unbalanced and the decoder refuses it. The previous `}, {`
+is tried, gives one complete event, and the rest is kept for the next block.
 
-Text that is broken (control characters, invalid UTF-8, NaN, a file that was cut off) is repaired or left out event by
-event, and becomes one of `ReadState.problems`; only a file without `traceEvents` is an error.
+Broken text (control characters, invalid UTF-8, NaN, a truncated file) is repaired or left out event by event, and
+counted in `ReadState.problems`; only a file without `traceEvents` is an error.
 """
 
 import re
@@ -86,7 +86,7 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments of an event that some answer needs; `Raw` ones are kept as text, as only few are ever decoded."""
+    """The arguments of an event that answers need; `Raw` arguments are kept as text, as only few are ever decoded."""
 
     correlation: int = -1
     device: int = -1
@@ -137,7 +137,7 @@ class Event(msgspec.Struct, gc=False):
 class ExactEvent(msgspec.Struct, gc=False):
     """An event of the Chrome trace format with decimal times, for times that a float64 cannot hold.
 
-    Decimals take half as long again to decode.
+    Decoding decimals takes 50 % longer.
     """
 
     ph: str
@@ -164,7 +164,7 @@ class BareEvent(msgspec.Struct, gc=False):
 
 
 class CounterEvent(msgspec.Struct, gc=False):
-    """A range of code with performance counters of the device: its arguments are their names and values."""
+    """A range of code with performance counters of the device; its arguments are the names and values of these."""
 
     name: str = ""
     cat: str = ""
@@ -182,10 +182,10 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 @dataclass
 class ReadState:
-    """The state of reading one file: what to do with its events, and what was wrong with it so far.
+    """The state of reading one file: what to do with its events, and which problems it had so far.
 
-    `sink` takes the decoded events of each block. `fast_path` is offered each block first: it returns how many bytes of
-    it are done, or None where the block is to be decoded. `metadata` holds the keys of the file beside its events.
+    `sink` takes the decoded events of each block. `fast_path` is called with each block first and returns how many of
+    its bytes it read, or None if the block has to be decoded. `metadata` holds the keys of the file beside its events.
     """
 
     sink: Callable[[Events], None]
@@ -199,7 +199,7 @@ class ReadState:
     counters: list["CounterEvent"] = field(default_factory=list)
 
     def problems(self) -> list[Problem]:
-        """Return the problems of the file that were met so far."""
+        """Return the problems of the file that were found so far."""
         known = [
             (Problem(kind=ProblemKind.CUT_OFF), self.truncated),
             (Problem(kind=ProblemKind.REPLACED_TEXT), self.repaired),
@@ -281,7 +281,7 @@ def consume_block(buffer: bytes, state: ReadState) -> bytes:
 
 
 def consume_rest(buffer: bytes, state: ReadState) -> bytes:
-    """Decode the events before the end of the list, and return the text that follows the `]`."""
+    """Decode the remaining events up to the end of the list, and return the text that follows the `]`."""
     if no_events := re.match(rb"[\s,]*\]", buffer):
         return buffer[no_events.end() :]
     consumed = decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
@@ -295,7 +295,7 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
 
 def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
-    """Decode the buffer up to the first of the positions `ends` where it consists of complete events.
+    """Decode the buffer up to the first of the positions `ends` before which it consists of complete events.
 
     The events go to `state.sink`. Return that position, or None if there is none.
     """
@@ -370,9 +370,9 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
 
 
 def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
-    """Return the number of `ends` tried until the text from `start` to one of them was an event, and that event.
+    """Find the first of `ends` such that the text from `start` to it is one event.
 
-    0 and no event if none of them worked.
+    Return how many of `ends` were tried and the event; 0 and no event if none of them worked.
     """
     for used, end in enumerate(ends, 1):
         candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"

@@ -1,16 +1,16 @@
-r"""Read a block of a trace without decoding most of its events: those that differ from known ones in digits alone.
+r"""Read a block of a trace without decoding most of its events: those that differ from known events only in digits.
 
-A block of some megabytes is cut where the recorder's seam between events stands, such as `},\n  {`. Each event whose
-masked text was met before has a known kind (see `templates` and `event_kinds`), and numpy parses its numbers from where
-they stand: one field of all events at once. The few events that are not known go through the JSON decoder.
+A block of some megabytes is cut at the recorder's seam, the bytes between two events, such as `},\n {`. An event whose
+masked text is known has a known kind (see `templates` and `event_kinds`), and numpy parses its numbers at their known
+positions: one field of all events at once. The few unknown events are decoded by the JSON decoder.
 
 The result equals that of decoding every event:
 
 - Masked texts are compared as a whole, and so are the digits of names and shapes, so events of one kind differ in
   numbers alone.
 - Digits can make a number invalid JSON only by a leading zero; such an event goes to the decoder.
-- A seam may stand inside a string or a list of objects. Then the pieces around it are no JSON objects: none of them
-  becomes a template, the decoder refuses them, and the whole block is left to the slower way. Where each piece is an
+- A seam may occur inside a string or a list of objects. Then the pieces around it are no JSON objects: none of them
+  becomes a template, the decoder refuses them, and the whole block is decoded in the slower way. If each piece is an
   object by itself, no piece can be a part of another.
 
 Reading 300 000 events (a simulated step of a sharded transformer) takes about a third of the processor time that
@@ -55,7 +55,7 @@ SPARSE_FIELDS = {
 def split_block(text: bytes, seam: bytes) -> Block:
     """Return the events of a text, split at `seam`, the bytes between two events; the last event is left out.
 
-    The first event keeps its opening brace and so is of no known kind: one event a block is decoded for that.
+    The first event keeps its opening brace, so it is of no known kind and has to be decoded.
     """
     last_bytes = np.flatnonzero(np.frombuffer(text, np.uint8) == seam[-1])
     start = last_bytes[last_bytes >= len(seam)] + 1
@@ -68,8 +68,8 @@ def split_block(text: bytes, seam: bytes) -> Block:
 class TemplatedEvents:
     """Events of known kinds, parsed without decoding their JSON.
 
-    They begin at `start` in the text; `order` is the number of each in its block, `layout` is that of `EventKinds`.
-    Fields are parsed when they are first asked for.
+    They begin at `start` in the text; `order` is the number of each event in its block, `layout` is the layout in
+    `EventKinds`. A field is parsed when it is first used.
     """
 
     layout: Integers
@@ -86,7 +86,7 @@ class TemplatedEvents:
         return self.parsed[name]
 
     def parse(self, name: str) -> Integers:
-        """Return the number that a field has in each event: from its digits, or the constant of its kind."""
+        """Return the number in a field of each event: parsed from its digits, or the constant of its kind."""
         constant, end, length, sign = self.layout[FIELDS[name]]
         values: Integers = constant[self.kind]
         if length.any():
@@ -97,7 +97,7 @@ class TemplatedEvents:
         return values
 
     def select(self, rows: Integers) -> "TemplatedEvents":
-        """Return the events with these indices, with those of their fields that are already parsed."""
+        """Return the events with these indices, including the fields that are already parsed."""
         parsed = {name: column[rows] for name, column in self.parsed.items()}
         return TemplatedEvents(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows], parsed)
 
@@ -107,7 +107,9 @@ class TemplatedEvents:
         return self if len(rows) == len(self.kind) else self.select(rows)
 
     def is_representable(self, microseconds_below: float) -> Mask:
-        """Return a mask of the events whose times are below a limit and whose process and thread ids fit columns."""
+        """Return a mask of the events whose times are below a limit, and whose process and thread ids fit into
+        columns.
+        """
         fits = np.maximum(self["ts"], self["dur"]) < microseconds_below
         for name in ID_FIELDS:
             # Below -1 a column holds the number of a text, so the decoder has to turn such an id into one.
@@ -144,7 +146,7 @@ class TemplatedEvents:
         return np.where(self[name] < DEVICE_AT_MOST, np.maximum(self[name], -1), -1)
 
     def nanoseconds(self, name: str) -> Integers:
-        """Return a time field of each event in integer nanoseconds: 1023.5 us are 1023 * 1000 + 5 * 100."""
+        """Return a time field of each event in integer nanoseconds; 1023.5 µs is computed as 1023 * 1000 + 5 * 100."""
         decimals = DECIMALS_OF[name]
         scale: Integers = 10 ** (3 - self.layout[FIELDS[decimals], LENGTH])
         return self[name] * 1000 + self[decimals] * scale[self.kind]
@@ -190,7 +192,7 @@ class TemplateReader:
         return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, state: ReadState) -> tuple[EventRows, EventRows] | None:
-        """Return the rows of events of known kinds, and the rows of all others; None if some text is no event."""
+        """Return the rows of events of known kinds, and the rows of all other events; None if some text is no event."""
         kinds = self.kinds.recognise(block)
         kinds[self.kinds.with_leading_zeros(block, kinds)] = UNKNOWN
         known = kinds >= 0
@@ -215,8 +217,9 @@ def most_common_seam(text: bytes) -> bytes:
 def decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[Events, Integers] | None:
     """Return the decoded events of unknown kinds (indices `unknown`) of a block, and their order in the block.
 
-    Neighbouring events are decoded at once, and have the number of the first of them. None where a piece is no event,
-    where half of all pieces are unknown, or where there are performance counters, whose arguments only `stream` keeps.
+    Neighbouring events are decoded at once, and get the number of the first of them. The result is None if a piece is
+    no event, if half of all pieces are unknown, or if there are performance counters, whose arguments only `stream`
+    keeps.
     """
     if 2 * len(unknown) >= len(block.start):
         return None

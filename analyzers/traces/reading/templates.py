@@ -1,9 +1,9 @@
-"""Learn, from one event, where the numbers stand in all events of the same layout.
+"""Learn from one event where the numbers are in all events of the same layout.
 
-A recorder prints each kind of event with one format string, so the texts of a million events are a few hundred once
-their digits are masked. Such a masked text is a *template*. A template must know which digits belong to which field,
-and it asks the JSON decoder: each run of digits is replaced by a number of its own, its *mark*, and the field in which
-the decoder returns that mark is the field that the run belongs to. No knowledge of any recorder's layout is needed.
+A recorder prints each kind of event with one format string, so a million events have only a few hundred different
+texts once their digits are masked. Such a masked text is a *template*. To find out which digits belong to which field,
+the JSON decoder is used: each run of digits is replaced by a unique number, its *mark*, and the field in which the
+decoder returns that mark is the field of the run. So this works for the layout of any recorder.
 
 Example. The inside of the braces of an event, and the same text with marks (run 0 becomes 10000, run 1 10001, ...):
 
@@ -11,8 +11,8 @@ Example. The inside of the braces of an event, and the same text with marks (run
     "ph": "X", "name": "gemm_10000", "pid": 10001, "ts": 10002.10003, "dur": 10004.10005
 
 The decoder returns `pid=10001`, `ts=Decimal("10002.10003")` and `dur=Decimal("10004.10005")`, so `pid` is run 1, the
-whole microseconds of `ts` are run 2 and their decimals run 3, and so on. `name="gemm_10000"` says that run 0 is part of
-a text. `template_of` therefore returns
+whole microseconds of `ts` are run 2 and their decimals run 3, and so on. `name="gemm_10000"` shows that run 0 is part
+of a text. `template_of` therefore returns
 
     Template(
         target="events",
@@ -27,8 +27,8 @@ a text. `template_of` therefore returns
         leading=[46, 63],                                           # the "1" of 1023, the "4" of 42
     )
 
-which holds for each later event whose text differs from this one in digits alone. Numbers that come with another count
-of digits make a text of another length, hence another template.
+which is valid for each later event whose text differs from this one only in digits. A number with more or fewer digits
+makes a text of another length, and so another template.
 """
 
 import re
@@ -95,8 +95,8 @@ Runs = list[tuple[int, int]]
 class NumberField:
     """Where the digits of one number are in an event's text.
 
-    `end` is the byte after the last digit, counted from the event's start. `length` is the number of digits, `sign` is
-    1, or -1 for a negative number.
+    `end` is the index of the byte after the last digit, counted from the event's start. `length` is the number of
+    digits; `sign` is -1 for a negative number, else 1.
     """
 
     end: int
@@ -106,11 +106,11 @@ class NumberField:
 
 @dataclass(frozen=True)
 class Template:
-    """What all events have in common whose texts differ only in digits.
+    """The common structure of all events whose texts differ only in digits.
 
-    `target` is the table that they become rows of, empty where they become none. `text_runs` are the runs of digits
-    inside names and other texts; `leading` are the positions of the first digits of numbers that have several: a zero
-    there is no JSON.
+    `target` is the table that gets a row for each of them, empty for none. `text_runs` are the runs of digits inside
+    names and other texts. `leading` are the positions of the first digits of numbers with several digits, where JSON
+    forbids a zero.
     """
 
     target: str
@@ -122,8 +122,8 @@ class Template:
 def template_of(text: bytes) -> Template | None:
     """Return the template of an event, given the text inside its braces.
 
-    None means that events of this text have to be decoded one by one: it is no JSON object, it is too long, it is of a
-    kind that needs more than numbers and known texts, or other digits could change its structure.
+    None means that events of this text have to be decoded one by one: the text is no JSON object, it is too long, it
+    has more than numbers and known texts, or other digits could change its structure.
     """
     runs = [match.span() for match in DIGIT_RUN.finditer(text)]
     if len(text) > TEXT_BYTES_AT_MOST or len(runs) > RUNS_AT_MOST or digits_could_break(text):
@@ -152,7 +152,7 @@ def target_of(event: ExactEvent) -> str:
 
 
 def digits_could_break(text: bytes) -> bool:
-    r"""Return whether different digits could make the text invalid JSON in any way but a leading zero.
+    r"""Return whether different digits could make the text invalid JSON in any other way than by a leading zero.
 
     They could after a backslash (`\\u0041`), in an exponent (`1e999`), or in a number longer than a recorder writes.
     """
@@ -189,10 +189,7 @@ def value_of(event: ExactEvent, field: str) -> object:
 
 
 def number_field(value: object, runs: Runs) -> NumberField | None:
-    """Return where the digits are that a mark stands for.
-
-    None if the value is no mark but a missing field's default.
-    """
+    """Return the position of the digits that a mark replaced; None if the value is the default of a missing field."""
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None
     start, end = runs[abs(value) - FIRST_MARK]
@@ -206,7 +203,7 @@ def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
 
 
 def is_quoted(text: bytes, at: int) -> bool:
-    """Return whether a byte lies inside a JSON string; the text has no backslash."""
+    """Return whether a byte is inside a JSON string; the text must have no backslash."""
     return text.count(b'"', 0, at) % 2 == 1
 
 

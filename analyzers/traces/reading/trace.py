@@ -1,4 +1,4 @@
-"""Typed views of a trace's columns: which events are work, which step is when, which lane each event runs in."""
+"""Typed access to a trace's columns: which events are work, when each step was, and in which lane each event runs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -48,13 +48,15 @@ class Lane(TypedDict):
 
 @dataclass(frozen=True)
 class Trace:
-    """The columns of one trace file: a row per event, `start` and `end` in nanoseconds from the file's own base."""
+    """The columns of one trace file: a row per event, `start` and `end` in nanoseconds from the file's own time
+    zero.
+    """
 
     columns: Columns | UnsavedColumns
 
     @property
     def header(self) -> Mapping[str, Any]:
-        """What the file says about its job; see `reader.header_of`."""
+        """The properties of the job that are recorded in the file; see `reader.header_of`."""
         return cast("Mapping[str, Any]", self.columns.meta["header"])
 
     @property
@@ -89,7 +91,7 @@ class Trace:
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
         """Return the rows of events of a category whose name is one of the texts in the mask `texts`.
 
-        Fast if these are few.
+        This is fast if there are few such texts.
         """
         rows = np.flatnonzero(texts.take(self.columns["name"]))
         return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
@@ -106,7 +108,7 @@ class Trace:
 
     @cached_property
     def work(self) -> Integers:
-        """The rows of device work, selected by category alone: other events may have a device or a stream, too."""
+        """The rows of device work, selected by category, because other events may have a device or a stream as well."""
         return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
 
     @cached_property
@@ -117,7 +119,7 @@ class Trace:
 
     @cached_property
     def steps(self) -> list[tuple[int, int, int]]:
-        """(number, start, end) of each `ProfilerStep#N` of the host, in order of time; in ns of the trace."""
+        """The (number, start, end) of each `ProfilerStep#N` of the host, in order of time; in ns of the trace."""
         numbers = {i: int(mark[1]) for i, name in enumerate(self.names) if (mark := PROFILER_STEP.fullmatch(name))}
         if not numbers:
             return []
@@ -139,7 +141,7 @@ class Trace:
 
     @cached_property
     def origin(self) -> int:
-        """The start of the first event in ns, 0 if there is none."""
+        """The start of the first event in ns; 0 if there is none."""
         start = self.columns["start"]
         return int(start.min()) if len(start) else 0
 
@@ -176,5 +178,5 @@ def lane_name(number: str, kind: int, thread_name: str) -> str:
 
 
 def id_text(trace: Trace, number: int) -> str:
-    """Return a pid, tid or stream as text: the number, or the text that a number up to FIRST_TEXT_ID stands for."""
+    """Return a pid, tid or stream as text: the number, or the text that a number up to FIRST_TEXT_ID represents."""
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
