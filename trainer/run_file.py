@@ -23,8 +23,8 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs", "values")
 
 
 class RunFile:
-    """The file run.json. Rank 0 writes it at the start and at a clean end; after any other end the launcher
-    corrects it.
+    """The file run.json. Rank 0 writes it at the start and at a clean end; after any other end the launcher corrects
+    it.
     """
 
     def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:
@@ -85,8 +85,7 @@ def move_earlier_run(config: JobConfig) -> None:
     """Move the files of an earlier run from the dump folder to previous/<its start time>/; checkpoints stay.
 
     A restart of the same run moves nothing, because the files show the cause of the restart. Logs that are newer than
-    the
-    earlier run.json belong to this run: the launcher opens them before the first rank starts.
+    the earlier run.json belong to this run: the launcher opens them before the first rank starts.
     """
     folder = Path(config.job.dump_folder)
     run_file, rank_info = folder / "run.json", RankInfo.here()

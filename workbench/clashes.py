@@ -18,8 +18,8 @@ def clashes() -> Iterator[Finding]:
 
 
 def clashing_distributions() -> Iterator[Finding]:
-    """Yield a finding for each other installed distribution that contains a package of our name, as PyPI's
-    `trainer` does.
+    """Yield a finding for each other installed distribution that contains a package of our name, as PyPI's `trainer`
+    does.
     """
     installed = packages_distributions()
     for package in OUR_PACKAGES:

@@ -1,4 +1,4 @@
-"""Which settings did a run have, and where did each come from: a flag, a file or registry function, or the defaults?"""
+"""The settings of a run and the origin of each: a flag, a file, a registry function, or the defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +14,9 @@ REFUSED_SIGN = "✗"
 
 
 class Setting(NamedTuple):
-    """A configuration key of a run: its value as text, the value's origin, the key's class (see `SIGNS`), and why."""
+    """A configuration key of a run: its value as text, the value's origin, how the key was handled (see `SIGNS`), and
+    why.
+    """
 
     key: str
     value: str
@@ -26,7 +28,7 @@ class Setting(NamedTuple):
 def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
     """Return every configuration key in a `run.json` with its origin: flag, the run's file or function, or default.
 
-    Nothing that the manifest names is opened or imported, as the manifest may come from somebody else.
+    Files and modules that the manifest names are neither opened nor imported, because it may come from somebody else.
     """
     flags = {report.key: report for report in flag_reports(manifest)}
     defaults = dict(settings({"config": as_dict(JobConfig())}))
@@ -45,7 +47,7 @@ def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[s
 
 
 def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
-    """Return a report on each flag in `argv` of a `run.json`; empty if the flags are not those of our trainer."""
+    """Return a report on each flag in `argv` of a `run.json`; empty if the flags are not flags of our trainer."""
     groups = [words for words in words_by_flag(command_words(manifest)) if "." in words[0]]
     # The file that the run was given may be missing here, or another: it must not be read again.
     asked = [word for words in groups if words[0].lstrip("-") != FILE_FLAG for word in words]
@@ -56,7 +58,7 @@ def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
 
 
 def command_words(manifest: Mapping[str, object]) -> list[str]:
-    """Return the words of a run's command line; empty if the manifest does not have them."""
+    """Return the words of a run's command line; empty if the manifest has none."""
     words = manifest.get("argv")
     return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
 

@@ -1,4 +1,4 @@
-"""Find the source file and line that an artefact names, where that file is on this machine."""
+"""Find the source file and line that a file of a run mentions, if that source file is on this machine."""
 
 import os
 import re
@@ -17,7 +17,7 @@ SKIPPED_FOLDERS = ("site-packages", "node_modules", "__pycache__")
 
 
 def find_source(text: str) -> tuple[Path, int] | None:
-    """Return (path, line) of the first file named in a text that exists on this machine; None without any."""
+    """Return (path, line) of the first file mentioned in `text` that exists on this machine; None if none does."""
     for match in SOURCE_LINE.finditer(text):
         for path in candidate_paths(Path(match[1])):
             if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
@@ -30,7 +30,7 @@ def candidate_paths(named: Path) -> Iterator[Path]:
 
     A job may have run from another folder or on another machine, and verdicts name only a file and its folder. So
     `/home/ann/job/model/attention.py` is also looked for as `job/model/attention.py` and `model/attention.py`, and as
-    the only file below these folders whose path ends like that.
+    the only file below these folders whose path ends in this way.
     """
     if named.is_absolute():
         yield named
@@ -52,7 +52,7 @@ def files_ending_with(root: Path, parts: tuple[str, ...]) -> list[Path]:
 
 @lru_cache(maxsize=4)
 def source_files_by_name(root: Path) -> dict[str, list[Path]]:
-    """Return {file name: source files of that name} below a folder, without hidden folders and those of libraries."""
+    """Return {file name: source files with that name} below a folder, without hidden folders and library folders."""
     by_name: dict[str, list[Path]] = {}
     seen = 0
     for folder, folders, names in os.walk(root):

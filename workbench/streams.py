@@ -1,4 +1,4 @@
-"""stdin, stdout and stderr in any surroundings: closed, on a full disk, or with an encoding that lacks characters."""
+"""Make stdin, stdout and stderr safe to use if they are closed, on a full disk, or in a limited encoding."""
 
 import codecs
 import contextlib
@@ -16,7 +16,8 @@ HANDLER = "workbench.signs"
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
-    """Return the text to print for characters that the encoding lacks, and where to go on (an encoding error handler).
+    """Handle an encoding error: return (text to print for the characters that the encoding lacks, position to continue
+    at).
 
     The text is a similar sign, or an escape as in JSON.
     """
@@ -27,13 +28,13 @@ def substitute(error: UnicodeError) -> tuple[str, int]:
 
 
 def escape(character: str) -> str:
-    """Return a character as an ASCII escape of JSON; beyond 16 bits it is two surrogates."""
+    """Return a character as a JSON escape in ASCII; a character beyond 16 bits becomes two surrogates."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def prepare_streams() -> None:
-    """Make every text printable on stdout and stderr, and occupy the descriptors of closed standard streams.
+    """Make every text printable on stdout and stderr, and reserve the file descriptors of closed standard streams.
 
     Otherwise files that we open would get these descriptors.
     """
@@ -62,16 +63,16 @@ def flush_stdout() -> None:
     """Flush stdout.
 
     Raises:
-        OSError: The disk is full, or the reader has gone.
+        OSError: The disk is full, or the reading end of a pipe is closed.
     """
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def settle_stdout() -> None:
-    """Flush stdout as far as possible, and discard what cannot be written.
+    """Flush stdout if possible, and discard the rest.
 
-    Python itself would complain of it at the exit.
+    Otherwise Python would print an error at exit.
     """
     try:
         flush_stdout()

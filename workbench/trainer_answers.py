@@ -1,10 +1,14 @@
-"""What the trainer says without training: the structs of `workbench.estimate/1` and `workbench.tokens/1`."""
+"""The data of the reports that the trainer makes without training: `workbench.estimate/1` and `workbench.tokens/1`."""
 
 import msgspec
 
 
 class RankMemory(msgspec.Struct, frozen=True):
-    """Peak memory in bytes of `count` equal ranks, of which one is `first_rank`: total, by category and by window."""
+    """Peak memory in bytes of `count` equal ranks, the first of which is `first_rank`: total, by category and by
+    window.
+
+    A window is a part of the step, such as the forward pass of the first layer.
+    """
 
     first_rank: int
     count: int
@@ -15,14 +19,14 @@ class RankMemory(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """An alternative setting, and the peak memory in bytes of the fullest rank under it."""
+    """An alternative setting, and the highest peak memory of any rank with it, in bytes."""
 
     setting: str
     peak_bytes: int
 
 
 class TrainerEstimate(msgspec.Struct, frozen=True):
-    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on where a run may differ."""
+    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a run may differ."""
 
     world_size: int
     mesh: dict[str, int]
@@ -34,19 +38,21 @@ class TrainerEstimate(msgspec.Struct, frozen=True):
 
     @property
     def peak_bytes(self) -> int:
-        """The peak of the fullest rank."""
+        """The highest peak memory of any rank, in bytes."""
         return max(rank.peak_bytes for rank in self.ranks)
 
 
 class EstimateData(TrainerEstimate, frozen=True):
-    """The data of an estimate report; `options`: settings that need less, if the peak comes near `limit_bytes`."""
+    """The data of an estimate report; if the peak comes near `limit_bytes`, `options` has settings that need less
+    memory.
+    """
 
     limit_bytes: int | None
     options: list[Alternative]
 
 
 class Position(msgspec.Struct, frozen=True):
-    """One position of a sequence: the token that the model reads, and the label that it must predict."""
+    """A position in a sequence: the token that the model reads, and the label that it must predict."""
 
     sequence: int
     position: int
@@ -57,7 +63,9 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class TokensData(msgspec.Struct, frozen=True):
-    """The first training sequences, a row per position; `left_over` tokens at the end of the text are never used."""
+    """The first training sequences, a row per position; `left_over` is the number of unused tokens at the end of the
+    text.
+    """
 
     seq_len: int
     tokens: int

@@ -53,8 +53,7 @@ class Degrees:
         """Whether FSDP, and not DDP, averages the gradients.
 
         It does if weights are sharded or offloaded, or if copies of the model use tensor or pipeline parallelism: DDP
-        can
-        neither average tensor-parallel shards nor wait for the last microbatch of a pipeline.
+        can neither average tensor-parallel shards nor wait for the last microbatch of a pipeline.
         """
         return self.offload or self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
 

@@ -115,8 +115,7 @@ def rank_memory(case: Case) -> dict[str, object]:
     """Return the memory of the ranks of one case, in bytes.
 
     The dict has the highest peak, its window (the part of the step in which it occurs) and its categories, and the
-    peaks
-    of all windows.
+    peaks of all windows.
     """
     local = case.local
     world = join_fake(local, case.rank, case.stage)
@@ -146,8 +145,7 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
 
     If the rows of all parameters divide evenly, all ranks are equal and the list has one entry. Ranks whose shards are
     between the two count with the largest. Among ranks that share a sequence (context parallelism), the last is
-    estimated,
-    because it attends to the whole sequence.
+    estimated, because it attends to the whole sequence.
     """
     shards, tensor = local.degrees.sharding, local.degrees.tp
     copies, first = local.degrees.dp_replicate, local.degrees.cp - 1

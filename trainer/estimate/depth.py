@@ -1,5 +1,4 @@
-"""Extrapolate the memory of a deep model from two shallow ones: memory grows linearly with the number of equal
-layers.
+"""Extrapolate the memory of a deep model from two shallow ones: memory grows linearly with the number of equal layers.
 """
 
 import math
@@ -42,8 +41,7 @@ class Shallow:
         possible.
 
         It is not possible if a category shrinks when layers are added: then the two peaks occur at different moments of
-        the
-        step, and an extrapolation would become negative.
+        the step, and an extrapolation would become negative.
         """
         times = (self.layers - self.few) / (self.more - self.few)
         names = {*at_few.categories, *at_more.categories}

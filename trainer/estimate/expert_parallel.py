@@ -1,5 +1,4 @@
-"""Experts on fake tensors: each expert is assumed to get equally many tokens, and products have a size but no
-values.
+"""Experts on fake tensors: each expert is assumed to get equally many tokens, and products have a size but no values.
 """
 
 from collections.abc import Iterator

@@ -49,9 +49,8 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
     """Run a training step on fake tensors with the model parts `parts`, and return {window: its peak memory}.
 
     `args` is the shape of the model. Windows are the phases of the step; the first and last `ENDS` layers of a part
-    have
-    windows of their own in the forward and backward pass ("bwd +0" is the first layer, "bwd -1" the last one), because
-    their memory differs from that of the layers between. In a pipeline each pass has separate windows.
+    have windows of their own in the forward and backward pass ("bwd +0" is the first layer, "bwd -1" the last one),
+    because their memory differs from that of the layers between. In a pipeline each pass has separate windows.
     """
     models = build_parts(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
@@ -121,8 +120,7 @@ class Rehearsal:
         self.tracker.window("")
 
     def batch(self) -> Batch:
-        """Return (inputs, labels) with the same storages as the loader's: views of one tensor, or two copied
-        tensors.
+        """Return (inputs, labels) with the same storages as the loader's: views of one tensor, or two copied tensors.
         """
         training, ranks = self.config.training, self.world.degrees.cp
         rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
@@ -142,8 +140,8 @@ class Rehearsal:
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
-        """Add hooks to the layers of part `number` that start a window at each layer's forward and backward; yield
-        the handles.
+        """Add hooks to the layers of part `number` that start a window at each layer's forward and backward; yield the
+        handles.
         """
         layers = list(self.models[number].layers.values())
         for place, layer in enumerate(layers):

@@ -19,8 +19,7 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 
 
 class Router(nn.Module):
-    """Selects K experts for each token by their scores: (N, D) -> weights (N, K), float32, and expert indices (N,
-    K).
+    """Selects K experts for each token by their scores: (N, D) -> weights (N, K), float32, and expert indices (N, K).
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:
@@ -90,9 +89,8 @@ class MoE(nn.Module):
         """Return the sum of the outputs of the selected experts and the shared expert.
 
         Copies of the tokens are sorted by expert. Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0,
-        2], so
-        expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of its
-        token.
+        2], so expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of
+        its token.
         """
         tokens = x.flatten(0, 1)
         weights, experts = self.router(tokens, self.expert_bias)

@@ -29,8 +29,7 @@ class Layout:
     """The division of each sequence into chunks among the ranks of a process group.
 
     In causal attention, later chunks need more work. In the balanced layout, each rank therefore has one chunk from
-    either
-    end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced, they have 0 and 1.
+    either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced, they have 0 and 1.
     """
 
     group: dist.ProcessGroup
@@ -59,8 +58,7 @@ class Layout:
         """Yield the chunks that each chunk of `rank` attends to: itself and all earlier chunks.
 
         A tuple is (index of the attending chunk on `rank`, rank of the visible chunk, index of that chunk on its rank,
-        whether
-        both are the same chunk). Attention within the same chunk is causal; earlier chunks are fully visible.
+        whether both are the same chunk). Attention within the same chunk is causal; earlier chunks are fully visible.
         """
         for own, number in enumerate(self.chunks(rank)):
             for earlier in range(number, -1, -1):
@@ -108,8 +106,7 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Return the attention to all visible chunks; partial results are combined by the log-sum-exp of their
-        scores.
+        """Return the attention to all visible chunks; partial results are combined by the log-sum-exp of their scores.
         """
         ctx.layout = layout
         outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank
@@ -129,8 +126,8 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of this rank's queries, keys and values; those of keys and values are summed over
-        all ranks.
+        """Return the gradients of this rank's queries, keys and values; those of keys and values are summed over all
+        ranks.
         """
         layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors

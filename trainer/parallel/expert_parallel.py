@@ -35,10 +35,8 @@ class Exchange:
         experts.
 
         Example on rank 0 of 2, with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1
-        tokens
-        to experts 0 and 1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A stable
-        sort
-        by expert then keeps the order within each rank.
+        tokens to experts 0 and 1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A
+        stable sort by expert then keeps the order within each rank.
         """
         tokens, counts = inputs
         # (ranks, own experts): how many tokens each rank sends to each expert of this rank.

@@ -58,8 +58,7 @@ class Microbatch:
     """The shapes and dtypes of the tensors that pass through a pipeline for one microbatch.
 
     The first part gets tokens (rows, length), parts exchange hidden states (rows, length / split, dim), and the last
-    part
-    returns logits (rows, length, V).
+    part returns logits (rows, length, V).
     """
 
     rows: int
@@ -71,8 +70,7 @@ class Microbatch:
 
     @classmethod
     def of(cls, config: JobConfig, args: ModelArgs, mesh: Degrees) -> "Microbatch":
-        """Return the shapes and dtypes for a job. FSDP casts the inputs of modules, but autocast only matrix
-        products.
+        """Return the shapes and dtypes for a job. FSDP casts the inputs of modules, but autocast only matrix products.
         """
         training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
         compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)

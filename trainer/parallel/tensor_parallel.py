@@ -90,8 +90,7 @@ def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.Pr
     """Wrap the tokens given to experts so that their gradient is summed over the group (a forward pre-hook).
 
     Each rank has a part of each expert, so it computes only a part of the gradient. Without the sum, the gradient of
-    the
-    router would also be incomplete, because its weights scale these tokens.
+    the router would also be incomplete, because its weights scale these tokens.
     """
     tokens, counts = inputs
     return with_whole_gradient(tokens, group), counts

@@ -24,10 +24,8 @@ class Outcome:
     """How a job ended: completed, failed or interrupted.
 
     `exit_codes` maps each failed rank to its exit status (negative: killed by that signal); `exit_code` is the status
-    of a
-    command that is not a rank. `logs` is the folder of this launch, one per node; `first_rank` is the global rank of
-    this
-    node's local rank 0, if known.
+    of a command that is not a rank. `logs` is the folder of this launch, one per node; `first_rank` is the global rank
+    of this node's local rank 0, if known.
     """
 
     status: str

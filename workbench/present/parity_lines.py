@@ -23,8 +23,7 @@ class Lines:
     """The content of a line chart with one line per run: `table` has a row per step and a column per run.
 
     If `power`, the values are decimal logarithms. `mark` is the height of an extra horizontal line. `offset` is the
-    number
-    of the first column's run, so that a run has the same colour in all charts.
+    number of the first column's run, so that a run has the same colour in all charts.
     """
 
     title: str

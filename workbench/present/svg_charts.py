@@ -44,8 +44,8 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 
 
 def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator[str]:
-    """Yield the HTML figure of memory over time for the device that ran out of memory, else the one with the
-    highest peak.
+    """Yield the HTML figure of memory over time for the device that ran out of memory, else the one with the highest
+    peak.
     """
     device = worst_first(data.devices)[0]
     artefact = file_behind(device.path, report, run)
@@ -58,8 +58,7 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
 
 
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
-    """Return the file of the run that the report lists as `path`, which may be a stand-in; None if it does not
-    exist.
+    """Return the file of the run that the report lists as `path`, which may be a stand-in; None if it does not exist.
     """
     named = next((file for file in report.inputs if file.path == path), None)
     # Rank, step and size together identify a file of a run, whatever its name.

@@ -26,8 +26,7 @@ class Recorders:
     """Records memory, traces, steps and hangs of one rank, as configured by `options`.
 
     Create it after the process group and the model; call `prepare` before the process group is created. Call `failed`
-    and
-    `close` before it is destroyed.
+    and `close` before it is destroyed.
     """
 
     def __init__(

@@ -26,10 +26,8 @@ class RankInfo:
         """Return the RankInfo of this process.
 
         It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. A rank that a script
-        started
-        itself may have none of these. Then the default process group gives the rank, as if all ranks were on one node;
-        without
-        a group, the process is rank 0 of 1.
+        started itself may have none of these. Then the default process group gives the rank, as if all ranks were on
+        one node; without a group, the process is rank 0 of 1.
         """
         group = group_position()
         if group is not None and os.environ.get("RANK") != str(group[0]):

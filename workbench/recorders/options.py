@@ -1,4 +1,4 @@
-"""What do the recorders record, and where do they write it?"""
+"""Options of the recorders: what they record, and where they write it."""
 
 from dataclasses import dataclass
 

@@ -32,8 +32,8 @@ def find_children(pid: int) -> list[int]:
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
-    """Return a description of process `pid`: `Process 123: python train.py`, then its stacks if a signal can
-    request them.
+    """Return a description of process `pid`: `Process 123: python train.py`, then its stacks if a signal can request
+    them.
     """
     stacks = b""
     if catches_stack_signal(pid):

@@ -123,8 +123,7 @@ class Collector:
         """Return the cause for dumps if the process of a rank has disappeared, else None.
 
         It has disappeared if it did not end cleanly and left no error file. A rank whose heartbeat has not advanced
-        since the
-        last dumps causes no new ones.
+        since the last dumps causes no new ones.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -234,8 +233,7 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (running ranks on this host, number of the newest restart attempt), read from the ranks'
-    `groups_R.json`.
+    """Return (running ranks on this host, number of the newest restart attempt), read from the ranks' `groups_R.json`.
     """
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)

@@ -7,8 +7,7 @@ In any training script, after `init_process_group`:
 
 A collector process on each node takes the dumps of all ranks, into `outputs/dumps`, when a rank dies or when the
 heartbeat of a `StepRecorder` in the same folder stops. Call `failed(error)` before you raise an error again. Each
-node's
-collector takes the dumps of its own ranks; the analyzers join the dumps that belong together.
+node's collector takes the dumps of its own ranks; the analyzers join the dumps that belong together.
 """
 
 import contextlib
@@ -40,8 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def dump_ring() -> bytes:
-    """Return the content of Flight Recorder's ring buffer, for the backend in use, as the pickle that PyTorch
-    writes.
+    """Return the content of Flight Recorder's ring buffer, for the backend in use, as the pickle that PyTorch writes.
     """
     dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
@@ -133,8 +131,7 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write `groups_R.json` again if process groups were created or destroyed; otherwise this call is nearly
-        free.
+        """Write `groups_R.json` again if process groups were created or destroyed; otherwise this call is nearly free.
         """
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:

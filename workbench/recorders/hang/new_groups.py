@@ -1,9 +1,8 @@
 """Record each process group that this rank creates: its ranks, the time, and the source line.
 
 PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by that
-number.
-So a rank that omits a `new_group`, even for a group that it does not belong to, meets the wrong ranks in all later
-groups. A group whose creation hangs is in no dump, so each call is recorded before it is made.
+number. So a rank that omits a `new_group`, even for a group that it does not belong to, meets the wrong ranks in all
+later groups. A group whose creation hangs is in no dump, so each call is recorded before it is made.
 """
 
 import json

@@ -121,8 +121,8 @@ class RankProcess:
 
     @property
     def blocked_by(self) -> str | None:
-        """The reason why Linux does not run the process: "stopped", "in the kernel" (usually waiting for storage),
-        or None.
+        """The reason why Linux does not run the process: "stopped", "in the kernel" (usually waiting for storage), or
+        None.
         """
         return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
 
@@ -154,8 +154,7 @@ class RankProcess:
         """Return the stacks that faulthandler writes on a signal; empty if none are written within `timeout` seconds.
 
         They are the stacks of the rank, or of `pid`, a process forked from the rank. The GIL is not needed, but the
-        signal
-        interrupts a sleep.
+        signal interrupts a sleep.
         """
         assert self.side_file is not None
         before = self._signal_file.stat().st_size

@@ -1,1 +1,1 @@
-"""Record the memory of a rank: live blocks, their categories, and what allocated them."""
+"""Record the memory of a rank: its live blocks, their categories, and the call stacks that allocated them."""

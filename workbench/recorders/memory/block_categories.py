@@ -1,4 +1,8 @@
-"""What is each live block for? Its place in the code and its time say it first, and notes about it while it lives."""
+"""Assign a category, such as weights or activations, to each live memory block.
+
+The first category follows from the block's call stack and the current phase. Later notes can change it: a note is a
+record by a hook that says what a tensor is.
+"""
 
 from dataclasses import dataclass
 
@@ -21,13 +25,13 @@ class Block:
     label: str
 
     def apply_note(self, note: Note) -> None:
-        """Set category and label from a note, unless those the block already has have a higher priority."""
+        """Set category and label from a note, unless the block's current category has a higher priority."""
         if PRIORITY[note.kind] >= PRIORITY.get(self.category, 0):
             self.category, self.label = note.kind, note.label
 
 
 class BlockCategories:
-    """Assigns a category to each live block; allocations, frees and notes must be given in order of time."""
+    """Assigns a category to each live block; allocations, frees and notes must be given in the order of time."""
 
     def __init__(self) -> None:
         self.live: dict[int, Block] = {}
@@ -39,14 +43,14 @@ class BlockCategories:
         self._module = self._phase = ""
 
     def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:
-        """Return a new live block, with the category that its stack and the current phase suggest."""
+        """Add and return a new live block, with the category that its call stack and the current phase suggest."""
         block = self.live[address] = Block(address, size, frames, self._initial_category(frames), self._module)
         if self._phase == FORWARD:
             self._forward_blocks.append(block)
         return block
 
     def apply(self, note: Note) -> bool:
-        """Apply a note about a block, module or phase; returns False if no live block has the note's address."""
+        """Apply a note about a block, module or phase; return False if no live block has the note's address."""
         if note.kind == MODULE:
             self._module = note.label
         elif note.kind == PHASE:
@@ -58,9 +62,10 @@ class BlockCategories:
         return True
 
     def _enter_phase(self, phase: str) -> None:
-        """Enter a phase; entering the backward pass makes uncategorised blocks of the forward pass activations.
+        """Enter a phase. At the start of the backward pass, uncategorised blocks of the forward pass become
+        activations.
 
-        Selective checkpointing keeps outputs in a store of its own, which no saved-tensor hook sees.
+        Selective checkpointing stores such outputs itself, so that no saved-tensor hook sees them.
         """
         self._phase = phase
         if phase == BACKWARD:
@@ -71,7 +76,7 @@ class BlockCategories:
             self._forward_blocks = []
 
     def _initial_category(self, frames: list[Frame]) -> str:
-        """Return the category of a new block, valid until a note about the block is applied."""
+        """Return the category of a new block, which counts until a note about the block is applied."""
         if self._phase in LOADING:
             return INPUTS
         categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)

@@ -1,4 +1,4 @@
-"""What holds a rank's memory? A table for the console, from one of its snapshots and in the categories of that."""
+"""A console table of what uses a rank's memory, made from one of its snapshots."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,17 +15,19 @@ TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
 
 
 class Peaks(NamedTuple):
-    """The tensors live at the peak, largest first, and the highest bytes that each category had at any time."""
+    """The tensors that are live at the peak, largest first, and the highest memory of each category at any time, in
+    bytes.
+    """
 
     peak: list[Tensor]
     highest: Counter[str]
 
 
 def table(snapshot: Snapshot) -> str:
-    """Return the memory breakdown of a snapshot as a table in text.
+    """Return the memory breakdown of a snapshot as a text table.
 
-    It lists the categories at the peak with their largest tensors, the high-water marks of temporary and communication
-    memory, the largest tensors, and how much of the used memory is tracked.
+    It lists the categories at the peak with their largest tensors, the highest temporary and communication memory, the
+    largest tensors, and how much of the used memory is tracked.
     """
     peak, highest = find_peaks(snapshot)
     total = sum(size for _, _, size in peak)
@@ -39,7 +41,7 @@ def table(snapshot: Snapshot) -> str:
 
 
 def find_peaks(snapshot: Snapshot) -> Peaks:
-    """Replay the trace of a snapshot, once to find the peak and once more up to it, and return the peaks."""
+    """Replay the trace of a snapshot twice, once to find the peak and once up to it, and return the peaks."""
     live_bytes: Counter[str] = Counter()
     for category, _, size in dict(initial_tensors(snapshot)).values():
         live_bytes[category] += size
@@ -73,7 +75,7 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
 def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
     """Yield (address, tensor) of each tensor that is older than the trace.
 
-    These are in blocks that the trace never allocates, or frees before it allocates them.
+    Its block is not allocated in the trace, or is freed there before it is allocated.
     """
     older_blocks: dict[int, list[str]] = snapshot["workbench"]["blocks"]
     allocated = set()
@@ -90,13 +92,13 @@ def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
 
 
 def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
-    """Return (category, label) of a block that is older than the trace; `older_blocks` maps addresses to both."""
+    """Return (category, label) of a block that is older than the trace; `older_blocks` has both for each address."""
     category, label = older_blocks.get(address, [UNKNOWN, "(no name)"])
     return category, label
 
 
 def category_lines(peak: list[Tensor]) -> Iterator[str]:
-    """Yield one line of text per category, the largest first; `peak` has the tensors that were live at the peak."""
+    """Yield a line of text per category, largest first; `peak` has the tensors that are live at the peak."""
     sums: Counter[str] = Counter()
     names: dict[str, dict[str, None]] = {}
     for category, name, size in peak:
@@ -107,7 +109,7 @@ def category_lines(peak: list[Tensor]) -> Iterator[str]:
 
 
 def usage_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Yield lines of text on the memory that the device or process uses, tracked and untracked."""
+    """Yield lines of text about the memory that the device or process uses, tracked and untracked."""
     details = snapshot["workbench"]
     tracked = sum(segment["allocated_size"] for segment in snapshot["segments"])
     user_of_memory, total = "process", details.get("process_bytes")

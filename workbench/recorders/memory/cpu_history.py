@@ -1,4 +1,4 @@
-"""The history of the CPU's memory, from profiler sessions: one in each recorded step, as only one can be active."""
+"""The history of CPU allocations, recorded by a profiler session in each step; only one session can be active."""
 
 import gc
 from collections.abc import Iterator
@@ -15,7 +15,9 @@ from workbench.recorders.timing.profiler_traces import TracePlan, activities, ex
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pause Python's garbage collector inside: it would scan the many objects of a profiler session again and again."""
+    """Pause Python's garbage collector inside this context: it would scan a profiler session's many objects
+    repeatedly.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -26,10 +28,11 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 class CpuHistory:
-    """Records CPU allocations of the last `window` complete steps and the current one, by a profiler session per step.
+    """Records CPU allocations of the last `window` complete steps and the current step, in a profiler session per step.
 
-    Python frames are recorded from the second step on. Only consecutive steps are kept, as frees in a step that was not
-    recorded are unknown. If `traces` are given, the session of a traced step is exported as its trace, too.
+    Python frames are recorded from the second step on. Only consecutive steps are kept, because frees in a step that
+    was not recorded are unknown. If `traces` is given, the session of a traced step is also exported as its profiler
+    trace.
     """
 
     def __init__(self, hooks: TensorHooks, window: int, traces: TracePlan | None = None) -> None:
@@ -42,7 +45,7 @@ class CpuHistory:
         self._first = True
 
     def begin(self, step: int) -> None:
-        """Start the profiler session of a step; one that an error left open is added first."""
+        """Start the profiler session of a step; first add a session that an error has left open."""
         self.end()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         self._step = step
@@ -57,13 +60,13 @@ class CpuHistory:
         self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
 
     def skip(self) -> None:
-        """Discard what was recorded, as the next step is not recorded."""
+        """Discard the recorded history, because the next step is not recorded."""
         self.end()
         self._blocks.forget()
         self._first = False
 
     def end(self) -> None:
-        """Stop the profiler session and add its allocations and frees."""
+        """Stop the profiler session and add its allocations and frees to the history."""
         if self._session is None:
             return
         self._step_span.close()
@@ -81,7 +84,7 @@ class CpuHistory:
         gc.collect(0)  # sessions are full of cycles, and loops that switch the collector off would keep them all
 
     def snapshot(self) -> Snapshot:
-        """Return the live blocks and their history in the schema of PyTorch's memory snapshots."""
+        """Return the live blocks and their history in the format of PyTorch's memory snapshots."""
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         return {
             "segments": segments(self._blocks),
@@ -91,7 +94,7 @@ class CpuHistory:
         }
 
     def details(self) -> Details:
-        """Return the additions to a snapshot that only a CPU has."""
+        """Return our additions to PyTorch's snapshot format that exist only on a CPU."""
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,

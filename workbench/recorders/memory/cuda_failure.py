@@ -1,4 +1,4 @@
-"""Keep PyTorch's history of allocations on CUDA, and write it when memory runs out; the script's model is unknown."""
+"""Record CUDA allocations of a script whose model is unknown, and write a snapshot when memory runs out."""
 
 import pickle
 from pathlib import Path

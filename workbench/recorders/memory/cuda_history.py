@@ -1,4 +1,4 @@
-"""The history that PyTorch's CUDA allocator keeps, with the category of each block joined to it."""
+"""The history that PyTorch's CUDA allocator records, with a category added to each block."""
 
 from collections.abc import Iterator
 from heapq import merge
@@ -15,7 +15,9 @@ FREES = ("free_requested", "free_completed")
 
 
 class CudaHistory:
-    """PyTorch's own history of CUDA allocations, recorded from now on, and notes that say what each block is for."""
+    """PyTorch's own history of CUDA allocations, recorded from now on, and the notes of hooks on what each block is
+    for.
+    """
 
     def __init__(self, hooks: TensorHooks) -> None:
         self.spans: list[Span] = []
@@ -25,14 +27,14 @@ class CudaHistory:
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
-        """Note weights, gradients and optimizer state again, whose addresses may have changed."""
+        """Note the addresses of weights, gradients and optimizer state again, because they may have changed."""
         self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
         """Do nothing: PyTorch records every step."""
 
     def end(self) -> None:
-        """Keep the notes of the step. Nothing is read from the device before a snapshot is due."""
+        """Store the notes of the step. Nothing is read from the device until a snapshot is due."""
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
 
     def snapshot(self) -> Snapshot:
@@ -48,7 +50,7 @@ class CudaHistory:
         return snapshot
 
     def details(self) -> Details:
-        """Return the additions to a snapshot that only a device has."""
+        """Return our additions to PyTorch's snapshot format that exist only on a CUDA device."""
         free, total = torch.cuda.mem_get_info()
         return {
             "made_up_segments": False,
@@ -59,9 +61,9 @@ class CudaHistory:
 
 
 def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str]]:
-    """Add category and label to each alloc entry of the trace; returns {address: [category, label]} of older blocks.
+    """Add category and label to each allocation in the trace; return {address: [category, label]} of older blocks.
 
-    Entries and notes are merged by time: a note is about the block that is at its address at that moment.
+    Entries and notes are merged by time: a note concerns the block that is at its address at that moment.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
     events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)
@@ -79,10 +81,10 @@ def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str
 
 
 def time_of(event: TraceEntry | Note) -> int:
-    """Return the time of a trace entry or a note in nanoseconds, by which they are merged.
+    """Return the time of a trace entry or a note in nanoseconds, for sorting.
 
-    An entry has only microseconds. A note in the same microsecond is about a block that was just allocated or is about
-    to be freed: so allocations count from the start of the microsecond and frees from its end.
+    An entry has whole microseconds. A note in the same microsecond concerns a block that was just allocated or is about
+    to be freed. So allocations count from the start of their microsecond, and frees from its end.
     """
     if isinstance(event, Note):
         return event.time_ns

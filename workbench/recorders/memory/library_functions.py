@@ -1,4 +1,4 @@
-"""Which functions of torch allocate memory for a purpose of their own, such as communication?"""
+"""Functions of torch that allocate memory of a known category, such as communication."""
 
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, PARAMETERS
 
@@ -20,7 +20,8 @@ COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
 
 
 def category_of_function(filename: str, function: str) -> str | None:
-    """Return the category of memory that this library function allocates; None for most, which only compute."""
+    """Return the category of memory that this library function allocates; None for most functions, which only compute.
+    """
     if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION
     if not filename and function.startswith(FSDP_SPANS):

@@ -1,4 +1,4 @@
-"""How much memory may this process hold, and how much of that is left?"""
+"""The memory limit of this process, and how much memory it may still allocate."""
 
 import resource
 from pathlib import Path
@@ -8,16 +8,16 @@ LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
 
 
 class Room(NamedTuple):
-    """The memory limit of this process, and how much it may still allocate, in bytes; None: no limit is set."""
+    """The memory limit of this process and the memory it may still allocate, in bytes; None if no limit is set."""
 
     limit: int | None
     free: int | None
 
 
 def memory_room() -> Room:
-    """Return the tighter of the process's limits on data and on address space (RLIMIT_DATA, RLIMIT_AS).
+    """Return the tighter of the process's limits RLIMIT_DATA and RLIMIT_AS (data and address space).
 
-    Both count the whole process, not its tensors alone.
+    Both limits count all memory of the process, not only tensors.
     """
     soft = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
     # Each step asks: most processes have no limit, and need not read how much they hold.
@@ -33,7 +33,7 @@ def memory_room() -> Room:
 
 
 def resident_bytes() -> int | None:
-    """Return the resident memory of this process in bytes, or None if the system does not say."""
+    """Return the resident memory of this process in bytes, or None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -41,7 +41,7 @@ def resident_bytes() -> int | None:
 
 
 def raise_soft_limits() -> None:
-    """Raise the soft limits to the hard ones, so that a snapshot can be written after memory ran out."""
+    """Raise the soft memory limits to the hard limits, so that a snapshot can be written after memory ran out."""
     for kind in LIMITS:
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (hard, hard))

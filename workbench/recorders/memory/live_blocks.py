@@ -1,4 +1,4 @@
-"""Which blocks of CPU memory are live, and what happened to them recently? In the schema of PyTorch's snapshots."""
+"""The live blocks of CPU memory and their recent history, in the format of PyTorch's memory snapshots."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
-    """An allocation or free of a block; `action` is that of PyTorch's trace entries."""
+    """An allocation or free of a block; `action` is a name from PyTorch's trace entries."""
 
     action: str
     time_us: int
@@ -34,7 +34,7 @@ class LiveBlocks(BlockCategories):
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
 
     def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
-        """Add (tensor, category, label) of tensors that existed before the recording began."""
+        """Add (tensor, category, label) of tensors that existed before recording began."""
         for tensor, category, label in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
@@ -63,7 +63,7 @@ class LiveBlocks(BlockCategories):
         self._evict_overlapped()
 
     def events(self) -> Iterator[Event]:
-        """Yield all events that are kept, in order of time."""
+        """Yield all stored events in the order of time."""
         for session in self._sessions:
             yield from session
 
@@ -82,9 +82,9 @@ class LiveBlocks(BlockCategories):
         self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
 
     def _evict_transfers(self) -> None:
-        """Remove the blocks that collectives allocated for their own copies.
+        """Remove the blocks that collectives allocated for their own copies of tensors.
 
-        Gloo's threads free them, which no profiler sees. No collective is under way at the end of a step.
+        Gloo's threads free them, unseen by the profiler. At the end of a step no collective is running.
         """
         for block in [block for block in self.live.values() if any(map(is_collective_copy, block.frames))]:
             del self.live[block.address]
@@ -94,7 +94,7 @@ class LiveBlocks(BlockCategories):
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Remove blocks whose addresses newer blocks use: they were freed between sessions, unseen by the profiler."""
+        """Remove blocks that overlap newer blocks: they were freed between two sessions, unseen by the profiler."""
         order = sorted(self.live.values(), key=lambda block: block.address)
         last_us = self._last_event_us()
         for block, following in pairwise(order):
@@ -110,9 +110,9 @@ def is_collective_copy(frame: Frame) -> bool:
 
 
 def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
-    """Return the events as entries of a device trace in PyTorch's schema.
+    """Return the events as trace entries of a device in PyTorch's format.
 
-    The first one has the category `unknown`, which PyTorch's viewer needs once.
+    The first entry has the category `unknown`, because PyTorch's viewer needs one such entry.
     """
     entries = [trace_entry(event) for event in events]
     return [first_entry(entries), *entries]
@@ -144,9 +144,9 @@ def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
 
 
 def segments(blocks: LiveBlocks) -> list[Segment]:
-    """Return invented segments around all live blocks, in PyTorch's schema.
+    """Return artificial segments around all live blocks, in PyTorch's format.
 
-    A CPU has no segments, but viewers need aligned ranges over every address in use.
+    A CPU has no segments, but viewers need aligned address ranges that contain every block.
     """
     everything = {event.block.address: event.block.size for event in blocks.events()}
     everything |= {address: block.size for address, block in blocks.live.items()}
@@ -162,9 +162,9 @@ def segments(blocks: LiveBlocks) -> list[Segment]:
 
 
 def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge (address, size) into disjoint ranges of whole multiples of SEGMENT_ALIGNMENT.
+    """Extend each (address, size) to multiples of SEGMENT_ALIGNMENT, and merge ranges that touch or overlap.
 
-    Example, in MiB: (1, 1) and (3, 2) are aligned to 0-2 and 2-6, which touch: one range 0-6.
+    Example, in MiB: (1, 1) and (3, 2) become 0-2 and 2-6, which touch: one range 0-6.
     """
     ranges: list[tuple[int, int]] = []
     unit = SEGMENT_ALIGNMENT
@@ -178,7 +178,7 @@ def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def segment(start: int, stop: int, inside: list[Block]) -> Segment:
-    """Return one invented segment from address `start` to `stop`, made of the live blocks and the gaps between them."""
+    """Return an artificial segment from address `start` to `stop`, made of live blocks and the gaps between them."""
     used = sum(block.size for block in inside)
     blocks: list[SegmentBlock] = []
     position = start
@@ -206,6 +206,6 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
 
 
 def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
-    """Return a block of a segment in PyTorch's schema; `state` says whether it is live or free."""
+    """Return a block of a segment in PyTorch's format; `state` says whether it is live or free."""
     requested = size if state == "active_allocated" else 0
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

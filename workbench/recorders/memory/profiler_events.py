@@ -1,4 +1,4 @@
-"""Which allocations did a profiler session see, and in which stacks?"""
+"""Read the allocations in a profiler session, with their call stacks."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +11,7 @@ from workbench.recorders.memory.snapshot import Frame
 
 
 class ProfilerEvent(Protocol):
-    """The fields of PyTorch's profiler events that are used here; its type stubs lack them."""
+    """The fields of PyTorch's profiler events that are used here; PyTorch's type stubs lack them."""
 
     tag: _EventType
     name: str
@@ -30,9 +30,9 @@ CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall,
 
 
 class Allocation(NamedTuple):
-    """An allocation of `size` bytes at `address`, or a free where `size` is negative.
+    """An allocation of `size` bytes at `address`; a negative size means a free.
 
-    Frames are innermost first, and shared between events.
+    Frames are innermost first; several events share the same list.
     """
 
     time_ns: int
@@ -42,7 +42,7 @@ class Allocation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The time interval of a call such as `Optimizer.step`, which PyTorch's profiler records by itself."""
+    """The time interval of a call that PyTorch's profiler records by itself, such as `Optimizer.step`."""
 
     name: str
     begin_ns: int
@@ -66,7 +66,7 @@ class FrameTable:
 
 
 class ProfilerSession:
-    """CPU allocations and optimizer calls that a stopped profiler has recorded, each in order of time."""
+    """The CPU allocations and optimizer calls recorded by a profiler that has stopped, each in the order of time."""
 
     def __init__(self, profiler: torch.profiler.profile, frames: FrameTable) -> None:
         self.allocations: list[Allocation] = []
@@ -109,7 +109,7 @@ class ProfilerSession:
         return known[1]
 
     def _unwind(self, path: Path) -> list[Frame]:
-        """Return the frames of a call path that was not unwound before, innermost first."""
+        """Return the frames of a call path, innermost first, without using the cache."""
         frames: list[Frame] = []
         # Operations come before the innermost Python frame, the only one whose own line is known.
         while path is not None and path[2] is not None:
@@ -121,7 +121,9 @@ class ProfilerSession:
         return [*frames, *self._outer_frames(path)]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
-        """Return the frames of a call path without its innermost call; thousands of stacks share them."""
+        """Return the frames of a call path without its innermost call; they are cached, because many stacks share
+        them.
+        """
         missing: list[Path] = []
         while path is not None and id(path) not in self._outer:
             missing.append(path)
@@ -139,10 +141,9 @@ class ProfilerSession:
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
     def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the frame that made a Python call; before it, for the innermost call, the frame of the called function.
+        """Yield the caller's frame of a Python call; for the innermost call, first the frame of the called function.
 
-        An event has the line of its own frame only if it is the innermost one; otherwise the call below it has that
-        line.
+        Only the innermost event has the current line of its own frame; for the others, the event below has that line.
         """
         fields = event.extra_fields
         locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []

@@ -1,14 +1,14 @@
 """Writes memory snapshots with exact categories, every `freq` steps and when an allocation fails.
 
-In any training script, with the model built and the process group made if there is one:
+In any training script, after the model and the process group (if there is one) were created:
 
     memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer, freq=10)
     with memory.step(n):  ...
 
-Call `memory.failed(error)` before raising an error on. On CUDA the history is PyTorch's own. PyTorch keeps none on CPU:
-there a profiler session runs in some steps, and its allocation events are written in the same schema. A recorded step
-takes several times as long, so only the last `window` steps before a snapshot are recorded, and all steps while the
-process has a limit on its memory, because any of them may be the one that fails.
+Call `memory.failed(error)` before you raise an error again. On CUDA, PyTorch records the history of allocations itself.
+On a CPU it does not: there a profiler session runs in some steps, and its allocations are written in the same format.
+A recorded step takes several times as long. So only the last `window` steps before a snapshot are recorded; but if the
+process has a memory limit, all steps are, because an allocation may fail in any of them.
 """
 
 import pickle
@@ -79,7 +79,8 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record allocations inside as those of a step, if the step is to be recorded; `finish` ends the recording."""
+        """Record allocations inside this context as part of `step`, if the step is to be recorded; then call `finish`.
+        """
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False
         with ExitStack() as self._contexts:
@@ -98,12 +99,12 @@ class MemoryRecorder:
         self.is_recording = False
 
     def is_due(self, step: int) -> bool:
-        """Return whether a snapshot is to be written after this step."""
+        """Return whether a snapshot is due after this step."""
         return self._plan.is_due(step)
 
     @property
     def is_occasional(self) -> bool:
-        """Whether this step is recorded while other steps are not, so that it takes longer than they do."""
+        """Whether this step is recorded but others are not, so that it takes longer than the others."""
         return self.is_recording and not self._on_device and self._plan.skips_steps
 
     def write(self) -> None:
@@ -112,7 +113,7 @@ class MemoryRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark a phase such as fwd or bwd."""
+        """Mark a phase such as fwd or bwd, which lasts as long as this context."""
         self._begin_if_limited()
         outer, self._phase = self._phase, name
         self._hooks.note_phase(name)
@@ -122,9 +123,9 @@ class MemoryRecorder:
         self._hooks.note_phase(outer)
 
     def failed(self, error: BaseException) -> None:
-        """Write a snapshot if the error says that an allocation failed.
+        """Write a snapshot if `error` reports a failed allocation.
 
-        The process's soft memory limits are raised for that.
+        The soft memory limits of the process are raised first, so that there is memory for the snapshot.
         """
         if not is_out_of_memory(error):
             return
@@ -139,7 +140,7 @@ class MemoryRecorder:
         self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
 
     def breakdown(self) -> str:
-        """Return a table in text of what uses the memory, from the steps recorded last."""
+        """Return a text table of what uses the memory, from the most recently recorded steps."""
         return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
@@ -159,9 +160,7 @@ class MemoryRecorder:
         self._contexts.enter_context(self._hooks.note_saved_tensors())
 
     def _begin_if_limited(self) -> None:
-        """Record allocations from now on if the memory of the process is limited.
-
-        A process may get its limit at any time, also during a step.
+        """Record allocations from now on if the process has a memory limit; it may be set at any time, even in a step.
         """
         if not self.is_recording and memory_room().limit is not None:
             self._begin()
@@ -213,12 +212,12 @@ class MemoryRecorder:
 
 
 def on_cuda(model: nn.Module) -> bool:
-    """Return whether a model computes on CUDA; the weights alone do not tell, as they may be offloaded."""
+    """Return whether a model computes on CUDA, even if its weights are offloaded to the CPU."""
     return any(tensor.is_cuda for tensor in chain(model.parameters(), model.buffers()))
 
 
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
-    """Return the trace entry for an allocation that failed: bytes asked for, bytes left, and the line that failed."""
+    """Return the trace entry for a failed allocation: requested bytes, available bytes, and the line that failed."""
     match = ALLOCATION_SIZE.search(str(error))
     return {
         "action": "oom",
@@ -235,8 +234,9 @@ def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceE
 def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
     """Insert the entry of a failed allocation at its time, before blocks that were freed while the stack unwound.
 
-    The allocation failed, so less was left than it asked for. Example: it asked for 8 bytes when 3 were left, and
-    unwinding freed 10: the entry says 13 left. Subtracting that free gives 3, which is the state that failed.
+    An entry may report more free bytes than were requested, because it was made after that. Example: 8 bytes were
+    requested with 3 free, and unwinding freed 10, so the entry says 13. Subtracting that free gives 3, the state at the
+    failure.
     """
     position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
     earlier, free = position, entry["device_free"]

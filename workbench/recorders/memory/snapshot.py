@@ -1,4 +1,4 @@
-"""What does a memory snapshot hold? The schema of `torch.cuda.memory._snapshot()`, with our additions."""
+"""The format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with our additions."""
 
 from typing import TypedDict
 
@@ -12,7 +12,7 @@ class Frame(TypedDict):
 
 
 class TraceEntry(TypedDict, total=False):
-    """One allocator event of a device. PyTorch's schema lacks `category`; `user_metadata` has our label."""
+    """An allocator event of a device. `category` is our addition to PyTorch's format; `user_metadata` has our label."""
 
     action: str
     addr: int
@@ -27,9 +27,9 @@ class TraceEntry(TypedDict, total=False):
 
 
 def first_entry(trace: list[TraceEntry]) -> TraceEntry:
-    """Return an entry to put first in `trace`, with the category `unknown`.
+    """Return an entry with the category `unknown`, to be put first in `trace`.
 
-    PyTorch's viewer shows categories only if one entry has that category.
+    PyTorch's viewer shows categories only if an entry has that category.
     """
     time_us = trace[0].get("time_us", 0) if trace else 0
     return {
@@ -66,7 +66,7 @@ class Segment(TypedDict):
 
 
 class Mark(TypedDict):
-    """The START or END (`stage`) of a step, a phase or an optimizer call."""
+    """The start or end of a step, a phase or an optimizer call; `stage` is START or END."""
 
     stage: str
     name: str
@@ -75,7 +75,9 @@ class Mark(TypedDict):
 
 
 class Details(TypedDict, total=False):
-    """Our additions to a snapshot; `blocks` has {address: [category, label]} of blocks older than the trace."""
+    """Our additions to a snapshot; `blocks` is {address: [category, label]} of the blocks that are older than the
+    trace.
+    """
 
     schema: str
     rank: int

@@ -1,4 +1,4 @@
-"""Which steps are recorded for a snapshot, and after which is one written?"""
+"""The steps that are recorded for memory snapshots, and the steps after which a snapshot is written."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ WINDOW = 5
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """A snapshot is written after every `freq` steps; the `window` steps before one are recorded.
+    """A snapshot is written after every `freq` steps; the `window` steps before it are recorded.
 
-    `last_step` is the step after which the memory is looked at once more, if that is asked for. Example: with a
-    frequency of 10 and a window of 3, steps 8, 9, 10, 18, 19, 20, .. are recorded.
+    If `last_step` is given, the steps before it are recorded too, for a table of the memory after that step. Example:
+    with a frequency of 10 and a window of 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
     """
 
     freq: int = 10
@@ -23,11 +23,11 @@ class SnapshotPlan:
         return step % self.freq == 0
 
     def covers(self, step: int) -> bool:
-        """Return whether the step is one of the last ones before a snapshot."""
+        """Return whether this step is recorded: it is one of the last steps before a snapshot or before `last_step`."""
         before_last = -1 if self.last_step is None else self.last_step - step
         return -step % self.freq < self.window or 0 <= before_last < self.window
 
     @property
     def skips_steps(self) -> bool:
-        """Whether there are steps that are not recorded."""
+        """Whether some steps are not recorded."""
         return self.window < self.freq

@@ -1,4 +1,4 @@
-"""What is each storage for? Hooks note it at the moment when it is known, so that categories are exact, not guessed."""
+"""Hooks that note what each tensor is at the moment when this is known, so that categories are exact, not guessed."""
 
 import time
 from collections import deque
@@ -26,13 +26,14 @@ MAX_NOTES = 1_000_000
 
 
 class Removable(Protocol):
-    """The handle of a registered hook, which removes it."""
+    """The handle of a registered hook; its method removes the hook."""
 
     def remove(self) -> None: ...
 
 
 class Note(NamedTuple):
-    """One fact at one time: the category of the storage at `address`, or else the current module or phase."""
+    """A record by a hook at a certain time: the category of the storage at `address`, or the current module or phase.
+    """
 
     time_ns: int
     address: int
@@ -44,7 +45,7 @@ MODULE, PHASE = "module", "phase"
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a DTensor; any other tensor unchanged."""
+    """Return this rank's part of a DTensor; return any other tensor unchanged."""
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local
 
@@ -55,14 +56,14 @@ def without_wrappers(name: str) -> str:
 
 
 def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
-    """Call `hook` with the parameter whenever its gradient was accumulated; returns the hook's handle."""
+    """Register `hook` to be called with the parameter after its gradient was accumulated; returns the hook's handle."""
     return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class TensorHooks:
     """Hooks on a model and its optimizers that note what tensors are; `take_notes()` returns the notes.
 
-    They note between `start()` and `stop()` only; `keep` bounds how many notes wait to be taken.
+    They write notes only between `start()` and `stop()`; `keep` limits the number of stored notes.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
@@ -87,7 +88,7 @@ class TensorHooks:
 
     @contextmanager
     def note_saved_tensors(self) -> Iterator[None]:
-        """Note the tensors that autograd saves for the backward pass inside this context."""
+        """Note, inside this context, the tensors that autograd saves for the backward pass."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
             yield
 
@@ -97,22 +98,22 @@ class TensorHooks:
         self._modules.clear()
 
     def stop(self) -> None:
-        """Stop noting; the hooks stay registered."""
+        """Stop writing notes; the hooks stay registered."""
         self._running = False
 
     def note_long_lived_tensors(self) -> None:
-        """Note the category of tensors that outlive a step: scripts may replace them without any hook being called."""
+        """Note the category of tensors that outlive a step; a script may replace them without calling any hook."""
         for tensor, category, label in self.long_lived_tensors():
             self.note_tensor(tensor, category, label)
 
     def take_notes(self) -> list[Note]:
-        """Return the notes since the last call, in order of time, and forget them."""
+        """Return the notes since the last call, in the order of time, and delete them."""
         notes = list(self._notes)
         self._notes.clear()
         return notes
 
     def note_phase(self, name: str) -> None:
-        """Note that a phase of the step begins, or ends if the name is empty."""
+        """Note that a phase of the step begins; an empty name means that the phase ends."""
         self._add(0, PHASE, name)
 
     def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:

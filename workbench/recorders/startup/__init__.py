@@ -1,1 +1,1 @@
-"""Attach the recorders to a script that does not know of them: a hook that Python runs when a process starts."""
+"""Attach the recorders to a script that does not call them, through a hook that Python runs when a process starts."""

@@ -1,6 +1,6 @@
-"""What happens when a watched module of torch is imported: the functions that a training script calls are wrapped.
+"""Wrap functions of torch when their module is imported, so that the recorders follow any training script.
 
-`init_process_group` attaches the recorders of hangs, the first step of an optimizer those of steps.
+`init_process_group` starts the recorders of hangs; the first optimizer step starts the recorder of steps.
 """
 
 import datetime as dt
@@ -22,7 +22,7 @@ TIMEOUT_POSITION = 2
 
 @functools.cache
 def recording() -> "Recording":
-    """Return the Recording of this process, which is created at the first call; a forked child gets its own."""
+    """Return the Recording of this process; the first call creates it, and a forked child gets its own."""
     # Not before it is needed: this module is imported in the middle of torch's own import.
     from workbench.recorders.startup.recording import Recording
 
@@ -33,7 +33,7 @@ def recording() -> "Recording":
 
 
 def safely(act: Callable[[], object]) -> None:
-    """Call `act`; an exception in it is printed and does not end the script."""
+    """Call `act`; if it raises an exception, print that and let the script continue."""
     try:
         act()
     except Exception as error:  # noqa: BLE001
@@ -41,7 +41,7 @@ def safely(act: Callable[[], object]) -> None:
 
 
 def patch_distributed(module: ModuleType) -> None:
-    """Wrap `init_process_group` so that the recorders are attached after it.
+    """Wrap `init_process_group` in `module` so that the recorders are attached after it.
 
     An error that ends the script before that is recorded, too.
     """
@@ -61,7 +61,7 @@ def patch_distributed(module: ModuleType) -> None:
 
 
 def note_errors() -> None:
-    """Record an exception that ends this process, as long as it has no recorder of hangs."""
+    """Record an exception that ends this process, unless a recorder of hangs already does so."""
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -72,16 +72,16 @@ def note_errors() -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """Register hooks on all optimizers, by which steps are timed."""
+    """Register hooks on all optimizers, with which the duration of steps is measured."""
     module.register_optimizer_step_pre_hook(before_step)
     module.register_optimizer_step_post_hook(after_step)
 
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Tell the recording that an optimizer begins its step (a hook of torch.optim)."""
+    """Pass to the recording that an optimizer begins its step (a hook of torch.optim)."""
     safely(lambda: recording().before_step(optimizer))
 
 
 def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Tell the recording that an optimizer has ended its step (a hook of torch.optim)."""
+    """Pass to the recording that an optimizer has ended its step (a hook of torch.optim)."""
     safely(lambda: recording().after_step(optimizer))

@@ -1,4 +1,5 @@
-"""Profile steps of a script that does not know of the profiler: a given step, every so many, or at a signal."""
+"""Profile steps of a script that does not call the profiler: a given step, every n-th step, or a step after a signal.
+"""
 
 import signal
 import threading
@@ -25,14 +26,14 @@ class OneStep(TracePlan):
     step: int = 1
 
     def action(self, step: int) -> ProfilerAction:
-        """Return what the profiler does in a step: nothing, warm up, or record."""
+        """Return the profiler's action in a step: nothing, warm up, or record and save."""
         if step == self.step:
             return ProfilerAction.RECORD_AND_SAVE
         return ProfilerAction.WARMUP if step == self.step - 1 else ProfilerAction.NONE
 
 
 class Profiles:
-    """Runs the profiler in the steps to be traced and in their warm-up; in other steps it costs nothing."""
+    """Runs the profiler in the steps to trace and in their warm-up steps; in other steps it costs nothing."""
 
     def __init__(self, folder: Path, device: str, first: int | None = None, regular: TracePlan | None = None) -> None:
         self._folder, self._device, self._wanted = folder, device, first
@@ -46,16 +47,16 @@ class Profiles:
 
     @property
     def active(self) -> bool:
-        """Whether the profiler is running, if only to warm up."""
+        """Whether the profiler is running, in a traced step or in a warm-up step."""
         return self._recorder is not None
 
     def request(self) -> None:
-        """Request a trace of a step soon; it is the same step on all ranks, chosen by the first rank that is asked."""
+        """Request a trace of a step that comes soon; the first rank that gets the signal chooses it for all ranks."""
         if self._recorder is None:
             self._wanted = agreed_step(self._folder, self._step + LEAD_STEPS)
 
     def begin(self, step: int) -> bool:
-        """Tell that a step begins; returns whether it is traced."""
+        """Begin step `step`, and return whether it is traced."""
         self._step = step
         if self._recorder is None and self._wanted in (step, step + 1):
             plan = OneStep(self._folder, 2, 1, 1, step=self._wanted)
@@ -66,7 +67,7 @@ class Profiles:
         return self._recorder.plan.is_traced(step)
 
     def end(self) -> None:
-        """Tell that the step has ended, and write a trace that is now complete."""
+        """End the current step, and write the trace if it is complete."""
         if self._recorder is None:
             return
         self._recorder.end()
@@ -81,7 +82,7 @@ class Profiles:
 
 
 def agreed_step(folder: Path, step: int) -> int:
-    """Return the step to profile that another rank of this run has just chosen; if none has, choose `step` for all."""
+    """Return the step to profile that another rank has recently chosen; if none has, choose `step` for all ranks."""
     path = folder / REQUEST
     chosen = read_json(path)
     if chosen and time.time() - chosen["time_s"] < REQUEST_AGE_S and chosen["step"] > step - LEAD_STEPS:

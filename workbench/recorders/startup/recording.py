@@ -1,4 +1,4 @@
-"""The recorders inside a script that does not know of them: hangs, steps, memory on CUDA, and profiles on demand."""
+"""The recorders in a script that does not call them: hangs, steps, memory on CUDA, and profiles on request."""
 
 import atexit
 import fcntl
@@ -30,9 +30,9 @@ OTHERS_STEPS = 100
 
 
 class Recording:
-    """Everything that is recorded of this process.
+    """All recorders of this process.
 
-    A training step ends when the optimizer that was the first to step has stepped again.
+    A training step ends when the first optimizer of the script has stepped again.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class Recording:
         self._failed = False
 
     def attach(self) -> None:
-        """Attach the recorders of hangs after the process group was created, and start timing steps."""
+        """Start the recorders of hangs and of steps; called after the process group was created."""
         if Attached.now is not None:
             return
         steps = self._steps or self._start_steps()
@@ -58,9 +58,9 @@ class Recording:
         automatic.register(self.leave_steps_to, self.leave_hangs)
 
     def before_step(self, optimizer: object) -> None:
-        """Begin the phase of an optimizer step.
+        """Begin the phase `optim` of a step.
 
-        In a process without a process group the first call also starts the recording.
+        In a process without a process group, the first call also starts the recording.
         """
         if self._steps is None and not self._idle:
             self._start_alone()
@@ -69,7 +69,7 @@ class Recording:
             self._optimizer = weakref.ref(optimizer)
 
     def after_step(self, optimizer: object) -> None:
-        """End the phase of an optimizer step; if it is the first optimizer's, end the training step."""
+        """End the phase `optim`; if `optimizer` is the first one of the script, end the training step."""
         self._leave()
         is_first = optimizer is self._optimizer()
         self._others_steps = 0 if is_first else self._others_steps + 1
@@ -80,7 +80,7 @@ class Recording:
             self._begin_step()
 
     def leave_steps_to(self, recorder: StepRecorder) -> None:
-        """Stop timing steps, as the script has started `recorder`; the recorder of hangs takes steps from that."""
+        """Stop recording steps, because the script has started `recorder`; the recorder of hangs follows that one."""
         self._idle = True
         if self._steps:
             self._steps.stop()
@@ -89,19 +89,21 @@ class Recording:
             self._attached.follow(recorder)
 
     def leave_hangs(self) -> None:
-        """Stop the automatic recorder of hangs, as the script starts its own."""
+        """Stop the automatic recorder of hangs, because the script starts its own."""
         if self._attached:
             self._attached.close()
             Attached.now = self._attached = None
 
     def abandon(self) -> None:
-        """Drop all recorders without closing them, in a forked child: they belong to the parent process."""
+        """Drop all recorders without closing them; called in a forked child, because they belong to the parent
+        process.
+        """
         self._idle, self._steps, self._attached = True, None, None
         Attached.now = None
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
-        """Record an exception that ends the process, where the recorder of hangs does not do so."""
+        """Record an exception that ends the process, if no recorder of hangs does so."""
         self._failed = True
         if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
             self._save_memory(error)
@@ -110,7 +112,7 @@ class Recording:
             write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
-        """Mark a clean end, and write the step lines that still wait for device times."""
+        """Record a clean end, and write the lines of the step log that wait for times measured on the device."""
         if self._profiles:
             self._profiles.close()
         steps, self._steps, self._idle = self._steps, None, True
@@ -120,9 +122,9 @@ class Recording:
             steps.close()
 
     def _start_alone(self) -> None:
-        """Start timing steps in a process without a process group.
+        """Start recording steps in a process without a process group.
 
-        Of several such processes in one run only the first is recorded.
+        If a run has several such processes, only the first is recorded.
         """
         if "RANK" not in os.environ and group_position() is None and not self._is_only_one():
             self._idle = True
@@ -159,7 +161,7 @@ class Recording:
         return self._steps
 
     def _time_phases(self) -> None:
-        """Wrap waiting for data and the backward pass, which most scripts have, to time them as phases."""
+        """Wrap the data loader and the backward pass, which most scripts have, to measure them as phases."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
         torch.autograd.backward = self._timed(BACKWARD, torch.autograd.backward)
@@ -178,9 +180,9 @@ class Recording:
         return timed
 
     def _note_loss(self, root: object) -> None:
-        """Note the value of the loss from which a backward pass starts.
+        """Store the value of the loss on which `backward` is called.
 
-        On a device that is not done, as reading the value would wait for all queued work.
+        On a device the value is not read, because that would wait for all queued work.
         """
         if self._step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type == "cpu":
             self._line.local_loss = float(root.detach())
@@ -225,7 +227,8 @@ class Recording:
 
 
 def uses_cuda() -> bool:
-    """Return whether this process uses CUDA: it has a context, or its process group communicates between devices."""
+    """Return whether this process uses CUDA: it has a CUDA context, or its process group communicates between devices.
+    """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
     return dist.is_initialized() and "nccl" in dist.get_backend()

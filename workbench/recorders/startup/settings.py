@@ -1,4 +1,4 @@
-"""What should be recorded of a script that does not know of the recorders?"""
+"""Settings of the recorders in a script that does not call them."""
 
 import json
 import os
@@ -13,7 +13,7 @@ VARIABLE = "WORKBENCH_RECORD"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to record of a script, as `workbench launch` was asked; steps count from 1."""
+    """What to record, as the options of `workbench launch` set it; steps count from 1."""
 
     folder: Path
     timeout_s: float | None = None

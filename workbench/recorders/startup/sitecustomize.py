@@ -1,8 +1,8 @@
-"""Attach the recorders to a training script that stays as it is.
+"""Attach the recorders to an unchanged training script.
 
-Python imports this module at its start where PYTHONPATH begins with this folder, as `workbench launch -- COMMAND` sets
-it for all processes of a job. It runs the user's own `sitecustomize`, takes this folder out of the import path, and
-waits until `torch.distributed` or `torch.optim` is imported: other processes pay for one look at each import.
+Python imports this module at start-up if PYTHONPATH begins with this folder, as `workbench launch -- COMMAND` sets it
+for all processes of a job. It runs the user's own `sitecustomize`, removes this folder from the import path, and waits
+until `torch.distributed` or `torch.optim` is imported. The cost for other processes is one check per import.
 """
 
 import os
@@ -29,9 +29,9 @@ class Watcher:
     """An import hook (meta path finder) that patches a watched module after it was imported."""
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, _target: object = None) -> "ModuleSpec | None":
-        """Return the module spec that the other finders give for a watched module, extended by the patch.
+        """Return the spec of a watched module, changed so that the module is patched after import.
 
-        None for all other modules.
+        The result is None for all other modules.
         """
         if name not in WATCHED:
             return None
@@ -43,9 +43,9 @@ class Watcher:
 
 
 def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[[ModuleType], None]":
-    """Return a function that executes a module as `execute` does, then applies the function `patch` of our hook to it.
+    """Return a function that executes a module with `execute`, and then applies our hook's function `patch` to it.
 
-    An error in the patch leaves the script as it is.
+    If the patch fails, the script continues without it.
     """
 
     def exec_module(module: "ModuleType") -> None:
@@ -59,7 +59,7 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
 
 
 def hook() -> "ModuleType":
-    """Return the module `workbench.recorders.startup.hook`; the entry in sys.path that finds it is removed again."""
+    """Import and return `workbench.recorders.startup.hook`; sys.path is changed only for the import."""
     import json
 
     root = json.loads(os.environ["WORKBENCH_RECORD"])["root"]
@@ -75,7 +75,7 @@ def hook() -> "ModuleType":
 
 
 def run_own_sitecustomize() -> None:
-    """Run the sitecustomize module that Python would have imported without ours."""
+    """Run the user's sitecustomize module, which ours replaces."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:

@@ -1,1 +1,1 @@
-"""Record how long the steps and their phases take: step logs and profiler traces."""
+"""Record the duration of steps and their phases: step logs and profiler traces."""

@@ -1,4 +1,4 @@
-"""How long do phases take on a CUDA device? Events are read once the device has passed them, without synchronising."""
+"""Measure the duration of phases on a CUDA device with events that are read later, without synchronising."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ class Spans:
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
-        """Return {phase: nanoseconds on the device}, without intervals whose end the device has not reached yet."""
+        """Return {phase: nanoseconds on the device}, without phases whose end the device has not reached yet."""
         total: defaultdict[str, int] = defaultdict(int)
         for name, begin, end in self._spans:
             if end.query():  # type: ignore[no-untyped-call]
@@ -31,7 +31,8 @@ class Spans:
 class DeviceClock:
     """Records a pair of CUDA events around each phase on the current stream.
 
-    Without `reset_peaks` memory peaks are those since the start of the process, as the script may read them, too.
+    With `reset_peaks` it resets the allocator's peak values; without it, memory peaks count from the start of the
+    process, because the script may read them, too.
     """
 
     def __init__(self, *, reset_peaks: bool = True) -> None:
@@ -44,21 +45,23 @@ class DeviceClock:
         self._spans: list[tuple[str, Event, Event]] = []
 
     def begin(self, name: str) -> None:
-        """Record the event that begins phase `name`, in the queue of the device."""
+        """Record the CUDA event at the start of phase `name`."""
         self._open.append((name, self._mark()))
 
     def end(self) -> None:
-        """Record the event that ends the phase begun last."""
+        """Record the CUDA event at the end of the phase that began last."""
         name, begin = self._open.pop()
         self._spans.append((name, begin, self._mark()))
 
     def take(self) -> Spans:
-        """Return the events since the last call, and forget them."""
+        """Return the events since the last call, and delete them here."""
         spans, self._spans = Spans(self._spans), []
         return spans
 
     def memory(self) -> MemoryUse:
-        """Return the peaks of memory since the last call, the memory limit, and the retries since the start."""
+        """Return the memory peaks since the last call, the memory limit, and the number of allocation retries since
+        the start.
+        """
         stats = self._cuda.memory_stats()
         if self._reset_peaks:
             self._cuda.reset_peak_memory_stats()

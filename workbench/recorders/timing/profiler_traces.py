@@ -22,7 +22,7 @@ OLDEST_GENERATION = 2
 
 
 def activities(device: str) -> list[ProfilerActivity]:
-    """Return the activities for the profiler to record on a type of device."""
+    """Return the profiler activities (CPU, CUDA) to record on this type of device."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
 
 
@@ -56,7 +56,9 @@ def export(profiler: profile, path: Path) -> None:
 
 @dataclass(frozen=True)
 class TracePlan:
-    """The steps to trace (the last `active_steps` of every `freq` steps, after `warmup` steps), and the folder."""
+    """The steps to trace and the folder for traces: the last `active_steps` of every `freq` steps, after `warmup`
+    steps.
+    """
 
     folder: Path
     freq: int
@@ -68,7 +70,7 @@ class TracePlan:
             raise ValueError(f"profile_freq {self.freq} is below warmup {self.warmup} + active {self.active_steps}")
 
     def action(self, step: int) -> ProfilerAction:
-        """Return what the profiler does in a step: nothing, warm up, record, or save; steps count from 1."""
+        """Return the profiler's action in a step: nothing, warm up, record, or record and save. Steps count from 1."""
         wait = self.freq - self.warmup - self.active_steps
         plan: Callable[[int], ProfilerAction] = schedule(wait=wait, warmup=self.warmup, active=self.active_steps)
         return plan(max(0, step - 1))
@@ -83,7 +85,7 @@ class TracePlan:
 
 
 class TraceRecorder:
-    """Writes `folder`/iteration_N/rankR_trace.json; the span `ProfilerStep#n` in it is step n."""
+    """Writes traces `folder`/iteration_N/rankR_trace.json, in which the span `ProfilerStep#n` is step n."""
 
     def __init__(
         self,
@@ -101,17 +103,17 @@ class TraceRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record a training step inside, if it is one to trace."""
+        """Record a training step inside this context, if it is one of the steps to trace."""
         self.begin(step)
         yield
         self.end()
 
     def begin(self, step: int) -> None:
-        """Start the profiler if a trace begins with this step; in later steps of the trace it is running already."""
+        """Start the profiler if a trace begins with this step; in the trace's later steps it is already running."""
         self._profiler = self._profiler or self._start(step)
 
     def end(self) -> None:
-        """End the step in the profiler, and write a trace that is now complete."""
+        """End the step in the profiler, and write the trace if it is complete."""
         if self._profiler:
             with warnings.catch_warnings():
                 # Each cycle is saved before the next one begins, so nothing is lost.

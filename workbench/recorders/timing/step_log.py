@@ -1,4 +1,4 @@
-"""How long did each phase of each step take, on the wall clock and on the processor, and what did the step yield?
+"""Write the step log: wall-clock and CPU time of each phase of each step, and the loss, tokens and other values.
 
 In any training script:
 
@@ -38,7 +38,7 @@ def json_number(value: float | None) -> float | str | None:
 
 
 class StepLine:
-    """The values that a training loop reports about one step, set while the step runs."""
+    """The values of a step that the training loop sets while the step runs."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -57,7 +57,9 @@ class StepLine:
         local_loss: float | None = None,
         grad_norm: float | None = None,
     ) -> None:
-        """Set what is known: tokens and loss of this rank, mean loss of all ranks, gradient norm; as Python numbers."""
+        """Set the given values, as Python numbers: tokens and loss of this rank, mean loss of all ranks, gradient
+        norm.
+        """
         self.tokens = self.tokens if tokens is None else tokens
         self.loss = self.loss if loss is None else loss
         self.local_loss = self.local_loss if local_loss is None else local_loss
@@ -72,7 +74,8 @@ class StepLine:
 class PhaseClock:
     """Measures the time of each phase of a step. Time counts for the innermost open phase, so phases never overlap.
 
-    Example: in step(10 ms) { fwd(6 ms) { gc(2 ms) } } the phases are fwd 4 ms and gc 2 ms, and the residual is 4 ms.
+    Example: a step of 10 ms contains fwd of 6 ms, which contains gc of 2 ms. Then fwd counts 4 ms, gc 2 ms, and the
+    remaining time of the step (residual) is 4 ms.
     """
 
     def __init__(self) -> None:
@@ -82,7 +85,7 @@ class PhaseClock:
         self._wall_mark = self._cpu_mark = 0
 
     def restart(self) -> None:
-        """Discard all measured times, and start from this moment."""
+        """Discard all measured times, and start measuring now."""
         self.wall.clear()
         self.cpu.clear()
         self._wall_mark, self._cpu_mark = time.perf_counter_ns(), time.process_time_ns()
@@ -97,7 +100,7 @@ class PhaseClock:
 
 
 class StepRecorder:
-    """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` under `folder`; every line is flushed at once."""
+    """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` below `folder`; every line is flushed at once."""
 
     def __init__(
         self, folder: str | Path, *, device: str = "cpu", timing: StepTable | None = None, reset_peaks: bool = True
@@ -124,12 +127,14 @@ class StepRecorder:
 
     @property
     def finished_step(self) -> int:
-        """The last step that has ended; between two steps that is the current one."""
+        """The number of the last step that has ended; between two steps it equals the current step."""
         return self.current_step - bool(self._clock.open)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Time one step inside. A step that an exception ends writes no line, but its heartbeat shows where it was."""
+        """Record a step inside this context. If an exception ends it, no line is written, but the heartbeat has its
+        phase.
+        """
         line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
         self.current_step = step
         self._clock.restart()
@@ -143,13 +148,15 @@ class StepRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time what happens inside as phase `name`. The time of an inner phase does not count for the outer one."""
+        """Record the time inside this context as phase `name`. The time of an inner phase does not count for the outer
+        phase.
+        """
         self.begin_phase(name)
         yield
         self.end_phase()
 
     def begin_phase(self, name: str) -> None:
-        """Begin phase `name`, as `phase` does; `end_phase` must follow."""
+        """Begin phase `name`, like `phase` but without a context; call `end_phase` afterwards."""
         self._enter(name)
         if self._device:
             self._device.begin(name)
@@ -161,21 +168,23 @@ class StepRecorder:
         self._leave()
 
     def breakdown(self, *, last: bool) -> str | None:
-        """Return a table in text of the steps since the last table, or None if no table is kept.
+        """Return a text table of the steps since the last table, or None if no table is configured.
 
-        It never waits for the device. With `last`, steps whose device times are incomplete are in it, too.
+        It never waits for the device. With `last`, it includes steps whose device times are incomplete.
         """
         self._flush(last=last)
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the step lines that wait for device times. The heartbeat stays, as the rank ends here with an error."""
+        """Write the lines that wait for device times. The heartbeat keeps the last phase, because the rank ends with
+        an error.
+        """
         gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
 
     def close(self) -> None:
-        """Write the step lines that wait for device times, and mark a clean end."""
+        """Write the lines that wait for device times, and record a clean end."""
         self.stop()
         self.heartbeat.beat(self.current_step, DONE.encode())
 
@@ -242,7 +251,7 @@ class StepRecorder:
 
 
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
-    """Return the first line of a step log as a dict; a restarted rank appends a header line of its own."""
+    """Return the first line of a step log as a dict; a restarted rank appends another header to the same log."""
     return {
         "schema": "workbench.steps/1",
         "rank": rank_info.rank,

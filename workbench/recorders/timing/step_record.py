@@ -1,10 +1,10 @@
-"""What does a line of the step log hold?"""
+"""The fields of a line of the step log."""
 
 from typing import TypedDict
 
 
 class MemoryUse(TypedDict):
-    """Peak memory of a step in bytes, of the device's allocator or, on a CPU, resident; `alloc_retries` is a count."""
+    """Peak memory of a step in bytes; on a CPU it is resident memory. `alloc_retries` is a count."""
 
     memory_bytes: int
     reserved_bytes: int

@@ -1,4 +1,4 @@
-"""Where does the time of a step go? A table for the console, from the lines that the step recorder writes anyway."""
+"""A console table of the time of a step by phase, made from the lines of the step log."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ MS = 1e6
 
 
 class Row(NamedTuple):
-    """Times of one phase over several steps, in ms: wall clock, processor, device (None without device events)."""
+    """Times of a phase over several steps, in ms: wall clock, CPU, and device (None without device events)."""
 
     name: str
     median_ms: float
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class StepTable:
-    """Collects the lines of the step log; `table` summarises those since the last table."""
+    """Collects lines of the step log; `table` summarises the lines since the last call."""
 
     def __init__(self) -> None:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
@@ -38,9 +38,9 @@ class StepTable:
             self._steps.append(line)
 
     def table(self) -> str:
-        """Return the table as text: a row per phase, longest first, then the residual and the whole step.
+        """Return a text table with a row per phase, longest first, then the residual and the whole step.
 
-        These steps are then forgotten.
+        The summarised lines are deleted.
         """
         if not self._steps:
             return "Timing breakdown: no step but first, profiled or snapshot ones"
@@ -53,7 +53,9 @@ class StepTable:
         return "\n".join(lines)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows of the phases by mean duration, then of the time outside all phases, then of the step."""
+        """Yield a row per phase, by descending mean duration, then one for the time outside all phases, and one for
+        the step.
+        """
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
         yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
         yield row_of(OTHER, [line["residual_ns"] for line in self._steps])
@@ -71,12 +73,12 @@ HEAD = f"  {'component':<12}{'median':>10}{'mean':>10}{'largest':>10}{'share':>8
 
 
 def row_of(name: str, ns: list[int]) -> Row:
-    """Return the row of phase `name`, from its durations in nanoseconds."""
+    """Return the row for phase `name`; `ns` has its durations in nanoseconds."""
     return Row(name, median(ns) / MS, fmean(ns) / MS, max(ns) / MS, None, None)
 
 
 def format_row(row: Row, share: float) -> str:
-    """Return a row as text; `share` is the part of the mean step that it takes."""
+    """Return a row as text; `share` is the phase's fraction of the mean step time."""
     times = "".join(f"{value:>10.3f}" for value in (row.median_ms, row.mean_ms, row.largest_ms))
     processor, device = ("-" if value is None else f"{value:.3f}" for value in (row.processor_ms, row.device_ms))
     return f"  {row.name:<12}{times}{share:>8.1%}{processor:>11}{device:>10}"

@@ -1,9 +1,9 @@
-"""Writes the step logs of a run as torchtitan's structured logs, for tools that read those.
+"""Convert the step logs of a run to torchtitan's structured logs, for tools that read those.
 
     python -m workbench.recorders.timing.structured_log RUN
 
-It creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, one file for each start of each rank. The
-spans of a step follow one another, because a step log keeps durations only.
+It creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, a file for each start of each rank. The spans
+of a step are written one after the other, because a step log has durations but no start times.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 class Writer:
-    """Converts the lines of a step log, from one start of one rank, to records of torchtitan's structured log."""
+    """Converts the lines of a step log, from a single start of a rank, to records of torchtitan's structured log."""
 
     def __init__(self, header: Record, path: Path) -> None:
         self._header, self._path = header, path
@@ -94,7 +94,7 @@ class Writer:
 
 
 def spans(phases: dict[str, int]) -> dict[str, int]:
-    """Return {torchtitan's name of a span: nanoseconds}, where several phases may share a span."""
+    """Return {torchtitan's span name: nanoseconds}; phases with the same span name are added."""
     total: dict[str, int] = {}
     for phase, ns in phases.items():
         name = SPANS.get(phase, phase)
@@ -146,7 +146,7 @@ def export(run: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Write the structured logs of the run that the command line names."""
+    """Convert the step logs of the run given on the command line."""
     parser = argparse.ArgumentParser(description="Export step logs as torchtitan's structured logs.")
     parser.add_argument("run", type=Path, help="the run's folder")
     for path in export(parser.parse_args().run):

@@ -1,1 +1,1 @@
-"""What are the values of a run's tensors? Sums that two runs can be compared by, whatever their meshes."""
+"""Record sums over the values of a run's tensors. They do not depend on the mesh, so that two runs can be compared."""

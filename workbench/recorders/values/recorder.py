@@ -1,4 +1,4 @@
-"""Writes in each step what two runs of one training can be compared by: `values/rank_R.jsonl`.
+"""Writes sums over tensors in each step to `values/rank_R.jsonl`, so that two runs of a training can be compared.
 
     values = ValueRecorder("outputs", model)
     with values.step(n):
@@ -6,8 +6,8 @@
         values.gradients()
         optimizer.step()
 
-A line has three sums of one tensor over this rank's part of it: of a parameter before the step, of what a module
-returns, of the gradient of that, and of a parameter's gradient.
+Each line has three sums over this rank's part of a tensor. The tensors are the parameters before the step, the outputs
+of the modules, the gradients of these outputs, and the gradients of the parameters.
 """
 
 import json
@@ -37,12 +37,12 @@ OUTSIDE_BACKWARD = -1
 
 @dataclass(frozen=True)
 class Place:
-    """What the value recorder must know of a rank's position in the mesh.
+    """The position of a rank in the mesh, as far as the value recorder needs it.
 
-    `copies` is the number of ranks that have the same copy of each parameter that is not a DTensor. A gradient of an
-    activation times `loss_share` is that of the mean loss over all ranks; None: such gradients are not recorded.
-    Activations inside modules with a name in `opaque` are not recorded, as ranks have copies of them, or terms of a
-    sum.
+    `copies` is the number of ranks with the same copy of each parameter that is not a DTensor. An activation's gradient
+    is multiplied by `loss_share`, which makes it the gradient of the mean loss over all ranks; with None it is not
+    recorded. `opaque` has names of modules whose inner activations are not recorded, because ranks have copies or
+    partial sums of them.
     """
 
     copies: int = 1
@@ -52,7 +52,7 @@ class Place:
 
 
 class ValueRecorder:
-    """Hooks on this rank's model parts that record sums over tensors, from the start to the end of each step."""
+    """Hooks on this rank's model parts that record sums over tensors while a step runs."""
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
         self._models, self._place = models, place or Place()
@@ -63,7 +63,7 @@ class ValueRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record one step inside, and write its lines at the end, also if the step fails."""
+        """Record the step inside this context, and write its lines at the end, even if the step fails."""
         self._rows.clear()
         self._recording = True
         for name, parameter in self._parameters():
@@ -84,7 +84,7 @@ class ValueRecorder:
             self._add(DATA, "labels", sums_of(inputs * 1000 + labels, copies=copies))
 
     def gradients(self) -> None:
-        """Record sums over the gradients of all parameters; call it when these are complete and not yet clipped."""
+        """Record sums over the gradients of all parameters. Call it when they are complete and not yet clipped."""
         for name, parameter in self._parameters():
             if parameter.grad is not None:
                 self._add(GRADIENT, name, sums_of(parameter.grad, copies=self._place.copies))
@@ -133,7 +133,7 @@ class ValueRecorder:
             output.register_hook(add_gradient)  # type: ignore[no-untyped-call]
 
     def _add(self, kind: str, name: str, sums: Sums) -> None:
-        """Add the sums to those of earlier microbatches of the step."""
+        """Add sums to those of earlier microbatches of the same step."""
         before = self._rows.get((kind, name))
         self._rows[kind, name] = Sums(before.values + sums.values, sums.copies) if before else sums
 
@@ -151,7 +151,7 @@ class ValueRecorder:
 
 
 def open_log(folder: Path) -> IO[str]:
-    """Create this rank's file with its first line, and return it."""
+    """Create this rank's file, write its header line, and return the file."""
     info = RankInfo.here()
     path = folder / "values" / f"rank_{info.rank}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sums over a tensor that ranks have parts or copies of: added up over all ranks, they do not depend on the mesh."""
+"""Sums over a distributed tensor: each rank computes its part, and the total does not depend on the mesh."""
 
 from typing import NamedTuple
 
@@ -19,8 +19,8 @@ class Sums(NamedTuple):
 def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
     """Return the sums over `factor` times a tensor.
 
-    `copies` is the number of ranks that have the tensor; of a plain tensor all have the same values. A DTensor on a
-    smaller mesh exists on several meshes: as often as its ranks go into `copies`.
+    `copies` is the number of ranks that hold the tensor; for a plain tensor, all have the same values. A DTensor whose
+    mesh has fewer than `copies` ranks exists on several such meshes.
     """
     if isinstance(tensor, DTensor):
         meshes = max(copies // tensor.device_mesh.size(), 1)
@@ -31,7 +31,7 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
 
 
 def own_part(tensor: DTensor) -> tuple[Tensor, int]:
-    """Return this rank's part of a DTensor, and how many ranks of its mesh have the same part.
+    """Return this rank's part of a DTensor, and the number of ranks in its mesh with the same part.
 
     Partial sums are reduced first, which is a collective.
     """
