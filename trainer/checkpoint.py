@@ -149,8 +149,8 @@ class Checkpointer:
         return path
 
     def _resume(self, path: Path) -> Path:
-        """Load all state from the checkpoint at `path`, and log which settings differ from those of the run that saved
-        it.
+        """Load all state from the checkpoint at `path`, and log which settings differ from those of the run that
+        saved it.
         """
         self._load(path, ("model", "optimizer", "dataloader", "train_state"))
         before = resume.read(path)

@@ -65,7 +65,8 @@ def set_timeouts(seconds: int) -> None:
 
 
 def seed_everything(config: Debug, device: torch.device) -> int:
-    """Seed all random generators, select deterministic kernels if configured, and return the seed, equal on all ranks.
+    """Seed all random generators, select deterministic kernels if configured, and return the seed, equal on all
+    ranks.
     """
     if config.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"

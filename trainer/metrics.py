@@ -118,7 +118,8 @@ class Meter:
             writer.write(values, step)
 
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
-        """Return the console line of a step in torchtitan's words; `mfu` is shown as N/A if it is None (peak unknown).
+        """Return the console line of a step in torchtitan's words; `mfu` is shown as N/A if it is None (peak
+        unknown).
         """
         usage = self.usage
         parts = {

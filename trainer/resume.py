@@ -170,7 +170,8 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 
 
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield a mismatch for each step after `step` whose learning rate differs, up to the end of the shorter schedule.
+    """Yield a mismatch for each step after `step` whose learning rate differs, up to the end of the shorter
+    schedule.
     """
     last = min(before["steps"], now["steps"])
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):

@@ -37,7 +37,8 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """The trainer of one rank. The constructor creates its components in the order in which they depend on each other.
+    """The trainer of one rank. The constructor creates its components in the order in which they depend on each
+    other.
     """
 
     def __init__(self, config: JobConfig) -> None:
@@ -83,7 +84,8 @@ class Trainer:
         return ValueRecorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, loaded checkpoint.
+        """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, loaded
+        checkpoint.
         """
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}

@@ -1,2 +1,3 @@
-"""The `workbench` command: it launches training runs, and shows the reports of the analyzers in terminal and browser.
+"""The `workbench` command: it launches training runs, and shows the reports of the analyzers in terminal and
+browser.
 """

@@ -74,7 +74,8 @@ def hang(
     pid: opt.Pids = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Explain a hang from Flight Recorder dumps; with --run or --pid, first take dumps of a job that hangs right now.
+    """Explain a hang from Flight Recorder dumps; with --run or --pid, first take dumps of a job that hangs right
+    now.
     """
     from workbench.commands import analyse
     from workbench.commands.live_dumps import paths_to_read
@@ -161,7 +162,8 @@ def serve(
         typer.Option(help="Listen on a Unix socket that only you can open, on machines with other users."),
     ] = None,
 ) -> None:
-    """Serve the web dashboard of a run; only who has the printed address can open it, by default only on this machine.
+    """Serve the web dashboard of a run; only who has the printed address can open it, by default only on this
+    machine.
     """
     from workbench.web.server import Place
     from workbench.web.server import serve as serve_run

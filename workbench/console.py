@@ -21,7 +21,8 @@ UNSAFE: dict[int, str | None] = {
 
 
 def clean(text: object) -> str:
-    """Return text from an input file without control characters, which could change the terminal or mislead a reader.
+    """Return text from an input file without control characters, which could change the terminal or mislead a
+    reader.
     """
     return str(text).translate(UNSAFE)
 

@@ -14,8 +14,8 @@ REFUSED_SIGN = "✗"
 
 
 class Setting(NamedTuple):
-    """A configuration key of a run: its value as text, the value's origin, how the key was handled (see `SIGNS`), and
-    why.
+    """A configuration key of a run: its value as text, the value's origin, how the key was handled (see `SIGNS`),
+    and why.
     """
 
     key: str

@@ -36,7 +36,8 @@ def held_out_documents(seed: int) -> Iterator[str]:
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:
-    """Yield sentences of a hundred invented words without end. Each word has four possible successors: easy to learn.
+    """Yield sentences of a hundred invented words without end. Each word has four possible successors: easy to
+    learn.
     """
     rng = random.Random(seed)  # noqa: S311
     words = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]

@@ -1,4 +1,5 @@
-"""Extrapolate the memory of a deep model from two shallow ones: memory grows linearly with the number of equal layers.
+"""Extrapolate the memory of a deep model from two shallow ones: memory grows linearly with the number of equal
+layers.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""Experts on fake tensors: each expert is assumed to get equally many tokens, and products have a size but no values.
+"""Experts on fake tensors: each expert is assumed to get equally many tokens, and products have a size but no
+values.
 """
 
 from collections.abc import Iterator

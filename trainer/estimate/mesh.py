@@ -19,7 +19,8 @@ class LocalProblem:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks in a pipeline stage that shard or copy the weights; tensor-parallel ranks count as one.
+        """The number of ranks in a pipeline stage that shard or copy the weights; tensor-parallel ranks count as
+        one.
         """
         return self.degrees.dp_replicate * self.degrees.sharding
 

@@ -120,7 +120,8 @@ class Rehearsal:
         self.tracker.window("")
 
     def batch(self) -> Batch:
-        """Return (inputs, labels) with the same storages as the loader's: views of one tensor, or two copied tensors.
+        """Return (inputs, labels) with the same storages as the loader's: views of one tensor, or two copied
+        tensors.
         """
         training, ranks = self.config.training, self.world.degrees.cp
         rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
@@ -140,8 +141,8 @@ class Rehearsal:
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
-        """Add hooks to the layers of part `number` that start a window at each layer's forward and backward; yield the
-        handles.
+        """Add hooks to the layers of part `number` that start a window at each layer's forward and backward; yield
+        the handles.
         """
         layers = list(self.models[number].layers.values())
         for place, layer in enumerate(layers):

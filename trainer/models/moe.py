@@ -19,7 +19,8 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 
 
 class Router(nn.Module):
-    """Selects K experts for each token by their scores: (N, D) -> weights (N, K), float32, and expert indices (N, K).
+    """Selects K experts for each token by their scores: (N, D) -> weights (N, K), float32, and expert indices (N,
+    K).
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:

@@ -46,7 +46,8 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint,
 
 
 def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
-    """Set the fraction of activation memory that the compiler may keep. The compiler reads it when a block first runs.
+    """Set the fraction of activation memory that the compiler may keep. The compiler reads it when a block first
+    runs.
     """
     functorch_config.activation_memory_budget = config.memory_budget
     functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto

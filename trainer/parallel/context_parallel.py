@@ -106,7 +106,8 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Return the attention to all visible chunks; partial results are combined by the log-sum-exp of their scores.
+        """Return the attention to all visible chunks; partial results are combined by the log-sum-exp of their
+        scores.
         """
         ctx.layout = layout
         outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank

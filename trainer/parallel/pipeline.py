@@ -70,7 +70,8 @@ class Microbatch:
 
     @classmethod
     def of(cls, config: JobConfig, args: ModelArgs, mesh: Degrees) -> "Microbatch":
-        """Return the shapes and dtypes for a job. FSDP casts the inputs of modules, but autocast only matrix products.
+        """Return the shapes and dtypes for a job. FSDP casts the inputs of modules, but autocast only matrix
+        products.
         """
         training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
         compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)

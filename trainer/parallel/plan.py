@@ -21,7 +21,8 @@ from trainer.parallel.tensor_parallel import apply_tensor_parallel
 
 
 def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
-    """Return the model parts of this rank, parallelised and with seeded weights; there are several only in a pipeline.
+    """Return the model parts of this rank, parallelised and with seeded weights; there are several only in a
+    pipeline.
     """
     args = model_args(config)
     models = build_parts(config, world, args, model_parts(world.stage, args.n_layers, config.parallelism))
@@ -36,7 +37,8 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
 
 
 def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
-    """Return the model parts `parts`, parallelised for this rank and on the meta device; `args` is the model's shape.
+    """Return the model parts `parts`, parallelised for this rank and on the meta device; `args` is the model's
+    shape.
     """
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:

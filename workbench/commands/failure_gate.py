@@ -14,8 +14,8 @@ DEFAULT_LIMIT = 0.1
 
 @dataclass
 class Gate:
-    """The condition to fail: a finding of at least `severity`, or a measure that is worse by more than its limit (0.1:
-    10 %).
+    """The condition to fail: a finding of at least `severity`, or a measure that is worse by more than its limit
+    (0.1: 10 %).
     """
 
     severity: Severity | None = None

@@ -40,7 +40,8 @@ class Variant:
 
     @property
     def ranks(self) -> int:
-        """Number of processes: the product of all degrees but the expert degree, because experts reuse existing ranks.
+        """Number of processes: the product of all degrees but the expert degree, because experts reuse existing
+        ranks.
         """
         return math.prod(degree for name, degree in self.degrees.items() if name != EXPERT)
 

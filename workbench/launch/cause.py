@@ -18,7 +18,8 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Cause(TypedDict):
-    """The first error of a job, as stored in `cause` of `run.json`: failed rank, host, error, source line, log, time.
+    """The first error of a job, as stored in `cause` of `run.json`: failed rank, host, error, source line, log,
+    time.
     """
 
     rank: int

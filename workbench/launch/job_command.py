@@ -53,7 +53,8 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class JobCommand:
-    """A command that can be started: its words, its form, and the source file of its Python program if that is known.
+    """A command that can be started: its words, its form, and the source file of its Python program if that is
+    known.
     """
 
     words: tuple[str, ...]

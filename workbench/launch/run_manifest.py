@@ -66,7 +66,8 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Hold a lock on the `run.json` in `folder` inside this context: launchers of several nodes may write it at once.
+    """Hold a lock on the `run.json` in `folder` inside this context: launchers of several nodes may write it at
+    once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".settling").open("w") as lock:

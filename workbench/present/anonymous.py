@@ -138,13 +138,15 @@ def parts_of(path: str) -> list[str]:
 
 
 def first_public(parts: list[str]) -> int:
-    """Return the index in `parts` of the first folder that every machine has, such as site-packages, else the length.
+    """Return the index in `parts` of the first folder that every machine has, such as site-packages, else the
+    length.
     """
     return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 
 def public_forms(path: str) -> list[str]:
-    """Return the short forms of a public path that messages use: the last part, and the last two; empty if not public.
+    """Return the short forms of a public path that messages use: the last part, and the last two; empty if not
+    public.
     """
     parts = parts_of(path)
     return ["/".join(parts[-count:]) for count in (1, 2)] if first_public(parts) < len(parts) else []

@@ -10,7 +10,8 @@ WIDTH, HEIGHT = 900, 220
 
 
 def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure with these SVG shapes and a legend; `colours` maps each name in the legend to its colour.
+    """Return an HTML figure with these SVG shapes and a legend; `colours` maps each name in the legend to its
+    colour.
     """
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()

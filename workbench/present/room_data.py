@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoomData:
-    """The typed data of each analyzer (memory, hang, ...) in a report; None if the run has no files for the analyzer.
+    """The typed data of each analyzer (memory, hang, ...) in a report; None if the run has no files for the
+    analyzer.
     """
 
     memory: "MemoryData | None" = None

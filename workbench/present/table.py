@@ -11,8 +11,8 @@ ROWS = 12
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column heads and rows of text. `numeric` columns are right-aligned; `left_out` is the number of hidden
-    rows.
+    """A title, column heads and rows of text. `numeric` columns are right-aligned; `left_out` is the number of
+    hidden rows.
     """
 
     title: str

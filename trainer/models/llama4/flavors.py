@@ -7,7 +7,8 @@ from trainer.models.llama3.flavors import ModelArgs as DenseArgs
 
 @dataclass(frozen=True)
 class ModelArgs(DenseArgs):
-    """The shape of a Llama 4. In expert layers, each token uses `top_k` of `n_experts` experts and the shared expert.
+    """The shape of a Llama 4. In expert layers, each token uses `top_k` of `n_experts` experts and the shared
+    expert.
     """
 
     dim: int = 5120

@@ -12,7 +12,8 @@ from trainer.models.moe import Experts, MoE, Router, moe_layers
 
 
 class SparseBlock(nn.Module):
-    """Attention and mixture of experts, each with a norm before it and a residual connection: (B, T, D) -> (B, T, D).
+    """Attention and mixture of experts, each with a norm before it and a residual connection: (B, T, D) -> (B, T,
+    D).
     """
 
     def __init__(self, args: ModelArgs) -> None:

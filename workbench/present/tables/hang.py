@@ -76,8 +76,8 @@ def operations(frame: "pd.DataFrame") -> Table:
 
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
-    """Return the cells of a row of `operations`: the operation of each rank with sequence number `seq`, and its source
-    line.
+    """Return the cells of a row of `operations`: the operation of each rank with sequence number `seq`, and its
+    source line.
     """
     lines = dict.fromkeys(cell.line for cell in cells if cell.line)
     return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]

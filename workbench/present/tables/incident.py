@@ -15,7 +15,8 @@ TABLES_BEHIND = 3
 
 
 def incident_tables(data: IncidentData) -> list[Table]:
-    """Return the chain of events and the tables that prove it; without an incident, the first table of each analyzer.
+    """Return the chain of events and the tables that prove it; without an incident, the first table of each
+    analyzer.
     """
     chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}

@@ -82,7 +82,8 @@ def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 
 
 def allowed(shares: Sequence[float], tolerance: float) -> str:
-    """Return in words whether all relative differences of a step are within `tolerance`; unknown if one is not logged.
+    """Return in words whether all relative differences of a step are within `tolerance`; unknown if one is not
+    logged.
     """
     if any(share > tolerance for share in shares):
         return "no"

@@ -6,7 +6,8 @@ from workbench.trainer_answers import EstimateData, TokensData
 
 
 def estimate_tables(data: EstimateData) -> list[Table]:
-    """Return the tables of a memory estimate: by rank, by category, by part of the step, and settings that need less.
+    """Return the tables of a memory estimate: by rank, by category, by part of the step, and settings that need
+    less.
     """
     fullest = max(data.ranks, key=lambda r: r.peak_bytes)
     categories = sorted(fullest.categories.items(), key=lambda item: -item[1])

@@ -77,7 +77,8 @@ def live_categories(frame: "pd.DataFrame") -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return a table of each step's peak and the bytes live at its end; `frame` is the result of `memory.views.steps`.
+    """Return a table of each step's peak and the bytes live at its end; `frame` is the result of
+    `memory.views.steps`.
     """
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
     rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))

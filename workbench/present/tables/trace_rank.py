@@ -163,7 +163,8 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
 
 
 def streams(rank: "RankTrace") -> Table:
-    """Return a table that divides the time of each stream into parts; without a device, the time of each host thread.
+    """Return a table that divides the time of each stream into parts; without a device, the time of each host
+    thread.
     """
     rows = (
         (

@@ -233,7 +233,8 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (running ranks on this host, number of the newest restart attempt), read from the ranks' `groups_R.json`.
+    """Return (running ranks on this host, number of the newest restart attempt), read from the ranks'
+    `groups_R.json`.
     """
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)

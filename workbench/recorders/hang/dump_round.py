@@ -50,7 +50,8 @@ def ask_all(
     answers: dict[int, Answer],
     folder: Path,
 ) -> None:
-    """Call `question` for all ranks in parallel, and wait for all; each call completes its rank's entry in `answers`.
+    """Call `question` for all ranks in parallel, and wait for all; each call completes its rank's entry in
+    `answers`.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         list(pool.map(lambda worker: question(worker, answers[worker.rank], folder), workers))

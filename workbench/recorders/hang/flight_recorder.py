@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 
 def dump_ring() -> bytes:
-    """Return the content of Flight Recorder's ring buffer, for the backend in use, as the pickle that PyTorch writes.
+    """Return the content of Flight Recorder's ring buffer, for the backend in use, as the pickle that PyTorch
+    writes.
     """
     dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
@@ -131,7 +132,8 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write `groups_R.json` again if process groups were created or destroyed; otherwise this call is nearly free.
+        """Write `groups_R.json` again if process groups were created or destroyed; otherwise this call is nearly
+        free.
         """
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:

@@ -121,8 +121,8 @@ class RankProcess:
 
     @property
     def blocked_by(self) -> str | None:
-        """The reason why Linux does not run the process: "stopped", "in the kernel" (usually waiting for storage), or
-        None.
+        """The reason why Linux does not run the process: "stopped", "in the kernel" (usually waiting for storage),
+        or None.
         """
         return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
 

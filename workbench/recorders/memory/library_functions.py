@@ -20,7 +20,8 @@ COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
 
 
 def category_of_function(filename: str, function: str) -> str | None:
-    """Return the category of memory that this library function allocates; None for most functions, which only compute.
+    """Return the category of memory that this library function allocates; None for most functions, which only
+    compute.
     """
     if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION

@@ -79,7 +79,8 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record allocations inside this context as part of `step`, if the step is to be recorded; then call `finish`.
+        """Record allocations inside this context as part of `step`, if the step is to be recorded; then call
+        `finish`.
         """
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False
@@ -160,7 +161,8 @@ class MemoryRecorder:
         self._contexts.enter_context(self._hooks.note_saved_tensors())
 
     def _begin_if_limited(self) -> None:
-        """Record allocations from now on if the process has a memory limit; it may be set at any time, even in a step.
+        """Record allocations from now on if the process has a memory limit; it may be set at any time, even in a
+        step.
         """
         if not self.is_recording and memory_room().limit is not None:
             self._begin()

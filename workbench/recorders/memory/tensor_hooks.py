@@ -32,7 +32,8 @@ class Removable(Protocol):
 
 
 class Note(NamedTuple):
-    """A record by a hook at a certain time: the category of the storage at `address`, or the current module or phase.
+    """A record by a hook at a certain time: the category of the storage at `address`, or the current module or
+    phase.
     """
 
     time_ns: int

@@ -1,4 +1,5 @@
-"""Profile steps of a script that does not call the profiler: a given step, every n-th step, or a step after a signal.
+"""Profile steps of a script that does not call the profiler: a given step, every n-th step, or a step after a
+signal.
 """
 
 import signal

@@ -227,7 +227,8 @@ class Recording:
 
 
 def uses_cuda() -> bool:
-    """Return whether this process uses CUDA: it has a CUDA context, or its process group communicates between devices.
+    """Return whether this process uses CUDA: it has a CUDA context, or its process group communicates between
+    devices.
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True

@@ -148,8 +148,8 @@ class StepRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Record the time inside this context as phase `name`. The time of an inner phase does not count for the outer
-        phase.
+        """Record the time inside this context as phase `name`. The time of an inner phase does not count for the
+        outer phase.
         """
         self.begin_phase(name)
         yield
