@@ -1,4 +1,4 @@
-"""Text logs: why a job ended, from what its ranks, launcher and scheduler printed.
+"""Analyze text logs: why a job ended, from what its ranks, launcher and scheduler printed.
 
     from analyzers import logs
 
@@ -7,7 +7,7 @@
     print(report.data.events[0].excerpt)         # the lines around the first event
 
 `reading` turns lines into events; `answers` separates the cause from its consequences and compares the ranks;
-`findings` makes the sentences. `views` answers what faces draw.
+`findings` writes the sentences; `views` has tables for the user interfaces.
 """
 
 from analyzers.logs.model import EventKind, Facts, LogClass, LogEvent, LogsData, RankLog, Reason

@@ -1,4 +1,4 @@
-"""Logs of one run -> `Logs`: the events of all files with the ranks that printed them."""
+"""Load the logs of one run as `Logs`: the events of all files with the ranks that printed them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ FILES_OF_A_CHILD = 256
 
 @dataclass
 class Logs:
-    """The events of a run's logs in order, and what is known of its ranks.
+    """The events of a run's logs in order, and the facts that the logs show about its ranks.
 
     `files_of` has the index of each event's log in `files`, `left_out` counts events beyond the limit.
     """
@@ -92,14 +92,14 @@ def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def is_of_one_rank(path: str) -> bool:
-    """Return whether a path is that of one torchrun worker's output, such as `attempt_0/3/stdout.log`."""
+    """Return whether a path is the output of a single torchrun worker, such as `attempt_0/3/stdout.log`."""
     return bool(WORKER.fullmatch(path))
 
 
 def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
     """Return the rank whose output a file holds: from torchrun's folder of the worker, else from the file's name.
 
-    `first` holds the rank of each launch's first worker. None if neither says the rank.
+    `first` holds the rank of each launch's first worker. The result is None if neither shows the rank.
     """
     match = WORKER.fullmatch(str(artefact.path))
     if match:
@@ -108,7 +108,7 @@ def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None
 
 
 def attempt_of(path: Path) -> int:
-    """Return the attempt of torchrun whose folder a file lies in; 0 for any other file."""
+    """Return the number of restarts before a file, from torchrun's folder `attempt_<n>`; 0 for any other file."""
     match = WORKER.fullmatch(str(path))
     return int(match["attempt"]) if match else 0
 
@@ -143,7 +143,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
 def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:
     """Return the events in the columns, each with its path and rank.
 
-    `ranks` has the rank of each artefact, where its path shows one.
+    `ranks` has the rank of each artefact, or None if its path shows none.
     """
     meta = columns.meta
     names = ("file", "kind", "rank", "time_ns", "line", "step", "seq", "count")
@@ -182,9 +182,10 @@ def known(value: int) -> int | None:
 def add_roster(
     loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
-    """Add the ranks that the files show, with their last steps; the last file that shows a rank gives its last line.
+    """Add the ranks that the files show, with their last steps; if several files show a rank, its last line is from the
+    last.
 
-    `ranks` has the rank of each artefact, where its path shows one.
+    `ranks` has the rank of each artefact, or None if its path shows none.
     """
     rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)
     for number, (file, rank, step) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What text logs say, typed: events of ranks, and the structs of `workbench.logs/1`."""
+"""Types for text logs: events of ranks, and the structs of the JSON document `workbench.logs/1`."""
 
 import re
 from enum import StrEnum
@@ -10,7 +10,7 @@ LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] 
 
 
 class EventKind(StrEnum):
-    """What kind of thing a line, or a block of lines, of a log reports."""
+    """The kind of event that a line, or a block of lines, of a log reports."""
 
     EXCEPTION = "exception"
     OUT_OF_MEMORY = "out_of_memory"
@@ -75,7 +75,7 @@ class LogClass(StrEnum):
 
 
 class Reason(StrEnum):
-    """What exactly an event reports, for kinds of events with several causes."""
+    """The specific reason of an event, for kinds of events that have several."""
 
     # Start-up.
     PORT_IN_USE = "port_in_use"
@@ -133,7 +133,7 @@ class Reason(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The numbers and names in an event; unset where its lines have none. Sizes are in bytes."""
+    """The numbers and names in an event; unset if its lines have none. Sizes are in bytes."""
 
     reason: Reason | None = None
     # Collectives: sequence numbers of a group count only within that group.
@@ -190,10 +190,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a log reports. `path` and `line` are its position in the log, `source` is the user's line of code.
+    """An event that a log reports. `path` and `line` are its position in the log, `source` is the user's line of code.
 
-    `time_ns` is the time as printed, taken as UTC; logs without a year get that of the file. `count` is how often the
-    same was reported. `chain` are the exceptions that led to this one, the first one first.
+    `time_ns` is the time as printed, taken as UTC; if the log has no year, it is that of the file. `count` is how
+    often the same event was reported. `chain` are the exceptions that led to this one, the first one first.
     """
 
     kind: EventKind
@@ -221,7 +221,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The last step and the last line that the logs show of a rank."""
+    """The last step and the last line of one rank in the logs."""
 
     rank: int
     last_step: int | None = None
@@ -242,9 +242,9 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of `workbench.logs/1`: the events in the order of the logs, and what is known of the ranks.
+    """The `data` of `workbench.logs/1`: the events in the order of the logs, and the facts about each rank.
 
-    `world_size` is None if no log says it.
+    `world_size` is None if no log has it.
     """
 
     world_size: int | None

@@ -1,1 +1,1 @@
-"""What follows from the events of logs: which one is the cause, and which rank is to blame."""
+"""Draw conclusions from the events in logs: which of them is the cause, and which rank is to blame."""

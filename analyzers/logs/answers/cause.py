@@ -1,4 +1,4 @@
-"""The cause of a job's end: the first failure, and which ranks it blames."""
+"""Find the cause of a job's end: the first failure, and the ranks that it blames."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,7 +25,7 @@ OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNM
 
 
 class Certainty(StrEnum):
-    """How surely the logs show the cause."""
+    """How certain the cause is, according to the logs."""
 
     SHOWN = "shown"
     PROBABLE = "probable"
@@ -34,7 +34,7 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job ended. `ranks` are to blame for it; empty where no rank is to blame, or none is known."""
+    """Why a job ended. `ranks` are to blame for it; empty if no rank is to blame, or none is known."""
 
     kind: LogClass
     ranks: list[int]
@@ -56,14 +56,14 @@ class Cause:
 
     @property
     def reason(self) -> Reason | None:
-        """What exactly happened, where a class has several reasons; None if no event has one."""
+        """The specific reason, for classes that have several; None if no event has one."""
         reasons = (event.facts.reason for event in self.failure.events)
         return next((reason for reason in reasons if reason), None)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The cause of a job's end, and all other failures; `cause` is None where the logs show no failure."""
+    """The cause of a job's end, and all other failures; `cause` is None if the logs show no failure."""
 
     cause: Cause | None
     others: list[Failure]
@@ -81,10 +81,10 @@ def find_answer(logs: Logs) -> Answer:
 
 
 def may_have_survived(failure: Failure, logs: Logs) -> bool:
-    """Return whether the program may have caught the exceptions of a failure, as only their tracebacks report it.
+    """Return whether the program may have caught the exceptions of a failure, because only tracebacks report it.
 
-    PyTorch's hook prints `[rank1]:` before the traceback of an uncaught exception, once the ranks have met, which they
-    must have done to print steps; and torchrun reports a worker that ends by one.
+    An uncaught exception leaves other signs: PyTorch's hook prints `[rank1]:` before its traceback once the ranks have
+    met (printed steps prove that), and torchrun reports a worker that it ended.
     """
     trained = any(r.last_step is not None for r in logs.ranks.values())
     ended = any(event.kind in ENDS for event in logs.events)
@@ -107,7 +107,7 @@ def is_harmless(failure: Failure, logs: Logs) -> bool:
 
 
 def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return the cause that a failure is, with the ranks to blame.
+    """Return a failure as the cause of the job's end, with the ranks to blame.
 
     `failures` are all failures of the job.
     """
@@ -149,10 +149,11 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks of a failure that was printed without ranks, if torchrun's table shows which ones failed.
+    """Return the ranks of a failure that was printed without rank numbers, if torchrun's table shows which ranks
+    failed.
 
-    It is empty if that leaves a doubt. Ranks that fail before `init_process_group` print no prefix: three equal
-    tracebacks, three ranks with exit code 1.
+    The list is empty if that is not certain. Ranks that fail before `init_process_group` print no prefix; for example,
+    three equal tracebacks match three ranks with exit code 1.
     """
     ended = [e for e in logs.events if e.kind in TABLE and e.rank is not None and (e.facts.exit_code or 0) > 0]
     said_why = {e.rank for e in logs.events if e.kind not in TABLE and e.kind is not EventKind.EXIT}
@@ -161,7 +162,7 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
 
 
 def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return the cause of lost connections: the rank that ended, if anything shows it, and how it ended."""
+    """Return the cause behind lost connections: the rank that ended, if anything shows it, and how it ended."""
     blame = blame_for_lost_connection(failure, logs)
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
     if aborted and blame.ranks:
@@ -199,5 +200,5 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
 
 
 def certainty_of(failure: Failure) -> Certainty:
-    """Return how sure it is that a failure is the cause: an exit code alone does not say why a process ended."""
+    """Return how certain it is that a failure is the cause; an exit code alone does not show why a process ended."""
     return Certainty.SHOWN if failure.role.tier < Tier.STOPPED else Certainty.PROBABLE

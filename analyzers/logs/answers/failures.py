@@ -1,4 +1,6 @@
-"""The failures of a job: events of one class and place on all their ranks, the most probable cause first."""
+"""Group events into the failures of a job: the same class and source line on all ranks, the most probable cause
+first.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABOR
 class Failure:
     """The same failure on one or several ranks; `events` are in the order of the job.
 
-    `role` is its verdict class, `order` its sort key: the most probable cause has the lowest.
+    `role` has its verdict class; `order` is a sort key, which is lowest for the most probable cause.
     """
 
     role: Role
@@ -30,7 +32,7 @@ class Failure:
 
     @property
     def lead(self) -> LogEvent:
-        """The event that says most: the first one with a line of the user's code, else the first one."""
+        """The most informative event: the first with a line of the user's code, else the first."""
         described = [
             e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         ]
@@ -67,7 +69,7 @@ def group_key(occurrence: Occurrence) -> tuple[object, ...]:
 
 
 def failure_of(group: Sequence[Occurrence]) -> Failure:
-    """Return occurrences of the same failure as one failure."""
+    """Combine occurrences of the same failure into one failure."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
@@ -75,7 +77,7 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the occurrences without exit codes of unknown ranks and of ranks that also reported why they failed."""
+    """Return the occurrences without exit codes of unknown ranks, or of ranks that also reported why they failed."""
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 

@@ -1,4 +1,4 @@
-"""Who did not issue the other half of a send or recv, where the ranks that gave up say at which lines they waited.
+"""Find out who did not issue the counterpart of a send or recv, from the lines at which the timed-out ranks waited.
 
 Logs do not record the peer of a message; the source line often names it, as `dist.recv(tensor, src=0)` does.
 """
@@ -14,7 +14,7 @@ MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
     """Return the ranks that waited in a send or recv.
 
-    `places` holds, by rank, the event that says where the rank waited.
+    `places` holds, by rank, the event that shows where the rank waited.
     """
     return [rank for rank, event in places.items() if event.facts.operation in MESSAGES]
 
@@ -22,9 +22,9 @@ def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
 def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
     """Return the ranks to blame for sends and receives that did not match; empty if the lines do not name the peers.
 
-    `places` holds, by rank, the event that says where the rank waited. From each rank that waits in a send or recv the
-    peers are followed: to one that waits elsewhere, which never issued the other half, or around a ring of ranks that
-    wait for each other.
+    `places` holds, by rank, the event that shows where the rank waited. The search goes from each rank that waits in a
+    send or recv to its peer, and so on. It ends at a rank that waits elsewhere, which never issued its send or recv,
+    or in a cycle of ranks that wait for each other.
     """
     waiting = in_messages(places)
     culprits = {rank for start in waiting for rank in follow(start, places)}
@@ -35,9 +35,9 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
 
 
 def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
-    """Return the rank, or the ring of ranks, that is reached by following the peers of sends and receives from `start`.
+    """Return the rank, or the cycle of ranks, that is reached from `start` by going from each send or recv to its peer.
 
-    Empty if a peer is not known.
+    The list is empty if a peer is not known.
     """
     path = [start]
     while True:
@@ -52,7 +52,8 @@ def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def peer_of(rank: int, event: LogEvent) -> int | None:
-    """Return the rank that `rank` sends to or receives from, according to its event; None if the event does not say.
+    """Return the rank that `rank` sends to or receives from, according to its event; None if the event does not name
+    it.
 
     The event names it as `0`, or as `+1` relative to the rank's own number.
     """

@@ -1,7 +1,7 @@
-"""How much an event says about the cause: its class, and a tier by which causes come before consequences.
+"""Rate how likely an event is the cause of a job's end: its class, and a tier that sorts causes before consequences.
 
-A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that waited
-for it give up later, and print timeouts and lost connections: lines of high tiers, whatever time they have.
+A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that
+waited for it time out later, and print timeouts and lost connections: lines of high tiers, whatever time they have.
 """
 
 import re
@@ -99,7 +99,9 @@ def role_of_end(event: LogEvent) -> Role | None:
 
 
 def role_of_worker(event: LogEvent) -> Role:
-    """Return the role of a data-loader worker's death; SIGTERM is how a launcher ends the processes of a job."""
+    """Return the role of a data-loader worker's death; after SIGTERM it is a consequence, as launchers end processes by
+    it.
+    """
     is_ended = (event.facts.signal or "").startswith("Terminated")
     return Role(LogClass.DATALOADER_WORKER, Tier.ABORTED if is_ended else Tier.OWN_FAILURE)
 
@@ -139,14 +141,14 @@ def role_of_nccl_error(event: LogEvent) -> Role:
 def role_of_startup(event: LogEvent) -> Role:
     """Return the role of a failed start.
 
-    That ranks are missing is trusted less, as these may have failed by themselves.
+    Missing ranks are trusted less as a cause, because they may have failed by themselves.
     """
     is_late = event.facts.reason in LATE_STARTUPS
     return Role(LogClass.STARTUP, Tier.UNREACHED if is_late else Tier.OWN_FAILURE)
 
 
 def role_of_stop(event: LogEvent) -> Role | None:
-    """Return the role of an order to stop; None if its reason is unknown."""
+    """Return the role of an order to stop the job; None if its reason is unknown."""
     return STOPS[event.facts.reason] if event.facts.reason else None
 
 

@@ -1,7 +1,7 @@
-"""Errors that a program handled: it caught them and went on, so that they did not end the job.
+"""Recognise errors that a program handled: it caught them and went on, so that they did not end the job.
 
-A process dies once. What it prints of an error that it survived is told from what ended it by what comes afterwards:
-a later step, a finite loss, the same traceback again, a clean end, or an exit code that something else explains.
+An error was survived if the same process later prints a step, a finite loss, the same traceback again or a clean end,
+or if something else explains its exit code.
 """
 
 import re
@@ -28,7 +28,7 @@ ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 class Occurrence:
     """A failure event with its role and its position in the order of the job.
 
-    `clock` is the last time (ns) that its log had printed before, `file` the index of that log.
+    `clock` is the last time (ns) that was printed before it in its log, `file` is the index of that log.
     """
 
     event: LogEvent
@@ -43,7 +43,7 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without those that the job outlived, as a later line says that training completed."""
+    """Return the occurrences without those before a line that says that training completed."""
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
         if event.kind is EventKind.COMPLETED:
@@ -59,9 +59,9 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without those of attempts before the last one, if that one did not fail.
+    """Return the occurrences without those before the last restart, if there was no failure after it.
 
-    Only attempts that printed something count.
+    Only starts of the job (attempts) that printed something count.
     """
     last = max(logs.attempts, default=0)
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
@@ -98,19 +98,21 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank caught this error, as it later printed that it is done; `done` are all ranks that did."""
+    """Return whether a rank caught this error because it later printed that it is done; `done` are all ranks that
+    did.
+    """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
 
 def is_independent(event: LogEvent) -> bool:
-    """Return whether an event is an exception in the main thread that no other exception led to."""
+    """Return whether an event is an exception in the main thread that no other exception caused."""
     return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
 
 
 def explains_end(
     occurrence: Occurrence, handled: Sequence[Occurrence], others: Sequence[Occurrence], logs: Logs
 ) -> bool:
-    """Return whether an error that looks handled did end its rank, as nothing else explains that rank's end.
+    """Return whether an error that looks handled did end its rank, because nothing else explains the end of that rank.
 
     `handled` are all errors that look handled, `others` the remaining failures.
     """

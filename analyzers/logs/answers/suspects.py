@@ -1,4 +1,4 @@
-"""Who is suspected where no rank failed by itself: by stacks, by errors that one rank alone caught, by sizes."""
+"""Find suspects if no rank failed by itself: by stacks, by errors that only some ranks caught, by tensor sizes."""
 
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.roles import Role, Tier
@@ -14,7 +14,7 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
     """Return the failure and the blame for ranks whose stacks are outside of the collective that the others wait in.
 
     A timer of Python's fault handler prints these stacks. It ends the process with exit code 1 and without an
-    exception, so `failure` consists of exit codes. None if the stacks do not show such ranks.
+    exception, so `failure` consists of exit codes. The result is None if the stacks do not show such ranks.
     """
     stacks = {e.rank: e for e in logs.events if e.kind is EventKind.STACKS and e.source and e.rank is not None}
     waiting = [rank for rank, event in stacks.items() if event.facts.operation]
@@ -44,7 +44,7 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
 
     gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks it received that from
     its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A buffer of a
-    few bytes is that of a scalar, so that the rank is in a different collective than the others.
+    few bytes holds a scalar, which means that the rank is in a different collective than the others.
     """
     if not any(e.facts.reason is Reason.SIZES for e in failure.events):
         return []

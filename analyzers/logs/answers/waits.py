@@ -1,4 +1,4 @@
-"""Who did not come: ranks that a timeout or a lost connection waited for."""
+"""Find the ranks that were missing when others timed out in a collective or lost their connection."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ RANKS_AT_MOST = 1 << 14
 
 
 class Basis(StrEnum):
-    """The evidence by which the ranks that did not join are distinguished from those that waited for them."""
+    """The evidence by which the missing ranks are distinguished from those that waited for them."""
 
     NAMED = "named"
     """The text names them: a monitored barrier, a desync report."""
@@ -53,7 +53,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Blame:
-    """The ranks that the others waited for, and the evidence for it; `waiting` are the ranks that gave up waiting."""
+    """The ranks that the others waited for, and the evidence for it; `waiting` are the ranks that timed out."""
 
     ranks: list[int]
     basis: Basis
@@ -81,9 +81,9 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return what is known of a timeout where most ranks, or no rank, printed nothing about it.
+    """Return the blame for a timeout about which most ranks, or no rank, printed nothing.
 
-    `waiting` are the ranks that gave up waiting, `silent` those that did not.
+    `waiting` are the ranks that timed out, `silent` are the others.
     """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
@@ -113,24 +113,24 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that others wait for while making a process group; None if that is not known.
+    """Return blame for the ranks that are missing while others create a process group; None if they are not known.
 
-    The store's key and the members in the source line show them.
+    They follow from the key in the store and from the members in the source line.
     """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
 
 
 def in_other_groups(logs: Logs) -> bool:
-    """Return whether ranks gave up waiting in different operations, one of which is the making of a process group."""
+    """Return whether ranks timed out in different operations, one of which is the creation of a process group."""
     operations = {event.facts.operation for event in places_of_waiting(logs.events)}
     return NEW_GROUP in operations and len(operations) > 1
 
 
 def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
-    """Return the silent ranks whose last printed step is before the last one of the ranks that waited.
+    """Return the silent ranks whose last printed step is before the last one of the ranks that timed out.
 
-    Without printed steps no rank is returned: the launcher may have ended a rank that waited too before it gave up.
+    Without printed steps no rank is returned, because the launcher may have ended a waiting rank before it timed out.
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
@@ -138,9 +138,9 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
 
 
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that had enqueued fewer operations of the process group than the one that timed out.
+    """Return blame for the ranks that had not yet enqueued the operation that timed out in its process group.
 
-    None if the watchdogs' reports show no such rank.
+    The result is None if the watchdogs' reports show no such rank.
     """
     timeouts = [e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
     if not timeouts:
@@ -160,7 +160,7 @@ def is_before(event: LogEvent, seq: int) -> bool:
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return blame for the ranks in a different operation than most, at the same sequence number of one process group.
 
-    None if no such timeouts differ.
+    The result is None if all such timeouts are in the same operation.
     """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
@@ -177,9 +177,9 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that did not issue the other half of a send or recv.
+    """Return blame for the ranks that did not issue the counterpart of a send or recv.
 
-    None where no rank waited in one.
+    The result is None if no rank waited in a send or recv.
     """
     places = {event.rank: event for event in places_of_waiting(logs.events) if event.rank is not None}
     if len(places) < 2 or not in_messages(places):
@@ -188,10 +188,12 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return blame for the ranks that gave up at a different line than most, if most ranks certainly wait for them.
+    """Return blame for the ranks that timed out at a different line than most, if it is certain that most wait for
+    them.
 
-    A send or recv waits at a line of its own by right. Where a rank is silent (not `is_complete`), the others may wait
-    for that one. None if all gave up at one line, or a comparison means nothing.
+    A send and its recv may have different lines, so they are no evidence. If a rank is silent (`is_complete` is
+    False), the others may wait for that rank. The result is None if all timed out at one line, or if lines cannot be
+    compared.
     """
     places = places_of_waiting(events)
     gave_up = {event.rank: event for event in places}
@@ -213,15 +215,15 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
 
 
 def only_sends(event: LogEvent) -> bool:
-    """Return whether a rank gave up in a gather or reduce whose root is another rank, which its source line names.
+    """Return whether a rank timed out in a gather or reduce whose root is another rank, which its source line names.
 
-    Such a rank only sends, so that it waits for nobody else.
+    Such a rank only sends, so it waits for no rank but the root.
     """
     return (event.facts.peer or "").isdecimal() and event.facts.peer != str(event.rank)
 
 
 def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return, for each rank that gave up waiting, the first event that says at which line, in order of ranks."""
+    """Return, for each rank that timed out, the first event that shows at which line, in order of ranks."""
     gave_up: dict[int, LogEvent] = {}
     for event in events:
         if event.kind in SAYS_WHERE and event.rank is not None and event.source:
@@ -230,7 +232,7 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def silent_ranks(logs: Logs) -> list[int]:
-    """Return the ranks that the logs show and that neither gave up waiting nor lost a connection."""
+    """Return the ranks that occur in the logs and that neither timed out nor lost a connection."""
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
     return sorted(rank for rank in logs.ranks if rank not in spoke)
 
@@ -255,7 +257,7 @@ def is_first(failure: Failure, logs: Logs) -> bool:
 
 
 def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
-    """Return blame for the ranks that ended without a message where the others lost their connections."""
+    """Return blame for the ranks that ended without a message while the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
     silent = [rank for rank in known_ranks(logs) if rank not in spoke]

@@ -1,1 +1,1 @@
-"""Every sentence about text logs."""
+"""Write the sentences about text logs."""

@@ -1,4 +1,4 @@
-"""The evidence behind a cause, and why it comes before the other failures."""
+"""Write the evidence behind a cause, and why it is the cause of the other failures."""
 
 from analyzers.logs.answers.cause import Answer, Cause
 from analyzers.logs.answers.survived import handled_errors
@@ -33,7 +33,7 @@ SHOWN = "this is the first failure in the log, and no earlier message explains i
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
-    """Return the sentences that say why this is the cause."""
+    """Return the sentences on why this is the cause."""
     parts = [
         basis_of(cause, logs),
         numbers_of(cause),
@@ -67,9 +67,8 @@ def is_everywhere(cause: Cause, logs: Logs) -> bool:
 
 
 def numbers_of(cause: Cause) -> str:
-    """Return the memory sizes that the allocator reported, or the number of steps that were skipped before.
-
-    The text is empty if the cause has neither.
+    """Return the memory sizes that the allocator reported, or the number of steps skipped before; empty without
+    either.
     """
     if cause.kind is LogClass.OOM:
         facts = first_with(cause, "requested_bytes").facts
@@ -93,7 +92,7 @@ def chain_of(cause: Cause) -> str:
 def survived_before(cause: Cause, logs: Logs) -> str:
     """Return a clause on an earlier error that the ranks to blame survived, or that ended one of their threads.
 
-    Empty if there is none.
+    The clause is empty if there is none.
     """
     if not cause.blame or cause.caught:
         return ""
@@ -116,7 +115,7 @@ def consequences_of(answer: Answer) -> str:
 def root_cause_of(cause: Cause, logs: Logs) -> str:
     """Return a clause if torchrun's "Root Cause" names a different rank than those to blame, else an empty text.
 
-    torchrun's is only the rank with the earliest time stamp.
+    torchrun only names the rank with the earliest time stamp.
     """
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
@@ -125,7 +124,7 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:
-    """Return a clause that the rank is known by its local rank alone, so that on a second node it would be another one.
+    """Return a clause that the rank is known only as a local rank, so that on a second node it would be another rank.
 
     The text is empty if the rank is certain.
     """
@@ -152,7 +151,7 @@ def evidence_of(event: LogEvent) -> Evidence:
 
 
 def missing(answer: Answer, logs: Logs) -> list[str]:
-    """Return what the logs lack to make the verdict firmer, as short texts."""
+    """Return short texts on the evidence that is missing in the logs for a more certain verdict."""
     cause = answer.cause
     lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]

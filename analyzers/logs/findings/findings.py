@@ -1,4 +1,4 @@
-"""The findings and the verdict on logs."""
+"""Convert the answer about logs to findings and the verdict."""
 
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
@@ -49,12 +49,12 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
 
 
 def is_mild(cause: Cause) -> bool:
-    """Return whether the cause deserves only a warning, as the job itself did, or may have done, nothing wrong."""
+    """Return whether a cause is only worth a warning, because the job itself did, or may have done, nothing wrong."""
     return cause.kind in HARMLESS or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:
-    """Return a finding on a failure that follows from the cause, or that is independent of it."""
+    """Return a finding on a failure other than the cause: a consequence of it, or independent of it."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
     reporter = REPORTERS.get(failure.role.kind, "a process of the job")
@@ -73,7 +73,9 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
 
 
 def first_failure(cause: Cause | None) -> str:
-    """Return the id of the cause's finding and its source line as ` (logs.oom, train.py:41)`; empty without a cause."""
+    """Return a reference to the cause's finding and source line, as ` (logs.oom, train.py:41)`; empty without a
+    cause.
+    """
     if cause is None:
         return ""
     file, _, line = cause.lead.source.rpartition(":")
@@ -90,7 +92,7 @@ def finding_id(cause: Cause) -> str:
 def overflow_finding(logs: Logs) -> list[Finding]:
     """Return the finding that many steps were skipped because fp16 gradients overflowed.
 
-    The list is empty if only few were.
+    The list is empty if only few steps were skipped.
     """
     skips = [event for event in logs.events if event.kind is EventKind.OVERFLOW_SKIP]
     count = sum(event.count for event in skips)
@@ -163,7 +165,7 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
 def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     """Return the verdict on logs that show no failure: healthy if one says that training completed, else unknown.
 
-    `lacks` says what the logs lack.
+    `lacks` is the evidence that is missing in the logs.
     """
     steps = [r.last_step for r in (*logs.ranks.values(), *logs.unranked) if r.last_step is not None]
     if has_completed(logs):

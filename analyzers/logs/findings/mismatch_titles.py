@@ -1,4 +1,4 @@
-"""The sentences about ranks that issued different operations: what each of them did, and in which line."""
+"""Write the titles for ranks that issued different operations: the operation and line of each."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def different_sizes(cause: Cause) -> str:
 
 
 def sizes_of(cause: Cause) -> str:
-    """Return a clause on the bytes that arrived and the bytes that were expected."""
+    """Return a clause on the number of bytes that arrived and the number that was expected."""
     facts = cause.lead.facts
     if facts.input_elements is None:
         return "a message does not fit its buffer"
@@ -72,7 +72,7 @@ def different_timeouts(cause: Cause) -> str:
 
 
 def different_lines(cause: Cause) -> str:
-    """Return the title for ranks that waited at different lines, with the line of each."""
+    """Return the title for ranks that waited at different lines, with the line of each rank."""
     if len(cause.ranks) == len(cause.waited):
         return f"{who(cause.ranks)} took different branches, or one left a loop earlier: {waiting_places(cause)}"
     return (
@@ -90,7 +90,9 @@ def caught_and_went_on(cause: Cause) -> str:
 
 
 def different_groups(cause: Cause) -> str:
-    """Return the title for ranks that made different process groups, or in a different order, and where each waits."""
+    """Return the title for ranks that created different process groups, or in a different order, and where each
+    waits.
+    """
     return f"{who(cause.ranks)} did not make the same process groups as the others: {waiting_places(cause)}"
 
 

@@ -1,4 +1,4 @@
-"""What to do about each cause."""
+"""Write what to do about each cause."""
 
 from collections.abc import Callable
 
@@ -94,7 +94,7 @@ def for_startup(cause: Cause) -> str:
 
 
 def for_crash(cause: Cause) -> str:
-    """Return where to look after an exception; errors of CUDA are raised at a line that did not cause them."""
+    """Return where to look after an exception; for CUDA errors this is not the line that raised them."""
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
             "check indices and labels against the sizes that they index"
@@ -119,7 +119,7 @@ def for_signal(cause: Cause) -> str:
 
 
 def for_memory(cause: Cause) -> str:
-    """Return how to use less device memory."""
+    """Return advice on using less device memory."""
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
@@ -145,7 +145,7 @@ def for_memory(cause: Cause) -> str:
 
 
 def for_host_memory(cause: Cause) -> str:
-    """Return how to use less memory of the host."""
+    """Return advice on using less memory of the host."""
     if cause.reason is Reason.HOST_ALLOCATOR:
         return "check the size that this line computes; it is allocated on the host, not on a device"
     return (

@@ -1,4 +1,4 @@
-"""The sentences of jobs that did not start: what prevents the ranks from connecting."""
+"""Write the titles for jobs that did not start: what prevents the ranks from connecting."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The sentence of each class: what happened, to which rank, in which line."""
+"""Write the title of each class: what happened, to which rank, in which line."""
 
 from collections.abc import Callable
 
@@ -170,7 +170,9 @@ def network(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title for sends and receives that do not match: who did not issue one, and where each rank waits."""
+    """Return the title for sends and receives that do not match: which rank did not issue one, and where each rank
+    waits.
+    """
     sides, waiting = waiting_places(cause), {e.rank for e in cause.waited if e.facts.operation in MESSAGES}
     if not cause.ranks:
         return f"sends and receives do not match: {sides}"
@@ -189,7 +191,7 @@ def unused_parameters(cause: Cause) -> str:
 
 
 def collective_timeout(cause: Cause) -> str:
-    """Return the title for a collective that timed out: who did not join, and who waited."""
+    """Return the title for a collective that timed out: which ranks were missing, and which waited."""
     after = duration_of(cause)
     if cause.lead.kind is EventKind.HEARTBEAT:
         ranks = who(cause.failure.ranks)
@@ -231,7 +233,7 @@ def stuck(cause: Cause) -> str:
 def duration_of(cause: Cause) -> str:
     """Return how long the ranks waited, as ` after 10.0 min`, or ` for 60 s` for a stuck watchdog.
 
-    Empty if not logged.
+    The text is empty if it was not logged.
     """
     event = first_with(cause, "waited_ms")
     waited = event.facts.waited_ms or first_with(cause, "timeout_ms").facts.timeout_ms
@@ -259,7 +261,7 @@ def nonfinite_loss(cause: Cause) -> str:
 
 
 def what_is_nonfinite(lead: LogEvent) -> str:
-    """Return what an event says is not finite: the loss, the gradient, or both where it names neither."""
+    """Return what is not finite according to an event: the loss, the gradient, or both if it names neither."""
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
     return " or ".join(named or ("the loss", "the gradient"))

@@ -36,12 +36,12 @@ def quoted(event: LogEvent) -> str:
 
 
 def operation_name(event: LogEvent) -> str:
-    """Return the collective of an event as far as the log has it: `ALLREDUCE #4411 of process group default_pg`."""
+    """Return the collective of an event as far as it was logged: `ALLREDUCE #4411 of process group default_pg`."""
     name = event.facts.operation or "the collective"
     number = f" #{event.seq}" if event.seq is not None else ""
     return name + number + (f" of process group {event.group}" if event.group else "")
 
 
 def first_with(cause: Cause, name: str) -> LogEvent:
-    """Return the first event of a cause whose facts have field `name`, else the cause's lead event."""
+    """Return the first event of a cause that has the fact `name`, else the most informative event of the cause."""
     return next((e for e in cause.failure.events if getattr(e.facts, name)), cause.lead)

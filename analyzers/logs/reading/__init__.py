@@ -1,1 +1,1 @@
-"""From the bytes of a log to events."""
+"""Read the bytes of a log and find its events."""

@@ -1,4 +1,4 @@
-"""What a process did after an error: whether its program handled it, and whether the log goes on with its work."""
+"""Find out from the log whether a program handled an error, and whether it went on with its work afterwards."""
 
 import re
 
@@ -30,7 +30,7 @@ RAISED_KINDS = (
 
 
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
-    """Return the facts of an exception with how it was printed: by a logger, as uncaught, or for which thread.
+    """Return the facts of an exception, completed by how it was printed: by a logger, as uncaught, or for which thread.
 
     `before` is the line before its traceback; `has_rank`: its lines begin with PyTorch's `[rankN]:`.
     """
@@ -44,20 +44,22 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
 
 
 def is_of_worker(raised: Raised) -> bool:
-    """Return whether a lost connection was one to a data-loader worker, by the frames of the exception."""
+    """Return whether a lost connection was to a data-loader worker, judged by the frames of the exception."""
     files = [file for file, _, _ in raised.frames]
     return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
 
 
 def is_handled(kind: EventKind, text: str) -> bool:
-    """Return whether a line is a logger's report of an error that the program handled, as it says how it goes on."""
+    """Return whether a line is a logger's report of an error that the program handled, as it says how the program goes
+    on.
+    """
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
 
 
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
     """Return the event, with `facts.survived` set if the log shows that training went on after it.
 
-    An error that PyTorch's hook printed ended its process, so it is never marked.
+    An error that PyTorch's hook printed has ended its process, so it never gets this mark.
     """
     if event.kind is EventKind.NAN:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)
@@ -74,7 +76,7 @@ def with_facts(event: LogEvent, **changed: object) -> LogEvent:
 
 
 def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
-    """Return the event with the user's innermost line and the collective in a stack.
+    """Return the event, completed by the user's innermost line and the collective in a stack.
 
     `stack` has (file, line, function) of each frame, the innermost first.
     """

@@ -12,14 +12,14 @@ FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]
 def group_of(text: str) -> tuple[str | None, int | None]:
     """Return the name of the process group that a line names, and the rank within that group.
 
-    None for what it lacks.
+    Each is None if the line does not have it.
     """
     match = GROUP.search(text)
     return (match[3] or match[1], number(match[4])) if match else (None, None)
 
 
 def timed_out(match: "re.Match[str]") -> Found:
-    """Return the event of a collective that the watchdog gave up waiting for.
+    """Return the event of a collective that timed out, as reported by the watchdog.
 
     Old versions of PyTorch print the rank only here.
     """
@@ -44,7 +44,7 @@ def progress(match: "re.Match[str]") -> Found:
 
 
 def heartbeat(match: "re.Match[str]") -> Found:
-    """Return the event of a watchdog that is stuck itself."""
+    """Return the event of a watchdog that hangs itself."""
     group, group_rank = group_of(match.string)
     waited = number(match[1]) if match.lastindex else None
     facts = Facts(waited_ms=waited and waited * 1000, group_rank=group_rank)
@@ -65,7 +65,7 @@ def desync_operation(match: "re.Match[str]") -> Found:
 def fingerprints(match: "re.Match[str]") -> Found:
     """Return the event of PyTorch's debug mode that the collectives of two ranks differ.
 
-    The first one compared itself.
+    The first of the two ranks did the comparison.
     """
     mine, theirs = FINGERPRINT.search(match[2]), FINGERPRINT.search(match[4])
     facts = Facts(

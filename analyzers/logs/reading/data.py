@@ -19,7 +19,7 @@ LOSS = (
 def killed_worker(match: "re.Match[str]") -> Found:
     """Return the event of a data-loader worker that a signal ended.
 
-    Its line in the program has nothing to do with it.
+    The program's line in its traceback is not the cause.
     """
     return Found(WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
 
@@ -43,12 +43,14 @@ def lost_number(match: "re.Match[str]") -> Found:
 
 
 def local_gradient(match: "re.Match[str]") -> Found:
-    """Return the event of NaN that Megatron-LM found on a rank before the ranks exchanged gradients."""
+    """Return the event of a NaN that Megatron-LM found on a rank before the ranks exchanged gradients."""
     return Found(NAN, Facts(reason=Reason.GRADIENT, ranks=[int(match[1])]), int(match[1]))
 
 
 def no_space(match: "re.Match[str]") -> Found | None:
-    """Return the event of a file that could not be written; in shared memory it is one of a data-loader worker."""
+    """Return the event of a file that could not be written; in shared memory it is the event of a data-loader
+    worker.
+    """
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
         return Found(WORKER, Facts(reason=Reason.SHARED_MEMORY))
     named = re.search(r"(?:device|exceeded|system): '([^']{1,300})'", match.string)

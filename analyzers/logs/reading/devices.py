@@ -16,7 +16,7 @@ NCCL_INVALID = "invalid usage"
 def xid(match: "re.Match[str]") -> Found | None:
     """Return the event of an NVIDIA Xid, the code of an error of hardware or of a program.
 
-    None for a code that only follows from another one.
+    The result is None for a code that is only a consequence of another.
     """
     code = number(match[2])
     if code is None or code in CONSEQUENT_XIDS:
@@ -29,7 +29,7 @@ def xid(match: "re.Match[str]") -> Found | None:
 
 
 def with_pid(facts: Facts, pid: int) -> Facts:
-    """Return the facts of an Xid with the id of the process that used the device."""
+    """Return the facts of an Xid, completed by the id of the process that used the device."""
     return Facts(reason=facts.reason, xid=facts.xid, pci=facts.pci, name=facts.name, pid=pid)
 
 
@@ -65,10 +65,7 @@ def cuda_error(match: "re.Match[str]") -> Found:
 
 
 def device_assert(match: "re.Match[str]") -> Found:
-    """Return the event of an assertion that failed in a kernel, with its condition.
-
-    Thousands of threads print the same.
-    """
+    """Return the event of an assertion that failed in a kernel, with its condition; thousands of threads print it."""
     return Found(EventKind.CUDA_ERROR, Facts(reason=Reason.DEVICE_ASSERT, name=match[1]))
 
 
@@ -89,7 +86,7 @@ def refused(match: "re.Match[str]") -> Found:
 def infiniband(match: "re.Match[str]") -> Found | None:
     """Return the event of a failed InfiniBand completion.
 
-    None for status 5, which only says that an earlier one failed.
+    The result is None for status 5, which only says that an earlier completion failed.
     """
     status = re.search(r"(?:status=|with error |\()(\d{1,3})", match.string[match.start() :])
     code = number(status[1]) if status else None

@@ -1,4 +1,4 @@
-"""torchrun's `error.json`: the exception of one worker, written by `@record` or by ourselves."""
+"""Read torchrun's `error.json`: the exception of one worker, written by `@record` or by this project's recorders."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_error_file(path: Path) -> Scanner:
     """Return the scanner that holds the exception in torchrun's `error.json` as an event.
 
     Raises:
-        InputError: The file is no such file.
+        InputError: The file is not an `error.json` of torchrun.
     """
     scanner = Scanner(year=1970, lines=1)
     try:
@@ -44,7 +44,7 @@ def read_error_file(path: Path) -> Scanner:
 def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
     """Add the exception of an error file as an event; `stamp` is its time in whole Unix seconds.
 
-    The event gets the end of that second.
+    As the fraction is not recorded, the event gets the end of that second.
     """
     name, _, text = next(iter(message.strip().splitlines()), "").partition(": ")
     if not name:

@@ -20,7 +20,7 @@ DEVICE = re.compile(r"GPU (\d{1,4})[; ]")
 
 
 def cuda_out_of_memory(match: "re.Match[str]") -> Found:
-    """Return the event of a device that ran out of memory, with the sizes in PyTorch's message."""
+    """Return the event of a device that ran out of memory, with the sizes that PyTorch's message contains."""
     text = match.string
     sizes = {name: bytes_at(expression, text) for name, expression in PARTS.items()}
     device = DEVICE.search(text)

@@ -1,4 +1,4 @@
-"""The collective, the send or the recv that raised an exception, by the frames and the source line of its traceback."""
+"""Find the collective, send or recv that raised an exception, from the frames and source lines of its traceback."""
 
 import re
 
@@ -26,7 +26,9 @@ COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
-    """Return what an exception reports, with the collective that raised it, such as `all_reduce`, and the peer rank."""
+    """Return the event of an exception, completed by the collective that raised it, such as `all_reduce`, and the peer
+    rank.
+    """
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
     if operation is None or found.kind not in (EventKind.TIMEOUT, EventKind.CONNECTION_LOST, EventKind.MISMATCH):
@@ -44,9 +46,9 @@ def with_operation(found: Found, raised: Raised) -> Found:
 
 
 def member_in(code: str, number: int) -> list[int]:
-    """Return, as a list, the member with index `number` of the process group that a source line makes.
+    """Return, in a list, the member with index `number` of the process group that a source line creates.
 
-    Empty if the line does not list the members as numbers.
+    The list is empty if the line does not list the members as numbers.
     """
     match = MEMBERS.search(code)
     members = sorted(int(digits) for digits in re.findall(r"\d{1,9}", match[1])) if match else []
@@ -54,10 +56,7 @@ def member_in(code: str, number: int) -> list[int]:
 
 
 def peer_in(code: str) -> str | None:
-    """Return the peer rank in a source line: `0` of `src=0`, `+1` of `dst=rank + 1`.
-
-    None where the line computes it.
-    """
+    """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if the line computes it."""
     match = PEER.search(code)
     if not match:
         return None

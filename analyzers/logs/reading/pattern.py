@@ -1,4 +1,6 @@
-"""A pattern: a word that a line must contain, a regular expression, and what a match says."""
+"""Define a pattern of log lines: a word that a line must contain, a regular expression, and a function for the
+event.
+"""
 
 import re
 from collections.abc import Callable
@@ -37,7 +39,7 @@ def pattern(word: str, expression: str, build: Build) -> Pattern:
 
 
 def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
-    """Return a pattern whose event has no values from the line; without an expression the word alone must occur."""
+    """Return a pattern whose event takes no values from the line; without an expression only the word must occur."""
     found = Found(kind, Facts(reason=reason))
     return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)
 

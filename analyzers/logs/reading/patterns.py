@@ -1,4 +1,4 @@
-"""All patterns, and the words by which a line is recognised as worth a look."""
+"""Collect all patterns, and the words by which a line is recognised as one that may report an event."""
 
 import re
 

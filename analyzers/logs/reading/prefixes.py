@@ -1,9 +1,8 @@
-"""What launchers and loggers put before a line: the rank, the time, the host.
+"""Split off the prefix that launchers and loggers put before a line: the rank, the time, the host.
 
-[default2]:[rank2]: ValueError: no tokens              torchrun with --tee, then PyTorch
-[rank1]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught ...
-3: Traceback (most recent call last):                  srun --label
-Jul 13 21:22:34 gpu-17 kernel: NVRM: Xid ...           the kernel's log
+[default2]:[rank2]: ValueError: no tokens torchrun with --tee, then PyTorch [rank1]:[E1218 20:27:21.426415540
+ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught ... 3: Traceback (most recent call last): srun --label Jul 13
+21:22:34 gpu-17 kernel: NVRM: Xid ... the kernel's log
 """
 
 import re
@@ -55,7 +54,7 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
 
 
 def global_rank(text: str) -> int | None:
-    """Return the rank in PyTorch's `[rankN]:` prefix, wherever in the line it is; None if there is none."""
+    """Return the rank in PyTorch's `[rankN]:` prefix, at any position in the line; None if there is none."""
     match = GLOBAL_RANK.search(text)
     return int(match[1]) if match else None
 

@@ -1,4 +1,6 @@
-"""Patterns of processes: exit codes, signals, crashes in native code, what Slurm and the launchers say of an end."""
+"""Patterns of processes: exit codes, signals, crashes in native code, reports of Slurm and launchers on ended
+processes.
+"""
 
 import re
 import signal
@@ -21,10 +23,7 @@ SHELL_CODE = 128
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the signal behind an exit code, such as `SIGKILL` for -9 and for 137.
-
-    None for a code that is no signal.
-    """
+    """Return the signal behind an exit code, such as `SIGKILL` for -9 and for 137; None if no signal has this code."""
     if exit_code is None:
         return None
     value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
@@ -66,9 +65,9 @@ def numbered_signal(match: "re.Match[str]") -> Found:
 
 
 def slurm_task(match: "re.Match[str]") -> Found | None:
-    """Return the event of a Slurm task that failed; its number is a rank only where Slurm starts every rank.
+    """Return the event of a Slurm task that failed; its number is a rank only if Slurm starts every rank.
 
-    None for a task that SIGTERM ended, or whose end the line does not say.
+    The result is None for a task that SIGTERM ended, or if the line does not say how it ended.
     """
     words = match[3]
     code = re.search(r"exit code (\d{1,4})", words)
@@ -93,7 +92,7 @@ def task_numbers(text: str) -> list[int]:
 def cancelled(match: "re.Match[str]") -> Found:
     """Return the event of a step or job that Slurm ended.
 
-    If no reason is given, a user did so, or a task failed before.
+    Without a given reason, a user ended it, or another task failed before.
     """
     words = match[2] or ""
     reason = next((reason for text, reason in REASONS if text in words), Reason.CANCELLED)

@@ -1,7 +1,7 @@
-"""The reader of the room, as `analyzers.store` runs it in a child process: text logs -> events in columns.
+"""The reader of text logs, which `analyzers.store` runs in a child process: it converts logs to columns of events.
 
-Rows of `event.*` are events in the order of the files and their lines; rows of `rank.*` the ranks that a file shows.
-Texts are in `meta`: a list for each field, as long as the events.
+Rows of `event.*` are events in the order of the files and their lines; rows of `rank.*` are the ranks that each file
+shows. Texts are in `meta`: for each field a list with one item per event.
 """
 
 import re
@@ -26,7 +26,7 @@ ABSENT = -1
 
 
 def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """Return the events in the logs as columns, and as metadata their texts and what is known of each file and rank."""
+    """Return the events in the logs as columns, and as metadata their texts and the facts about each file and rank."""
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
     for path in paths:
@@ -44,7 +44,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
 
 
 def read_one(path: Path) -> tuple[Scanner, str]:
-    """Return the scanner that read a log, and a text on why it could not be read (empty: nothing wrong)."""
+    """Return the scanner that has read a log, and a text on why the log could not be read (empty if it could)."""
     try:
         if re.fullmatch(r"error\.json", path.name):
             return read_error_file(path), ""

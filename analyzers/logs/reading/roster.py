@@ -1,4 +1,4 @@
-"""Which ranks a log shows, and their last step and line: a rank that fell silent is often the one to blame."""
+"""Record which ranks a log shows, with their last step and line; a rank that fell silent is often the one to blame."""
 
 import re
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class Roster:
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
         """Record one line of the log; `number` is its line number.
 
-        The rank that an error names in its text (`is_error`) is not taken as the rank that printed the line.
+        If the line reports an error (`is_error`), the rank named in its text is not taken as the rank that printed it.
         """
         text = clean(raw)
         prefix, body = split_prefix(text, labelled)
@@ -76,7 +76,7 @@ class Roster:
                 seen.finite_number = number
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:
-        """Return whether the rank printed a step after line `number`; any rank counts if `rank` is None."""
+        """Return whether the rank printed a step after line `number`; if `rank` is None, whether any rank did."""
         return any(seen.step_number > number for key, seen in self.ranks.items() if rank in (None, key))
 
     def is_finite_after(self, number: int, rank: int | None) -> bool:

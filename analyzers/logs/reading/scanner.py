@@ -1,4 +1,6 @@
-"""One log -> events: every line is compared with known ones, and only those that may matter are read."""
+"""Read one log into events: each line is compared with known lines, and only those that may report events are
+parsed.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -111,7 +113,7 @@ class Scanner:
     def read(self, path: Path) -> None:
         """Read a whole log.
 
-        Of a very long one the middle is skipped after LINES_AT_MOST lines that may report errors.
+        The middle of a very long log is skipped after LINES_AT_MOST lines that may report errors.
         """
         # How much a gzipped log holds is unknown until it is read.
         rest = path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
@@ -137,9 +139,10 @@ class Scanner:
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
     def scan(self, chunk: bytes) -> None:
-        """Read the lines of a chunk that may hold events.
+        """Read the lines of a chunk that may report events.
 
-        Most lines of a log differ from an earlier one only in their digits, so they are looked up without their digits.
+        Most lines of a log differ from an earlier line only in their digits, so they are looked up without their
+        digits.
         """
         start, counted, number = 0, 0, self.lines + 1
         shapes = chunk.translate(None, DIGITS).split(b"\n")
@@ -185,7 +188,7 @@ class Scanner:
             self.boring.add(shape)
 
     def take(self, text: str, shape: bytes, at: Position) -> None:
-        """Read one line that may hold an event, and add the event that it reports or completes.
+        """Parse one line that may report an event, and add the event that it reports or completes.
 
         `shape` is the line without its digits, `at` its position.
         """
@@ -220,7 +223,7 @@ class Scanner:
     def expect_stacks(self, found: Found, text: str, key: str, index: int | None) -> None:
         """Prepare for the stacks that follow a crash, or a timer of Python's fault handler.
 
-        `key` is the prefix of the process's lines, `index` that of the event (None: it was not kept).
+        `key` is the prefix of the process's lines, `index` is the index of the event (None: it was not kept).
         """
         if index is None:
             return
@@ -232,7 +235,7 @@ class Scanner:
             self.fatal[key] = Fatal(index)
 
     def follow_fatal(self, key: str, body: str) -> bool:
-        """Read a line of the stacks that Python's fault handler prints; return whether it is such a line.
+        """Parse a line of the stacks that Python's fault handler prints; return whether it is such a line.
 
         The user's innermost line of the crashed thread becomes the source of the event. `key` is the line's prefix.
         """
@@ -252,9 +255,10 @@ class Scanner:
         return False
 
     def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
-        """Read a frame of a stack that follows an event.
+        """Parse a frame of a stack that follows an event.
 
-        Of stacks that a timer prints, the one that ends in a module is the main thread's, which counts.
+        A timer prints the stacks of all threads; the stack that ends in a module is that of the main thread, and is
+        used.
         """
         event = self.events[fatal.index]
         if fatal.stack is not None and len(fatal.stack) < FRAMES_AT_MOST:
@@ -267,7 +271,7 @@ class Scanner:
             )
 
     def follow_stack(self, match: "re.Match[str]") -> bool:
-        """Read a line of the stack of the last collective that timed out, innermost first.
+        """Parse a line of the stack of the last collective that timed out, innermost frame first.
 
         Return whether there is such an event.
         """
@@ -282,7 +286,9 @@ class Scanner:
         return True
 
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
-        """Add an exception as an event: of the kind that its text shows, else as a plain exception of this name."""
+        """Add an exception as an event, of the kind that its text shows, else as a general exception with its class
+        name.
+        """
         name = raised.name.rpartition(".")[2]
         if name in SKIPPED:
             return
@@ -303,9 +309,9 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Replace an earlier event by the last one, to which it led, and return the index where the last one is now.
+        """Replace an earlier event by the last one, which it caused, and return the index at which the last one is now.
 
-        Nothing changes if the last event is a repetition, or the earlier one was repeated.
+        Nothing changes if the last event is a repetition, or the earlier event was repeated.
         """
         if index != len(self.events) - 1 or self.events[earlier].count > 1:
             return index
@@ -337,7 +343,7 @@ class Scanner:
     ) -> int | None:
         """Add an event, or count it as a repetition of a known one.
 
-        Return its index, None if there are too many events.
+        Return its index; None if there are too many events.
         """
         rank = self.rank_of(found, text, prefix)
         frame = user_frame(raised.frames) if raised else None
@@ -376,9 +382,9 @@ class Scanner:
         return len(self.events) - 1
 
     def time_of(self, found: Found, text: str) -> int | None:
-        """Return the time (ns) of an event: that in its line, or in torchrun's table that of its block.
+        """Return the time (ns) of an event: the time in its line, or for torchrun's table the time in its block.
 
-        None if there is none.
+        The result is None if there is neither.
         """
         is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         return time_in(self.table.time if is_table else text, self.year)
@@ -406,7 +412,7 @@ def shape_of(message: str) -> str:
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
     """Return the step of an event: the one in its line for a loss, else the last one printed before.
 
-    None if unknown.
+    The result is None if it is unknown.
     """
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
@@ -415,7 +421,7 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
 def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
     """Return the last step that the rank, or a line without a rank, printed shortly before a position.
 
-    None if unknown.
+    The result is None if it is unknown.
     """
     text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
     if not NAMES_A_STEP.search(text):

@@ -1,11 +1,8 @@
-"""The table that torchrun prints when a job failed: a block for each rank of one node, the "root cause" last.
+"""Read the table that torchrun prints when a job failed: a block for each failed rank of one node, the "root cause"
+last.
 
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-22_07:17:45
-  host      : node01
-  rank      : 0 (local_rank: 0)
-  exitcode  : -9 (pid: 2970)  (SIGKILL)
+Root Cause (first observed failure): [0]: time : 2026-11-22_07:17:45 host : node01 rank : 0 (local_rank: 0) exitcode :
+-9 (pid: 2970) (SIGKILL)
 """
 
 import re
@@ -46,7 +43,7 @@ class TorchrunTable:
         return self.take(match[1], match[2].strip()) if match else None
 
     def take(self, name: str, value: str) -> Found | None:
-        """Read one field of a block; return the event of the failed rank if it is the exit code, else None."""
+        """Parse one field of a block; return the event of the failed rank if the field is the exit code, else None."""
         if name == "time":
             self.time, self.rank = value, None
         elif name == "host":

@@ -1,8 +1,6 @@
-"""Tracebacks of several processes in one log: frames are collected by prefix until the exception's own line.
+"""Read the tracebacks of several processes in one log: frames are collected by line prefix until the exception's line.
 
-[rank1]: Traceback (most recent call last):
-[rank1]:   File "train.py", line 17, in <module>
-[rank1]:     tokens["labels"]
+[rank1]: Traceback (most recent call last): [rank1]: File "train.py", line 17, in <module> [rank1]: tokens["labels"]
 [rank1]: KeyError: 'labels'
 """
 
@@ -28,7 +26,7 @@ CODE_LENGTH = 200
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception in a log, with its frames (outermost first) and in `chain` the exceptions that caused it."""
+    """An exception in a log, with its frames (outermost first); `chain` has the exceptions that caused it."""
 
     name: str
     message: str
@@ -45,7 +43,7 @@ class Raised:
 
 @dataclass
 class OpenTraceback:
-    """A traceback that is being read, as the line of its exception has not come yet."""
+    """A traceback that is still being read: the line with its exception has not come yet."""
 
     indent: int = 0
     frames: list[tuple[str, int, str]] = field(default_factory=list)
@@ -67,7 +65,7 @@ class Tracebacks:
     chained: dict[str, Raised] = field(default_factory=dict)
 
     def feed(self, key: str, body: str) -> Raised | None:
-        """Read the next line of a process.
+        """Read the next line of a process; `key` is the prefix of its lines.
 
         Return the exception if the line ends a traceback or names one, else None.
         """

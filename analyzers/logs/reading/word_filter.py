@@ -1,7 +1,7 @@
-"""Lines that surely contain none of some words, found some fifty times faster than by a regular expression.
+"""Find lines that certainly contain none of some words, about fifty times faster than a regular expression.
 
-Of each word its rarest four letters (three of a shorter word) are hashed to 16 bits. A line none of whose letters in a
-row hash to one of these values contains no word; the others are left to the regular expression.
+The rarest four letters of each word (three of a shorter word) are hashed to 16 bits. A line contains none of the words
+if no four letters in it have one of these hashes; the other lines must be checked with the regular expression.
 """
 
 from collections.abc import Collection, Iterable
@@ -56,7 +56,7 @@ def hashes(
 
 
 def frequency(gram: bytes) -> float:
-    """Return about how frequent this group of letters is in text."""
+    """Return an estimate of how frequent this group of letters is in text."""
     product = 1.0
     for letter in gram:
         at = COMMON.find(bytes([letter]).lower())
