@@ -256,8 +256,8 @@ TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to try as the cache: the user's first, then temporary ones. Folders where writing failed are
-    skipped.
+    """Yield the folders to try as the cache: the user's first, then temporary ones.
+    Folders where writing failed are skipped.
     """
     wanted = cache_folder()
     if wanted and wanted not in UNUSABLE:

@@ -48,8 +48,8 @@ def damage_of_heartbeat(path: Path) -> str:
 
 
 def damage_of_stacks(path: Path) -> str:
-    """Return what is wrong with a file of stack dumps: it has no frame, or ends in the middle of one. Empty if it is
-    sound.
+    """Return what is wrong with a file of stack dumps:
+    it has no frame, or ends in the middle of one. Empty if it is sound.
     """
     with open_regular(path) as file:
         content = file.read(STACK_BYTES)

@@ -20,8 +20,8 @@ EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
-    """How much a finding matters: ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth
-    knowing.
+    """How much a finding matters:
+    ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth knowing.
     """
 
     INFO = "info"
@@ -148,8 +148,8 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings in the order to look at them: the most severe first, and of equal severity the most
-    certain.
+    """Return the findings in the order to look at them:
+    the most severe first, and of equal severity the most certain.
     """
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 

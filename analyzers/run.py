@@ -261,8 +261,8 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, room: str, error: WorkbenchError) -> Finding:
-    """Return the finding that one file is damaged, for the analyzer named `room`; the other files are analyzed as
-    usual.
+    """Return the finding that one file is damaged, for the analyzer named `room`;
+    the other files are analyzed as usual.
     """
     return Finding(
         id=f"{room}.unreadable",

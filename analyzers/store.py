@@ -1,5 +1,5 @@
-"""Load artefacts as columns: read in a child process under limits, stored as `.npy` files, and memory-mapped from
-there.
+"""Load artefacts as columns:
+read in a child process under limits, stored as `.npy` files, and memory-mapped from there.
 
 A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
 and a JSON-able `meta`. It is named by its dotted path because this module must not import the analyzers. Artefacts can

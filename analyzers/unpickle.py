@@ -53,8 +53,8 @@ def gc_paused() -> Iterator[None]:
 
 
 class Stream(Protocol):
-    """The file object that an unpickler reads from. Without a `peek` method, as in BytesIO, reading is three times
-    slower.
+    """The file object that an unpickler reads from.
+    Without a `peek` method, as in BytesIO, reading is three times slower.
     """
 
     def read(self, count: int, /) -> bytes: ...

@@ -106,8 +106,8 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference as a percentage (`1.6 %`), below a thousandth as a power of ten (`8e-08`), or
-    `0`.
+    """Return a relative difference as a percentage (`1.6 %`),
+    below a thousandth as a power of ten (`8e-08`), or `0`.
     """
     if not difference:
         return "0"
@@ -189,15 +189,15 @@ def times(count: int) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return a sentence with a capital first letter: `Rank 3 is late`. A name such as `torch.compile` is not
-    changed.
+    """Return a sentence with a capital first letter: `Rank 3 is late`.
+    A name such as `torch.compile` is not changed.
     """
     return text[:1].upper() + text[1:] if PLAIN_WORD.match(text) else text
 
 
 def uncapitalised(text: str) -> str:
-    """Return a sentence with a small first letter, to follow a colon or semicolon. A name such as `NCCL` is not
-    changed.
+    """Return a sentence with a small first letter, to follow a colon or semicolon.
+    A name such as `NCCL` is not changed.
     """
     return text[:1].lower() + text[1:] if CAPITAL_WORD.match(text) and not text.startswith(PROPER_NAMES) else text
 

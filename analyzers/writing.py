@@ -42,8 +42,8 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(target: Path, text: str) -> None:
-    """Write a text as UTF-8, completely or not at all. A lone surrogate, as in a path that is not valid UTF-8, is
-    written as an escape sequence.
+    """Write a text as UTF-8, completely or not at all.
+    A lone surrogate, as in a path that is not valid UTF-8, is written as an escape sequence.
 
     Raises:
         OSError: As for `replacing`.

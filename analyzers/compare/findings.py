@@ -1,5 +1,5 @@
-"""Findings and verdict of a comparison: which measures became worse, how certain that is, and whether it breaks a
-limit.
+"""Findings and verdict of a comparison:
+which measures became worse, how certain that is, and whether it breaks a limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,8 +120,8 @@ def value_text(measure: Measure, value: float) -> str:
 
 
 def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
-    """Return a finding for each measure in `gate` that cannot be judged, because a check must not pass without
-    evidence.
+    """Return a finding for each measure in `gate` that cannot be judged,
+    because a check must not pass without evidence.
 
     Raises:
         ValueError: The gate names an unknown measure.
@@ -184,8 +184,8 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
 def verdict(
     findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
 ) -> Verdict:
-    """Return the verdict of the comparison: a regression, healthy, or unknown if the evidence does not decide between
-    them.
+    """Return the verdict of the comparison:
+    a regression, healthy, or unknown if the evidence does not decide between them.
     """
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]

@@ -95,8 +95,8 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 
 
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
-    """Return the measures of a run as medians over its ranks; for memory it is the maximum, and for the loss that of
-    the first rank with one.
+    """Return the measures of a run as medians over its ranks;
+    for memory it is the maximum, and for the loss that of the first rank with one.
     """
     names = {name for rank in ranks for name in rank.phases}
     return Measures(
@@ -116,8 +116,8 @@ def known_median(values: Iterable[float | None]) -> float | None:
 
 
 def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
-    """Return the change of each measure that both runs have; a change of memory is exact if both runs left
-    snapshots.
+    """Return the change of each measure that both runs have;
+    a change of memory is exact if both runs left snapshots.
     """
     changes = measure_changes(a.steps, b.steps) if a.steps and b.steps else []
     x, y = a.measures.memory_bytes, b.measures.memory_bytes

@@ -85,8 +85,8 @@ def regression_findings(
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
-    """Return whether the losses of both runs agree, and how their phases changed; (None, []) unless both runs logged
-    steps.
+    """Return whether the losses of both runs agree, and how their phases changed;
+    (None, []) unless both runs logged steps.
     """
     if not a.steps or not b.steps:
         return None, []
@@ -94,8 +94,8 @@ def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None,
 
 
 def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
-    """Return how memory at the peak differs between the runs, and findings on it; (None, []) unless both left
-    snapshots.
+    """Return how memory at the peak differs between the runs, and findings on it;
+    (None, []) unless both left snapshots.
     """
     before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
     if not before or not after:

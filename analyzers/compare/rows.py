@@ -81,8 +81,8 @@ def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) ->
 
 
 def trace_lines(traces: TraceDiff | None) -> list[Line]:
-    """Return the comparison of traced steps: their duration, the parts that add up to it, and the memory of each
-    device.
+    """Return the comparison of traced steps:
+    their duration, the parts that add up to it, and the memory of each device.
 
     The list is empty if no traces were compared.
     """

@@ -1,5 +1,5 @@
-"""Types for a hung job: the operations of each rank from its dump, and the structs of the JSON document
-`workbench.hang/1`.
+"""Types for a hung job:
+the operations of each rank from its dump, and the structs of the JSON document `workbench.hang/1`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -114,8 +114,8 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """One edge of the wait-for graph: `rank` is in operation number `seq` of process group `group`, and waits for
-    `waits_for`.
+    """One edge of the wait-for graph:
+    `rank` is in operation number `seq` of process group `group`, and waits for `waits_for`.
 
     `waits_for` is empty if all members have arrived.
     """
@@ -230,8 +230,8 @@ class Position:
 
 @dataclass
 class RankState:
-    """The state of one rank, from its dump. `ops` are in the order of issue; `positions` are by the index of the
-    group.
+    """The state of one rank, from its dump. `ops` are in the order of issue;
+    `positions` are by the index of the group.
     """
 
     rank: int
@@ -313,8 +313,8 @@ def user_frame(frames: list[Frame]) -> Frame | None:
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is not the user's own code: PyTorch, Python, packages, the recorders of this project,
-    native code.
+    """Return whether a frame is not the user's own code:
+    PyTorch, Python, packages, the recorders of this project, native code.
     """
     # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)

@@ -77,8 +77,8 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 
 
 def has_ended_cleanly(run: Run) -> bool:
-    """Return whether all ranks of a run marked a clean end, whatever the dumps show; needs the files of the
-    recorders.
+    """Return whether all ranks of a run marked a clean end, whatever the dumps show;
+    needs the files of the recorders.
     """
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))

@@ -98,8 +98,8 @@ def crashed(crash: Crash) -> Event:
 
 
 def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
-    """Return the event that the launcher was lost, after which its watchdog process ended the ranks; empty if it was
-    not.
+    """Return the event that the launcher was lost,
+    after which its watchdog process ended the ranks; empty if it was not.
     """
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
@@ -155,8 +155,8 @@ def is_explained_by_steps(rooms: RoomReports) -> bool:
 
 
 def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
-    """Return the id of the finding that a culprit issued fewer collectives than other ranks, in a list; empty without
-    one.
+    """Return the id of the finding that a culprit issued fewer collectives than other ranks,
+    in a list; empty without one.
     """
     findings = rooms.steps.findings if rooms.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"

@@ -39,8 +39,8 @@ def is_of_another_room(finding: Finding) -> bool:
 
 
 def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -> list[LogEvent]:
-    """Return the log lines that say how the finding's ranks ended, or report timeouts in the operation of its
-    culprit.
+    """Return the log lines that say how the finding's ranks ended,
+    or report timeouts in the operation of its culprit.
     """
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in rooms.hang.data.culprits if f"hang.{c.kind}" == finding.id] if rooms.hang else []

@@ -1,5 +1,5 @@
-"""The entry point for a whole run: one report from all analyzers on why it ended or is slow, with the first cause
-first.
+"""The entry point for a whole run:
+one report from all analyzers on why it ended or is slow, with the first cause first.
 """
 
 from collections.abc import Mapping, Sequence

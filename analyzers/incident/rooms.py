@@ -52,8 +52,8 @@ class RoomReports:
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether all ranks marked a clean end and no launcher reported a failure, so that no error in a log was
-        fatal.
+        """Whether all ranks marked a clean end and no launcher reported a failure,
+        so that no error in a log was fatal.
         """
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed

@@ -182,8 +182,8 @@ def known(value: int) -> int | None:
 def add_roster(
     loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
-    """Add the ranks that the files show, with their last steps; if several files show a rank, its last line is from the
-    last.
+    """Add the ranks that the files show, with their last steps;
+    if several files show a rank, its last line is from the last.
 
     `ranks` has the rank of each artefact, or None if its path shows none.
     """

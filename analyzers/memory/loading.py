@@ -39,16 +39,16 @@ def cached_replay(path: Path, _key: str, options: store.Options, device: int) ->
 
 
 def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the rank that this project's recorder wrote into the file, else the one in the file's name; None if
-    unknown.
+    """Return the rank that this project's recorder wrote into the file,
+    else the one in the file's name; None if unknown.
     """
     recorded = snapshot.recorded_number("rank")
     return artefact.rank if recorded is None else recorded
 
 
 def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the step that this project's recorder wrote into the file, else the one in its folder's name; None if
-    unknown.
+    """Return the step that this project's recorder wrote into the file,
+    else the one in its folder's name; None if unknown.
     """
     recorded = snapshot.recorded_number("step")
     return artefact.step if recorded is None else recorded

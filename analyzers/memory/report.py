@@ -104,8 +104,8 @@ def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
 
 
 def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Yield the findings on each device, on growth over several snapshots, and on a rank with clearly more memory than
-    others.
+    """Yield the findings on each device, on growth over several snapshots,
+    and on a rank with clearly more memory than others.
     """
     for device in devices:
         yield from device_findings(device)

@@ -131,8 +131,8 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Return `count` trace entries from index `first` on, of all entries or those matching `text`
-    (`answers.history.events`).
+    """Return `count` trace entries from index `first` on,
+    of all entries or those matching `text` (`answers.history.events`).
     """
     return history.events(open_replay(artefact, options, device), first, count, text)
 

@@ -43,8 +43,8 @@ def relative_difference(a: float, b: float) -> float:
 
 
 def value_table(columns: Columns) -> pd.DataFrame:
-    """Return a table with one row per tensor and step: step, kind, name, its order within the step, and sums of its
-    values.
+    """Return a table with one row per tensor and step:
+    step, kind, name, its order within the step, and sums of its values.
     """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
@@ -90,8 +90,8 @@ def differences(both: pd.DataFrame) -> Floats:
 
 
 def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
-    """Return the first tensor that differs by more than the tolerance, in the earliest step with such a tensor; None if
-    none.
+    """Return the first tensor that differs by more than the tolerance,
+    in the earliest step with such a tensor; None if none.
     """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):

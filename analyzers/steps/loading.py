@@ -261,8 +261,8 @@ def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> l
 
 
 def named_rank(log: run.Artefact) -> int:
-    """Return the rank in the name of a file, or in the name of its folder (torchrun's `logs/attempt_0/3/stdout.log`),
-    else 0.
+    """Return the rank in the name of a file,
+    or in the name of its folder (torchrun's `logs/attempt_0/3/stdout.log`), else 0.
     """
     if is_rank(log.rank):
         return log.rank

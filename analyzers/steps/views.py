@@ -32,8 +32,8 @@ RANK_ROWS = 64
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
-    """Return the steps in the logs; those of the last two runs stay in memory, as one page asks for several tables of
-    each.
+    """Return the steps in the logs;
+    those of the last two runs stay in memory, as one page asks for several tables of each.
     """
     return cached_load(tuple(artefacts), options or store.Options())
 

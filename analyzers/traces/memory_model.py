@@ -23,8 +23,8 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 
 
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
-    """The memory in one `ProfilerStep#N`: the bytes allocated at its start and at its end, and the highest in
-    between.
+    """The memory in one `ProfilerStep#N`:
+    the bytes allocated at its start and at its end, and the highest in between.
     """
 
     step: int

@@ -42,8 +42,8 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that a step would save at most if one thing took no time, or only the time that the hardware needs for
-    it.
+    """The time that a step would save at most if one thing took no time,
+    or only the time that the hardware needs for it.
 
     `taken_ns` is the time that it takes per step, `saved_ns` how much shorter the step would be in the best case, and
     `saved_share` that time as a share of the step. `count` and `names` are over the whole recording. `measures` holds

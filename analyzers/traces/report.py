@@ -183,8 +183,8 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
 
 
 def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
-    """Return the comparison of ranks at each recorded step of the run, in order; steps that cannot be compared are left
-    out.
+    """Return the comparison of ranks at each recorded step of the run, in order;
+    steps that cannot be compared are left out.
     """
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:

@@ -11,8 +11,8 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 @dataclass(frozen=True)
 class HangContext:
-    """All inputs of a verdict: the dumps, the files beside them, the wait-for graph, and the order of each rank's
-    operations.
+    """All inputs of a verdict:
+    the dumps, the files beside them, the wait-for graph, and the order of each rank's operations.
     """
 
     job: Job
@@ -26,8 +26,8 @@ class HangContext:
         return cls(job, side, build_graph(job, side), Programs(job))
 
     def operations_at(self, node: OpNode) -> list[Op]:
-        """Return, for each rank that is in the operation `node`, its record of it: the rank's first incomplete
-        operation.
+        """Return, for each rank that is in the operation `node`, its record of it:
+        the rank's first incomplete operation.
         """
         current_ops = (self.job.ranks[rank].current for rank in self.graph.arrived(node))
         return [op for op in current_ops if op]

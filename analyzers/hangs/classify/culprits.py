@@ -169,8 +169,8 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return the cause of a gloo size abort, which also blames the sender of the larger tensor if that rank may be the
-    wrong one.
+    """Return the cause of a gloo size abort,
+    which also blames the sender of the larger tensor if that rank may be the wrong one.
 
     Gloo ends the rank with the smaller tensor (`end`), which received the larger one from its neighbour in gloo's
     ring. The cause is not changed if the neighbour is innocent: with more than two ranks, if it is at another line, if

@@ -39,8 +39,8 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 
 
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
-    """Return the index of the deviating rank's own process group that corresponds to the group of the expected
-    operation.
+    """Return the index of the deviating rank's own process group that corresponds
+    to the group of the expected operation.
 
     The expected operation comes from another rank, and the two ranks may be in different groups of the same kind.
     """

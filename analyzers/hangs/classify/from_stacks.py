@@ -90,8 +90,8 @@ def find_place(path: Path, rank: int) -> Place | None:
 
 
 def later_files(path: Path) -> list[Path]:
-    """Return the files with later stacks of the same rank, which the same collection wrote a few moments after
-    `path`.
+    """Return the files with later stacks of the same rank,
+    which the same collection wrote a few moments after `path`.
     """
     return sorted(path.parent.glob(f"round_*/{path.name}"))
 

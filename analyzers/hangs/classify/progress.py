@@ -62,8 +62,8 @@ def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
 
 
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
-    """Return a cause, corrected to a slow rank if the ranks involved went on after the dumps; None if it is
-    disproved.
+    """Return a cause,
+    corrected to a slow rank if the ranks involved went on after the dumps; None if it is disproved.
     """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause

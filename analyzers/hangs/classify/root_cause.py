@@ -1,5 +1,5 @@
-"""Classify one root of the wait-for graph: a cycle of ranks, a single rank, or an operation that all ranks have
-joined.
+"""Classify one root of the wait-for graph:
+a cycle of ranks, a single rank, or an operation that all ranks have joined.
 """
 
 from dataclasses import replace
@@ -128,8 +128,8 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
-    """Return whether a send (or recv) and its counterpart differ in size or type; False with gloo, which records
-    neither.
+    """Return whether a send (or recv) and its counterpart differ in size or type;
+    False with gloo, which records neither.
     """
     shapes = [context.job.signature(op).shape for op in (current, other)]
     return shapes[0] != shapes[1] and all(shapes)

@@ -21,8 +21,8 @@ Place = tuple[tuple[object, ...], tuple[int, ...]]
 
 
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
-    """Return the causes at the roots of the wait-for graph; ranks without files and with the same victims are
-    classified once.
+    """Return the causes at the roots of the wait-for graph;
+    ranks without files and with the same victims are classified once.
     """
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
@@ -40,8 +40,8 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return, for each rank that others wait for, the operations in which they wait and the indexes of its process
-    groups.
+    """Return, for each rank that others wait for,
+    the operations in which they wait and the indexes of its process groups.
     """
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
@@ -63,8 +63,8 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return a copy of a cause with `rank` as its culprit, where the cause was found for a rank in the same
-    situation.
+    """Return a copy of a cause with `rank` as its culprit,
+    where the cause was found for a rank in the same situation.
     """
     if cause is None or cause.ranks == [rank]:
         return cause

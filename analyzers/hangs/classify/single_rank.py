@@ -1,5 +1,5 @@
-"""Find the cause where others wait for one rank that is in no recorded operation: it ended, skipped one, or is
-stuck.
+"""Find the cause where others wait for one rank that is in no recorded operation:
+it ended, skipped one, or is stuck.
 """
 
 from dataclasses import replace
@@ -27,8 +27,8 @@ CONFIDENCE_OF_ABORT = 0.8
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
-    """Return the cause of one rank that the victims wait for; None if all operations they wait in may still be in
-    flight.
+    """Return the cause of one rank that the victims wait for;
+    None if all operations they wait in may still be in flight.
     """
     nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
     if not nodes:
@@ -135,8 +135,8 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
 
 
 def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a running rank whose dump shows no error, from its stack, its step and its later
-    operations.
+    """Return the cause of a running rank whose dump shows no error,
+    from its stack, its step and its later operations.
     """
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)

@@ -168,8 +168,8 @@ def blame(context: HangContext, found: Departure) -> Cause:
 
 
 def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
-    """Return `ranks` with the process group that they created, in the form that findings print; `shape` holds the
-    members.
+    """Return `ranks` with the process group that they created, in the form that findings print;
+    `shape` holds the members.
     """
     members = ", ".join(map(str, group.members))
     return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

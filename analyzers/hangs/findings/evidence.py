@@ -69,8 +69,8 @@ def child_process(child: Child, path: Path) -> Evidence:
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return evidence of how long a living rank has been in its phase and how long earlier steps took; empty if
-    unknown.
+    """Return evidence of how long a living rank has been in its phase
+    and how long earlier steps took; empty if unknown.
     """
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)

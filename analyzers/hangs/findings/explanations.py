@@ -124,16 +124,16 @@ def detail(cause: Cause) -> str:
 
 
 def evidence_of_reason(cause: Cause) -> str:
-    """Return the evidence that distinguishes a culprit from the other ranks; empty for a `reason` that needs no
-    words.
+    """Return the evidence that distinguishes a culprit from the other ranks;
+    empty for a `reason` that needs no words.
     """
     evidence = EVIDENCE.get(cause.reason, "")
     return evidence if isinstance(evidence, str) else evidence(cause)
 
 
 def host_state(host: HostState) -> str:
-    """Return as text what the heartbeat, Python's global lock (GIL), operating system and threads show of a living
-    rank.
+    """Return as text what the heartbeat, Python's global lock (GIL),
+    operating system and threads show of a living rank.
 
     The text is empty if they show nothing.
     """

@@ -145,8 +145,8 @@ def findings_from_stacks(cause: StackCause) -> list[Finding]:
 
 
 def evidence(side: list[Place]) -> Evidence:
-    """Return the evidence that names the line where some ranks are; all items of `side` have the same operation and
-    line.
+    """Return the evidence that names the line where some ranks are;
+    all items of `side` have the same operation and line.
     """
     line = side[0].line
     return Evidence(text=is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")

@@ -127,8 +127,8 @@ def mismatch(cause: Cause) -> str:
 
 
 def aborted(cause: Cause) -> str:
-    """Return the title of a rank that gloo aborted because sizes differ, or of two ranks of which either may be
-    wrong.
+    """Return the title of a rank that gloo aborted because sizes differ,
+    or of two ranks of which either may be wrong.
     """
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
@@ -174,8 +174,8 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def message_halves(cause: Cause) -> str:
-    """Return a send and its recv in one phrase: `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of
-    ...`.
+    """Return a send and its recv in one phrase:
+    `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`.
     """
     halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
     return ", ".join(

@@ -30,8 +30,8 @@ def format_function(frames: list[Frame]) -> str:
 
 
 def name_operation(culprit: Culprit) -> str:
-    """Return the operation that waits for a culprit, such as `all_reduce #412 of process group dp`; empty if
-    unknown.
+    """Return the operation that waits for a culprit,
+    such as `all_reduce #412 of process group dp`; empty if unknown.
     """
     if culprit.seq is None:
         return ""

@@ -29,8 +29,8 @@ LONGEST_CONTEXT = 4
 
 
 class IssuedOp(NamedTuple):
-    """One of the different operations under a sequence number, and the ranks that issued it or an operation equal to
-    it.
+    """One of the different operations under a sequence number,
+    and the ranks that issued it or an operation equal to it.
     """
 
     ranks: list[int]
@@ -190,8 +190,8 @@ def key_of(job: Job, op: Op) -> Key:
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
-    """Return the key of the operation that came next in an earlier step, after the same operations as just before
-    `seq`.
+    """Return the key of the operation that came next in an earlier step,
+    after the same operations as just before `seq`.
 
     The longest match of preceding operations decides; None without a match. `table` has the rank's collectives by
     sequence number.

@@ -1,5 +1,5 @@
-"""Find the operation that a rank never issued, if several operations wait for it and its own dump does not show which
-came first.
+"""Find the operation that a rank never issued,
+if several operations wait for it and its own dump does not show which came first.
 
 Members of several groups may wait for one rank at once, each in its first operation that needs the rank. Ranks that
 run the same program, here called reference ranks, show which of these operations comes first in the program: that one
@@ -40,8 +40,8 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
 
 
 def find_reference_ranks(job: Job, rank: int) -> list[int]:
-    """Return the ranks with a dump that run the same program as `rank` and share a group with it; smallest groups
-    first.
+    """Return the ranks with a dump that run the same program as `rank`
+    and share a group with it; smallest groups first.
 
     Their records show what `rank` should have called. Groups of pipeline stages do not count.
     """
@@ -78,8 +78,8 @@ def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | No
 
 
 def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
-    """Return the index of the group of rank `reference` that corresponds to the group of `node`; None unless exactly
-    one does.
+    """Return the index of the group of rank `reference` that corresponds to the group of `node`;
+    None unless exactly one does.
 
     For sends and receives, `reference` must have the same position in its group that `rank` has in the group of
     `node`.

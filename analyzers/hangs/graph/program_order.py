@@ -136,8 +136,8 @@ class Programs:
         return [c for c in every if c.agreed * 2 > longest]
 
     def _reference_ranks(self, rank: int) -> list[int]:
-        """Return the ranks to compare a rank with: in each of its groups, the members whose rank numbers are
-        nearest.
+        """Return the ranks to compare a rank with:
+        in each of its groups, the members whose rank numbers are nearest.
         """
         references: dict[int, None] = {}
         for group in self.job.ranks[rank].positions:

@@ -20,8 +20,8 @@ Comparable = tuple[str, object]
 
 
 def comparable(signature: Signature) -> Comparable:
-    """Return the part of a signature (name, sizes and types of an operation) that must be equal on all members of a
-    group.
+    """Return the part of a signature (name, sizes and types of an operation)
+    that must be equal on all members of a group.
     """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:

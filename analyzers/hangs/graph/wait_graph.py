@@ -59,8 +59,8 @@ class WaitGraph:
     """Operations with an absence that proves nothing: they began after a dump was taken, or earlier ones were lost."""
 
     def successors(self, node: Node) -> list[Node]:
-        """Return the nodes that a node waits for: the absent ranks of an operation, or the operation that a rank is
-        in.
+        """Return the nodes that a node waits for:
+        the absent ranks of an operation, or the operation that a rank is in.
         """
         if isinstance(node, OpNode):
             return list(self.absent[node])
@@ -114,8 +114,8 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 
 
 def find_ranks_dumped_early(job: Job) -> set[int]:
-    """Return the ranks whose dumps were taken before those of the others, so that they lack operations completed
-    elsewhere.
+    """Return the ranks whose dumps were taken before those of the others,
+    so that they lack operations completed elsewhere.
 
     If only one rank's dump is like that, the rank itself may be at fault and is not returned. The rule applies to NCCL
     only: gloo flags failed operations as done.
@@ -210,8 +210,8 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Remove the component that begins at `node` from the end of `path`, and return its nodes; one step of Tarjan's
-    algorithm.
+    """Remove the component that begins at `node` from the end of `path`, and return its nodes;
+    one step of Tarjan's algorithm.
     """
     start = path.index(node)
     members = path[start:]

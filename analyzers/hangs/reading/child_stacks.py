@@ -1,5 +1,5 @@
-"""Read `children_R.txt`: the processes that rank R had started when its stack was taken, such as data-loader
-workers.
+"""Read `children_R.txt`:
+the processes that rank R had started when its stack was taken, such as data-loader workers.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Read the output of PyTorch's debug server about all ranks at once: saved pages, and the text files that it writes
-itself.
+"""Read the output of PyTorch's debug server about all ranks at once:
+saved pages, and the text files that it writes itself.
 
 A page of JSON or stacks has one section for each rank. The tables of `/fr_trace` are made from the dumps of all ranks:
 they hold neither times nor types nor stacks, and each row names the members that did not issue its operation.

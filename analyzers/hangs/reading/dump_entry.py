@@ -31,8 +31,8 @@ def launch(entry: Entry) -> tuple[str, int, int]:
 
 
 def count_of(entry: Entry) -> int:
-    """Return the sequence number of an operation in its group: the lower of the counts with and without sends and
-    receives.
+    """Return the sequence number of an operation in its group:
+    the lower of the counts with and without sends and receives.
     """
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)

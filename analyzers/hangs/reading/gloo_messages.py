@@ -25,8 +25,8 @@ INNERMOST_FRAMES = 6
 
 
 class MessageName(NamedTuple):
-    """The name of a process group, and of a message such as `send 0->1` or `recv 1<-0`, with ranks as that group
-    numbers them.
+    """The name of a process group, and of a message such as `send 0->1` or `recv 1<-0`,
+    with ranks as that group numbers them.
     """
 
     group: str
@@ -95,8 +95,8 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the messages of a rank whose counterpart its peer issued fewer times; `known` has the counts of all
-    ranks.
+    """Return the messages of a rank whose counterpart its peer issued fewer times;
+    `known` has the counts of all ranks.
     """
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
 

@@ -138,8 +138,8 @@ class Loader:
         return columns
 
     def _one_operation(self, ops: list[Op]) -> Op:
-        """Return collectives that NCCL launched together (coalesced), with one sequence number, as a single
-        operation.
+        """Return collectives that NCCL launched together (coalesced),
+        with one sequence number, as a single operation.
         """
         if len(ops) == 1:
             return ops[0]

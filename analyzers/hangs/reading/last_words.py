@@ -1,5 +1,5 @@
-"""Read the last signs of life of a rank, which may be newer than any dump: its final heartbeat and a fatal signal's
-stack.
+"""Read the last signs of life of a rank, which may be newer than any dump:
+its final heartbeat and a fatal signal's stack.
 
 They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin` and `dumps/crash_R.txt`.
 """

@@ -1,5 +1,5 @@
-"""Read `new_groups_R.jsonl`: the process groups that each rank created, in order. Each line was written before its call
-ran.
+"""Read `new_groups_R.jsonl`: the process groups that each rank created, in order.
+Each line was written before its call ran.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,8 +41,8 @@ NewGroups = Mapping[int, NewGroup]
 
 
 def read_new_groups(path: Path) -> NewGroups:
-    """Return the process groups that a rank created, by number, up to the first damaged line; empty where the file
-    cannot be read.
+    """Return the process groups that a rank created, by number, up to the first damaged line;
+    empty where the file cannot be read.
     """
     return {group.number: group for group in calls_of(path)}
 

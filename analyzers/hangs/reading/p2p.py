@@ -52,8 +52,8 @@ def peer_of(job: Job, op: Op) -> Peer | None:
 
 
 def find_absent_peers(job: Job, current: Op) -> list[int]:
-    """Return the peers that some sends and receives wait for, because they lack a counterpart or a complete batch
-    there.
+    """Return the peers that some sends and receives wait for,
+    because they lack a counterpart or a complete batch there.
 
     NCCL completes a batch (operations launched together) as a whole, so a peer whose part matches may still wait for a
     third rank. `current` is any operation of the batch.
@@ -95,8 +95,8 @@ def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
 
 
 def find_batch(state: RankState, current: Op) -> list[Op]:
-    """Return the rank's pending sends and receives that were launched together with `current` (equal p2p sequence
-    number).
+    """Return the rank's pending sends and receives that were launched together
+    with `current` (equal p2p sequence number).
     """
     return [op for op in state.pending if op.p2p and (op.group, op.p2p_seq) == (current.group, current.p2p_seq)]
 

@@ -151,8 +151,8 @@ class Interned(Generic[Value]):
 
 
 class Tables:
-    """The data that is kept of the dumps of a set: rows of numbers, and the lists of values that these numbers refer
-    to.
+    """The data that is kept of the dumps of a set:
+    rows of numbers, and the lists of values that these numbers refer to.
     """
 
     def __init__(self, tail: int) -> None:
@@ -304,8 +304,8 @@ def only_unfinished(entries: list[Entry]) -> bool:
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Split entries into (old, recent); the recent ones are the last `tail`, and all from the first that is not
-    done.
+    """Split entries into (old, recent);
+    the recent ones are the last `tail`, and all from the first that is not done.
     """
     old = entries[:-tail]
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)

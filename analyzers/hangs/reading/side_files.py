@@ -106,8 +106,8 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank moved on after the last round of dumps, or ended cleanly, so that its dumps are
-        outdated.
+        """Return whether a rank moved on after the last round of dumps,
+        or ended cleanly, so that its dumps are outdated.
         """
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)

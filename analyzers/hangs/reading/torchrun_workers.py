@@ -58,8 +58,8 @@ def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
-    """Return the global ranks of one torchrun launch by local rank, from the files that its ranks wrote to the run
-    folder.
+    """Return the global ranks of one torchrun launch by local rank,
+    from the files that its ranks wrote to the run folder.
 
     None: the local rank is the global one. An empty dict: nothing says which node the launch ran on.
     """
@@ -83,8 +83,8 @@ def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
-    """Return (error, path of its file) of the workers, including those from before a restart; the rank may be
-    `UNKNOWN_RANK`.
+    """Return (error, path of its file) of the workers, including those from before a restart;
+    the rank may be `UNKNOWN_RANK`.
     """
     read = (
         (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
@@ -156,8 +156,8 @@ def read_last_lines(log: Path) -> str:
 
 
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
-    """Return the (received, expected) bytes that gloo logged when it aborted a rank because they differ; None if not
-    logged.
+    """Return the (received, expected) bytes that gloo logged when it aborted a rank
+    because they differ; None if not logged.
     """
     match = GLOO_SIZES.search(read_tail(log))
     return (int(match[1]), int(match[2])) if match else None

@@ -149,8 +149,8 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks of a failure that was printed without rank numbers, if torchrun's table shows which ranks
-    failed.
+    """Return the ranks of a failure that was printed without rank numbers,
+    if torchrun's table shows which ranks failed.
 
     The list is empty if that is not certain. Ranks that fail before `init_process_group` print no prefix; for example,
     three equal tracebacks match three ranks with exit code 1.

@@ -1,5 +1,5 @@
-"""Group events into the failures of a job: the same class and source line on all ranks, the most probable cause
-first.
+"""Group events into the failures of a job:
+the same class and source line on all ranks, the most probable cause first.
 """
 
 from collections.abc import Sequence

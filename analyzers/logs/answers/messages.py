@@ -52,8 +52,8 @@ def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def peer_of(rank: int, event: LogEvent) -> int | None:
-    """Return the rank that `rank` sends to or receives from, according to its event; None if the event does not name
-    it.
+    """Return the rank that `rank` sends to or receives from, according to its event;
+    None if the event does not name it.
 
     The event names it as `0`, or as `+1` relative to the rank's own number.
     """

@@ -99,8 +99,8 @@ def role_of_end(event: LogEvent) -> Role | None:
 
 
 def role_of_worker(event: LogEvent) -> Role:
-    """Return the role of a data-loader worker's death; after SIGTERM it is a consequence, as launchers end processes by
-    it.
+    """Return the role of a data-loader worker's death;
+    after SIGTERM it is a consequence, as launchers end processes by it.
     """
     is_ended = (event.facts.signal or "").startswith("Terminated")
     return Role(LogClass.DATALOADER_WORKER, Tier.ABORTED if is_ended else Tier.OWN_FAILURE)

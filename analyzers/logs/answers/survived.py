@@ -98,8 +98,8 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank caught this error because it later printed that it is done; `done` are all ranks that
-    did.
+    """Return whether a rank caught this error because it later printed that it is done;
+    `done` are all ranks that did.
     """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 

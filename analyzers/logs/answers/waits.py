@@ -188,8 +188,8 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return blame for the ranks that timed out at a different line than most, if it is certain that most wait for
-    them.
+    """Return blame for the ranks that timed out at a different line than most,
+    if it is certain that most wait for them.
 
     A send and its recv may have different lines, so they are no evidence. If a rank is silent (`is_complete` is
     False), the others may wait for that rank. The result is None if all timed out at one line, or if lines cannot be

@@ -67,8 +67,8 @@ def is_everywhere(cause: Cause, logs: Logs) -> bool:
 
 
 def numbers_of(cause: Cause) -> str:
-    """Return the memory sizes that the allocator reported, or the number of steps skipped before; empty without
-    either.
+    """Return the memory sizes that the allocator reported,
+    or the number of steps skipped before; empty without either.
     """
     if cause.kind is LogClass.OOM:
         facts = first_with(cause, "requested_bytes").facts

@@ -73,8 +73,8 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
 
 
 def first_failure(cause: Cause | None) -> str:
-    """Return a reference to the cause's finding and source line, as ` (logs.oom, train.py:41)`; empty without a
-    cause.
+    """Return a reference to the cause's finding and source line,
+    as ` (logs.oom, train.py:41)`; empty without a cause.
     """
     if cause is None:
         return ""

@@ -90,8 +90,8 @@ def caught_and_went_on(cause: Cause) -> str:
 
 
 def different_groups(cause: Cause) -> str:
-    """Return the title for ranks that created different process groups, or in a different order, and where each
-    waits.
+    """Return the title for ranks that created different process groups,
+    or in a different order, and where each waits.
     """
     return f"{who(cause.ranks)} did not make the same process groups as the others: {waiting_places(cause)}"
 

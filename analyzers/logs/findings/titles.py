@@ -170,8 +170,8 @@ def network(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title for sends and receives that do not match: which rank did not issue one, and where each rank
-    waits.
+    """Return the title for sends and receives that do not match:
+    which rank did not issue one, and where each rank waits.
     """
     sides, waiting = waiting_places(cause), {e.rank for e in cause.waited if e.facts.operation in MESSAGES}
     if not cause.ranks:

@@ -26,8 +26,8 @@ COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
-    """Return the event of an exception, completed by the collective that raised it, such as `all_reduce`, and the peer
-    rank.
+    """Return the event of an exception, completed by the collective that raised it,
+    such as `all_reduce`, and the peer rank.
     """
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None

@@ -1,5 +1,5 @@
-"""Define a pattern of log lines: a word that a line must contain, a regular expression, and a function for the
-event.
+"""Define a pattern of log lines:
+a word that a line must contain, a regular expression, and a function for the event.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Patterns of processes: exit codes, signals, crashes in native code, reports of Slurm and launchers on ended
-processes.
+"""Patterns of processes:
+exit codes, signals, crashes in native code, reports of Slurm and launchers on ended processes.
 """
 
 import re

@@ -1,6 +1,4 @@
-"""Read one log into events: each line is compared with known lines, and only those that may report events are
-parsed.
-"""
+"""Read one log into events: lines are compared with known ones, and only those that may report events are parsed."""
 
 import re
 from dataclasses import dataclass, field
@@ -141,8 +139,7 @@ class Scanner:
     def scan(self, chunk: bytes) -> None:
         """Read the lines of a chunk that may report events.
 
-        Most lines of a log differ from an earlier line only in their digits, so they are looked up without their
-        digits.
+        Most lines of a log differ from an earlier line only in their digits, so they are looked up without digits.
         """
         start, counted, number = 0, 0, self.lines + 1
         shapes = chunk.translate(None, DIGITS).split(b"\n")
@@ -257,8 +254,7 @@ class Scanner:
     def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
         """Parse a frame of a stack that follows an event.
 
-        A timer prints the stacks of all threads; the stack that ends in a module is that of the main thread, and is
-        used.
+        A timer prints the stacks of all threads, of which the main thread's is used: the one that ends in a module.
         """
         event = self.events[fatal.index]
         if fatal.stack is not None and len(fatal.stack) < FRAMES_AT_MOST:
@@ -286,9 +282,7 @@ class Scanner:
         return True
 
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
-        """Add an exception as an event, of the kind that its text shows, else as a general exception with its class
-        name.
-        """
+        """Add an exception as an event, of the kind that its text shows, else as a general exception with its name."""
         name = raised.name.rpartition(".")[2]
         if name in SKIPPED:
             return

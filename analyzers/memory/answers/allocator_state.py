@@ -1,5 +1,5 @@
-"""Reconstruct the allocator after any trace entry: its segments, blocks and free memory, and all blocks at one
-address.
+"""Reconstruct the allocator after any trace entry:
+its segments, blocks and free memory, and all blocks at one address.
 """
 
 from collections.abc import Callable

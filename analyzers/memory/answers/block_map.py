@@ -1,5 +1,5 @@
-"""Draw segments as rows of cells, each named after the category that fills it most; and find the content of an
-address.
+"""Draw segments as rows of cells, each named after the category that fills it most;
+and find the content of an address.
 """
 
 from bisect import bisect_right

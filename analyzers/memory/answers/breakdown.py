@@ -1,5 +1,5 @@
-"""Break the memory of a device down by segments, categories, tensors and layers, and find the part that no tensor
-explains.
+"""Break the memory of a device down by segments, categories, tensors and layers,
+and find the part that no tensor explains.
 """
 
 import re

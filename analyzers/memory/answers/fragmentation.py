@@ -77,8 +77,8 @@ def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column
 
 
 def is_inactive_split(trace: DeviceTrace) -> Mask:
-    """Return a mask of the free blocks in segments that other blocks still use, so that the segment cannot be
-    released.
+    """Return a mask of the free blocks in segments that other blocks still use,
+    so that the segment cannot be released.
     """
     segment = trace.block("segment")
     active: Mask = trace.block("state") != BlockState.INACTIVE
@@ -111,8 +111,8 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
-    """Return the free bytes, count and largest size of the `selected` blocks, which belong to one arena (stream and
-    pool).
+    """Return the free bytes, count and largest size of the `selected` blocks,
+    which belong to one arena (stream and pool).
 
     `segment` is the address of their segment, if all are in the same one.
     """

@@ -21,8 +21,8 @@ FAITHFUL = 0.05
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
-    """Return the estimated saving of each remedy for the memory alive after `entry`, if the recording allows an
-    estimate.
+    """Return the estimated saving of each remedy for the memory alive after `entry`,
+    if the recording allows an estimate.
     """
     estimates = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable_segments(replay)]
     return [saving for saving in estimates if saving]
@@ -62,8 +62,8 @@ def saving_of_peak(scenario: Scenario) -> int:
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return how many bytes of the activations `rows` checkpointing would free at least, if the trace ends in the
-    forward pass.
+    """Return how many bytes of the activations `rows` checkpointing would free at least,
+    if the trace ends in the forward pass.
 
     `layers` are the rows of each layer. Each layer's input must stay; its size is taken to be the most frequent size
     of the layer's saved tensors. One more part stays alive, whichever is larger: the tensors that the rest of the

@@ -115,8 +115,8 @@ def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
 
 
 def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
-    """Return the activations and temporaries that outlive complete steps, so that nothing uses them any more; None
-    without any.
+    """Return the activations and temporaries that outlive complete steps,
+    so that nothing uses them any more; None without any.
 
     The optimizer or the model may keep one temporary buffer of each size on purpose. On a CPU the frees of other
     blocks may not be recorded, so only saved tensors count there.

@@ -28,8 +28,8 @@ EVENTS_AT_MOST = 500_000
 
 
 class Event(NamedTuple):
-    """The allocation or the free of the block in row `row`, which happened in interval number `span` of the training
-    phases.
+    """The allocation or the free of the block in row `row`,
+    which happened in interval number `span` of the training phases.
     """
 
     entry: int

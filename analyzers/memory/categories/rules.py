@@ -200,8 +200,8 @@ def inherit(rule: Column, chains: Replacements) -> None:
 
 
 def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
-    """Classify old blocks without a stack by size: for each gradient there is a parameter and, with Adam, two moments
-    as large.
+    """Classify old blocks without a stack by size:
+    for each gradient there is a parameter and, with Adam, two moments as large.
 
     Changes `rule` in place. Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two
     are taken for parameters and the next four for moments; of those of 8 MiB the first is taken for a parameter and

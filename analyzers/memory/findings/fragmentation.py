@@ -14,8 +14,8 @@ HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if a failed request would have fit into fragmented memory, or if much was fragmented at the
-    peak.
+    """Yield a finding if a failed request would have fit into fragmented memory,
+    or if much was fragmented at the peak.
     """
     free = device.fragmentation.decisive
     if free is None:
@@ -54,8 +54,8 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
 
 
 def split_finding(device: Device, free: FreeMemory) -> Finding:
-    """Return the finding that a good part of the memory reserved at the peak was fragmented, so that it could not be
-    used.
+    """Return the finding that a good part of the memory reserved at the peak was fragmented,
+    so that it could not be used.
     """
     return Finding(
         id="memory.fragmentation",
@@ -73,8 +73,8 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 
 
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
-    """Yield the fragmented bytes at the failure or the peak, and the pools and segments that are fragmented at the
-    end.
+    """Yield the fragmented bytes at the failure or the peak,
+    and the pools and segments that are fragmented at the end.
     """
     yield fact(device, f"free in pieces after entry {free.entry}: {size(free.split_bytes)}")
     use = device.fragmentation

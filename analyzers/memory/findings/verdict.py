@@ -97,8 +97,8 @@ def peak_sentence(devices: Sequence[Device]) -> str:
 
 
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
-    """Return the ranks as the subject of a sentence; if they are not known and there are several files, the file's
-    name.
+    """Return the ranks as the subject of a sentence;
+    if they are not known and there are several files, the file's name.
     """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)

@@ -101,8 +101,8 @@ class StackTable:
         self._candidates: dict[tuple[int, ...], list[tuple[RawFrames, StackNumber]]] = {}
 
     def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
-        """Return the stack number of each list of frames as int32; 0 for None. Each list is emptied except for its
-        number.
+        """Return the stack number of each list of frames as int32; 0 for None.
+        Each list is emptied except for its number.
         """
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 

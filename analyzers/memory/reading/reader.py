@@ -89,8 +89,8 @@ def as_input_errors() -> Iterator[None]:
 
 
 def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a file, a pickle or JSON; trace entries of a pickle are converted to columns while it is
-    read.
+    """Return the object in a file, a pickle or JSON;
+    trace entries of a pickle are converted to columns while it is read.
     """
     stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
     if magic(stream)[:1] == PICKLE_MAGIC:
@@ -322,7 +322,7 @@ def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
 
 
 def recorder_scalars(recorder: Row) -> dict[str, Any]:
-    """Return the numbers and texts about the whole file that this project's recorder wrote; values of a wrong type are
-    left out.
+    """Return the numbers and texts about the whole file that this project's recorder wrote;
+    values of a wrong type are left out.
     """
     return {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}

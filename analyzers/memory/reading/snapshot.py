@@ -44,8 +44,8 @@ class Snapshot:
 
     @property
     def made_up_segments(self) -> bool:
-        """Whether the segments are not real: a recorder on a CPU writes ranges around tensors instead of allocator
-        segments.
+        """Whether the segments are not real:
+        a recorder on a CPU writes ranges around tensors instead of allocator segments.
         """
         return bool(self.recorder.get("made_up_segments", False))
 

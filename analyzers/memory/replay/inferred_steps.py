@@ -31,8 +31,8 @@ COVERED_AT_LEAST = 0.6
 
 
 def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
-    """Return the steps that recurring stacks show, numbered from 1; empty if the trace shows no loop of at least five
-    steps.
+    """Return the steps that recurring stacks show, numbered from 1;
+    empty if the trace shows no loop of at least five steps.
     """
     allocations = trace.where(Action.ALLOC)
     stack = trace.entry("stack")[allocations]

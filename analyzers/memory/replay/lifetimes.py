@@ -55,8 +55,8 @@ class Lifetimes:
         return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
 
     def containing(self, address: int) -> Mask:
-        """Return a mask of the blocks that contained an address; a block of zero bytes contains only its own
-        address.
+        """Return a mask of the blocks that contained an address;
+        a block of zero bytes contains only its own address.
         """
         wanted, extent = np.uint64(address), np.maximum(self.size, 1).astype(np.uint64)
         # Compare offsets, not ends: the end of a block near 2**64 would overflow.
@@ -197,8 +197,8 @@ def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
 
 
 def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
-    """Return the category and the label that this project's recorder wrote for the block at each address older than the
-    trace.
+    """Return the category and the label that this project's recorder wrote
+    for the block at each address older than the trace.
     """
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")

@@ -1,5 +1,5 @@
-"""Find the phases of training in a trace: steps and optimizer from annotations, forward and backward passes from
-stacks.
+"""Find the phases of training in a trace:
+steps and optimizer from annotations, forward and backward passes from stacks.
 """
 
 import re
@@ -114,8 +114,8 @@ class StepSpan:
 
 
 def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
-    """Return the entry ranges of annotations whose name begins with `prefix`; the last entry ends a range that is still
-    open.
+    """Return the entry ranges of annotations whose name begins with `prefix`;
+    the last entry ends a range that is still open.
     """
     bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}

@@ -148,8 +148,8 @@ class BlockPool:
         return low
 
     def releasable_bytes(self) -> int:
-        """Return the bytes that can be released to the device: free segments, or free mapped units of an expandable
-        segment.
+        """Return the bytes that can be released to the device:
+        free segments, or free mapped units of an expandable segment.
         """
         if not self.expands:
             sizes = dict(self.segments)
@@ -179,8 +179,8 @@ class SimulatedMemory:
 
 
 def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
-    """Return how much memory the allocator would reserve for the requests of a recording if it released none in
-    between.
+    """Return how much memory the allocator would reserve for the requests
+    of a recording if it released none in between.
 
     `expandable`: simulate expandable segments in place of ordinary ones.
     """

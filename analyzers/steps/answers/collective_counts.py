@@ -21,8 +21,8 @@ class CountMismatch:
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
-    """Return, for each process group, the mismatch at the first step by whose end its ranks had issued unequal
-    numbers.
+    """Return, for each process group,
+    the mismatch at the first step by whose end its ranks had issued unequal numbers.
     """
     mismatches = []
     for group in map(str, steps.seqs):

@@ -69,8 +69,8 @@ def divided(sums: Sequence[int], count: int) -> list[int]:
 
 
 def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
-    """Return a table of int64 ns with a row per rank and a column per part; each row adds up to the wall time of the
-    run.
+    """Return a table of int64 ns with a row per rank and a column per part;
+    each row adds up to the wall time of the run.
 
     It is empty if the logs do not record start times of steps.
     """

@@ -75,8 +75,8 @@ class Lateness:
 
 
 def lateness(steps: Steps) -> Lateness:
-    """Return how late each rank is in every step that all ranks finished; warm-up steps after a start or restart are
-    left out.
+    """Return how late each rank is in every step that all ranks finished;
+    warm-up steps after a start or restart are left out.
     """
     # The first steps after a start compile, allocate and fill caches: there each rank is late in its own way.
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()

@@ -55,8 +55,8 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments after merging neighbours whose levels differ by less than `share`, relative to the first of
-    the two.
+    """Return the segments after merging neighbours whose levels differ by less than `share`,
+    relative to the first of the two.
     """
     merged = list(levels)
     while len(merged) > 1:
@@ -88,8 +88,8 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
 
 
 def phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
-    """Return the median seconds of a phase over all ranks, in steps that did nothing but train, within a range of
-    steps.
+    """Return the median seconds of a phase over all ranks,
+    in steps that did nothing but train, within a range of steps.
 
     The range goes from the first to the last of `numbers`, which are ascending step numbers.
     """

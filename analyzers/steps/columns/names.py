@@ -109,8 +109,8 @@ RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a column's name: a quantity, the unit, and a rank among names of the same quantity (0 is
-    preferred).
+    """The meaning of a column's name:
+    a quantity, the unit, and a rank among names of the same quantity (0 is preferred).
     """
 
     quantity: Quantity

@@ -1,5 +1,5 @@
-"""Compute by how much step time, processor time, memory and loss changed between two runs, with confidence
-intervals.
+"""Compute by how much step time, processor time, memory and loss changed between two runs,
+with confidence intervals.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Helpers that several findings share: names of causes, confidence, the log file of a rank, and findings that are no
-fault.
+"""Helpers that several findings share:
+names of causes, confidence, the log file of a rank, and findings that are no fault.
 """
 
 from collections.abc import Mapping, Sequence

@@ -36,8 +36,8 @@ def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
-    """Return the note on a loss or gradient norm that was not finite in some steps only, in a list; empty without
-    one.
+    """Return the note on a loss or gradient norm that was not finite in some steps only,
+    in a list; empty without one.
     """
     broken = first_nonfinite(steps)
     return [recovered_finding(steps, broken)] if broken and broken.finite_from is not None else []
@@ -68,8 +68,8 @@ def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
 
 
 def loss_notes(events: Sequence[Event]) -> list[Finding]:
-    """Return notes on the highest jump of the gradient norm and on a plateau of the loss, which are no faults by
-    themselves.
+    """Return notes on the highest jump of the gradient norm and on a plateau of the loss,
+    which are no faults by themselves.
     """
     jumps = of_kind(events, EventKind.GRAD_NORM_JUMP)
     notes = [jump_note(max(jumps, key=height), len(jumps))] if jumps else []

@@ -31,8 +31,8 @@ FAILURE = re.compile(
 
 @dataclass(frozen=True)
 class Logged:
-    """The content of another trainer's logs: the last steps, the state of each rank, and the logs that report a
-    failure.
+    """The content of another trainer's logs:
+    the last steps, the state of each rank, and the logs that report a failure.
 
     `evidence` lists these logs as (path, time of last change in ns).
     """

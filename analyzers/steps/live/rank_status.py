@@ -70,8 +70,8 @@ def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
 
 
 def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) -> StalledRanks | None:
-    """Return the stalled ranks, with the step and phase of the rank that stalled longest, and when its collective times
-    out.
+    """Return the stalled ranks, with the step and phase of the rank that stalled longest,
+    and when its collective times out.
 
     The result is None if no rank is stalled. `manifest` is the content of run.json.
     """
@@ -93,8 +93,8 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return the status of a job: the status that its launcher recorded in run.json, else one derived from its
-    ranks.
+    """Return the status of a job:
+    the status that its launcher recorded in run.json, else one derived from its ranks.
     """
     if manifest.get("status") in ENDED:
         return JobStatus(str(manifest["status"]))

@@ -144,8 +144,8 @@ def unit_in(name: str, quantity: Quantity) -> str:
 
 
 def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
-    """Return the unit that follows from other columns of the same writer or from the size of the values, else
-    `unknown`.
+    """Return the unit that follows from other columns of the same writer or
+    from the size of the values, else `unknown`.
     """
     names = {*table.columns, *table.texts}
     if quantity is Quantity.CLOCK:

@@ -112,8 +112,8 @@ def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
 
 
 def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
-    """Return the rows that have a step number, by rank in the order they were written, with the number of restarts
-    before.
+    """Return the rows that have a step number, by rank in the order they were written,
+    with the number of restarts before.
 
     `steps` is the step number of each row, `usable` is a mask of the rows that have one.
     """
@@ -222,8 +222,8 @@ def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> 
 
 
 def number_columns(name: str, values: Floats) -> Arrays:
-    """Return a column `name` of finite numbers, and a column `{name}_state` with the values ABSENT, FINITE or
-    BROKEN.
+    """Return a column `name` of finite numbers,
+    and a column `{name}_state` with the values ABSENT, FINITE or BROKEN.
     """
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
@@ -236,8 +236,8 @@ def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
 
 
 def step_gaps(rows: Rows) -> Integers:
-    """Return how many steps each row covers: the steps since the row before it; 1 for the first row after a
-    (re)start.
+    """Return how many steps each row covers: the steps since the row before it;
+    1 for the first row after a (re)start.
     """
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])

@@ -1,5 +1,5 @@
-"""Read the console output of a trainer into rows: lines of one step are merged, and missing steps come from progress
-bars.
+"""Read the console output of a trainer into rows:
+lines of one step are merged, and missing steps come from progress bars.
 
 Hugging Face's Trainer prints dicts without a step. Its progress bar shows the step, just before a dict (tqdm may not
 have drawn the newest count yet) or just after it (tqdm draws again after each print). The epoch, which grows evenly

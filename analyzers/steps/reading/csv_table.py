@@ -1,5 +1,5 @@
-"""Read tables of metrics in CSV and similar formats: any separator, decimal commas, byte order marks, repeated
-headers.
+"""Read tables of metrics in CSV and similar formats:
+any separator, decimal commas, byte order marks, repeated headers.
 """
 
 import csv

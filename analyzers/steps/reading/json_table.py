@@ -1,5 +1,5 @@
-"""Read metrics in JSON: one row per line, a list of rows anywhere (as in `trainer_state.json`), or one list per
-column.
+"""Read metrics in JSON:
+one row per line, a list of rows anywhere (as in `trainer_state.json`), or one list per column.
 """
 
 import json

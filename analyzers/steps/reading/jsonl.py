@@ -78,8 +78,8 @@ def decoded(text: bytes, log: Log, *, last: bool) -> Row:
 
 
 def read_own(texts: list[bytes]) -> Log:
-    """Return the steps in lines of this project's format: a header, then a line per step; a restart writes a new
-    header.
+    """Return the steps in lines of this project's format: a header, then a line per step;
+    a restart writes a new header.
     """
     log = Log([], [])
     decoder = msgspec.json.Decoder(Line)

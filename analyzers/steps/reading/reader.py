@@ -18,8 +18,8 @@ VERSION = code_version(Path(__file__).parents[1])
 
 
 def read_console(path: Path) -> Log:
-    """Return the steps that torchtitan or this project's trainer printed, else the rows that another trainer
-    printed.
+    """Return the steps that torchtitan or this project's trainer printed,
+    else the rows that another trainer printed.
     """
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))

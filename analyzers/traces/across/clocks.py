@@ -54,8 +54,8 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
-        """Return the time that this clock shows (Unix ns) at moments of the first rank's clock; the inverse of
-        `ahead`.
+        """Return the time that this clock shows (Unix ns) at moments
+        of the first rank's clock; the inverse of `ahead`.
         """
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))

@@ -71,8 +71,8 @@ def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, in
 
 
 def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (name, ns saved) for each name of collectives that may matter, assuming that transfers took half their
-    time.
+    """Yield (name, ns saved) for each name of collectives that may matter,
+    assuming that transfers took half their time.
     """
     matched, replay = lateness.matched, Replay(lateness)
     work, overlap = matched.column("work_ns"), matched.column("overlap_ns")

@@ -1,5 +1,5 @@
-"""Collect all answers about one device or host: how its time divides, in total and by phase, stream and step, and the
-rest.
+"""Collect all answers about one device or host:
+how its time divides, in total and by phase, stream and step, and the rest.
 """
 
 from typing import TypedDict

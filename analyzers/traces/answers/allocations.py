@@ -1,5 +1,5 @@
-"""Find the code that allocated and freed memory in a trace, the contents of the peak, and memory that was never
-freed.
+"""Find the code that allocated and freed memory in a trace,
+the contents of the peak, and memory that was never freed.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ CODE = ("operator", "module", "line")
 
 
 class Whereabouts(TypedDict):
-    """The time of an allocation or free and the code that the host was in: the fields of `MemoryMoment` except its
-    size.
+    """The time of an allocation or free and the code that the host was in:
+    the fields of `MemoryMoment` except its size.
     """
 
     at_ns: int
@@ -87,8 +87,8 @@ class AttributedAllocations:
 
     @cached_property
     def around(self) -> Integers:
-        """For each allocation or free, the trace row of the innermost event around it on its thread; NONE if there is
-        none.
+        """For each allocation or free,
+        the trace row of the innermost event around it on its thread; NONE if there is none.
         """
         c, pid, tid = self.trace.columns, self.allocator.column("pid"), self.allocator.column("tid")
         lane = np.full(len(pid), NONE)
@@ -100,8 +100,8 @@ class AttributedAllocations:
 
     @cached_property
     def code(self) -> dict[str, Integers]:
-        """For each kind of code in CODE, the trace row of the operator, module or line around each allocation or free,
-        or NONE.
+        """For each kind of code in CODE, the trace row of the operator,
+        module or line around each allocation or free, or NONE.
         """
         return {what: self.innermost(what) for what in CODE}
 
@@ -271,8 +271,8 @@ class AttributedAllocations:
         )
 
     def unfreed(self) -> list[UnfreedMemory]:
-        """Return the memory that was not freed in the recording, summed by the code that allocated it, the most bytes
-        first.
+        """Return the memory that was not freed in the recording,
+        summed by the code that allocated it, the most bytes first.
         """
         a, sizes = self.allocator, dict[tuple[str, str, str], list[int]]()
         for index in a.unfreed.tolist():

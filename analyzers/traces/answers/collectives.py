@@ -53,8 +53,8 @@ class RankCollectives:
 
     @cached_property
     def blocking(self) -> Intervals:
-        """The intervals of communication that does not overlap with computing and that something waited for
-        (`idle.blocking`).
+        """The intervals of communication that does not overlap with computing and
+        that something waited for (`idle.blocking`).
         """
         return blocking(self.work)
 
@@ -119,8 +119,8 @@ class RankCollectives:
 
     @cached_property
     def members(self) -> Integers:
-        """The number of ranks in each collective: from the trace's list of groups, else as recorded, else all ranks of
-        the job.
+        """The number of ranks in each collective:
+        from the trace's list of groups, else as recorded, else all ranks of the job.
         """
         header = self.work.trace.header
         size = {group["name"]: len(group["ranks"]) for group in header.get("groups", [])}
@@ -177,8 +177,8 @@ def collective_totals(collectives: RankCollectives) -> list[Collective]:
 
 
 def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
-    """Return the totals of equal collectives; `index` is the index of one of them, `durations` (ns) of all are
-    ascending.
+    """Return the totals of equal collectives;
+    `index` is the index of one of them, `durations` (ns) of all are ascending.
     """
     labels = collectives.name, collectives.group, collectives.dtype
     name, group, dtype = (label.texts[label.code[index]] for label in labels)

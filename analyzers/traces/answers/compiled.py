@@ -87,8 +87,8 @@ class Regions:
 
 
 def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
-    """Return the rows of annotations whose name contains the pattern; Python functions with such a name are left
-    out.
+    """Return the rows of annotations whose name contains the pattern;
+    Python functions with such a name are left out.
     """
     return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 

@@ -62,8 +62,8 @@ def elements_of(dims: Dims) -> int:
 
 
 def matrix_product(a: Dims, b: Dims) -> Counted:
-    """Return the operations of [..., m, k] x [..., k, n], which are 2 m k n per matrix of the batch, and the result's
-    size.
+    """Return the operations of [..., m, k] x [..., k, n],
+    which are 2 m k n per matrix of the batch, and the result's size.
 
     The size is the number of elements.
     """
@@ -161,8 +161,8 @@ FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
 
 
 class OperatorCount(TypedDict, total=False):
-    """The floating-point operations and bytes of all operators of one name, and whether compute or memory limits
-    them.
+    """The floating-point operations and bytes of all operators of one name,
+    and whether compute or memory limits them.
     """
 
     flops: int
@@ -171,8 +171,8 @@ class OperatorCount(TypedDict, total=False):
 
 
 class Formulas:
-    """The operations and bytes of the operators in a trace for which there is a formula, and the device's peak
-    rates.
+    """The operations and bytes of the operators in a trace for which there is a formula,
+    and the device's peak rates.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -180,8 +180,8 @@ class Formulas:
 
     @cached_property
     def peaks(self) -> tuple[float, float] | None:
-        """The peak FLOP/s and bytes/s of the device; None if it is not in `PEAKS`, or if the trace has no device
-        work.
+        """The peak FLOP/s and bytes/s of the device;
+        None if it is not in `PEAKS`, or if the trace has no device work.
         """
         # Without device work the operators ran on the host, whose speed says nothing about the device.
         return PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
@@ -263,8 +263,8 @@ def device_of(trace: Trace) -> str:
 
 
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
-    """Return a mask of the rows that ran a second time for activation checkpointing: forward operators inside a
-    backward one.
+    """Return a mask of the rows that ran a second time for activation checkpointing:
+    forward operators inside a backward one.
     """
     c = trace.columns
     # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.

@@ -95,8 +95,8 @@ def numbered_runs(name: Column) -> dict[int, Column]:
 
 
 def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
-    """Yield the indices at which each of the most frequent sequences begins, if it occurs often enough without
-    overlaps.
+    """Yield the indices at which each of the most frequent sequences begins,
+    if it occurs often enough without overlaps.
 
     `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence.
     """

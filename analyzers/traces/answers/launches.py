@@ -85,8 +85,8 @@ def stream_queues(work: Work) -> list[StreamQueue]:
 
 
 def synchronisations(trace: Trace) -> list[CallTotal]:
-    """Return the runtime calls in which the host waits for the device or for memory, by name, those with the most time
-    first.
+    """Return the runtime calls in which the host waits for the device or for memory,
+    by name, those with the most time first.
     """
     return call_totals(trace, waiting_calls(trace))
 
@@ -109,8 +109,8 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return memcpy and memset operations by name, those with the most time first; a size that was not recorded counts
-    as 0.
+    """Return memcpy and memset operations by name, those with the most time first;
+    a size that was not recorded counts as 0.
     """
     rows, size = copy_rows(work)
     totals = [Copy(**copy_totals(work, same, size)) for same in grouped_by_name(work, rows)]

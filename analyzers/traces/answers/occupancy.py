@@ -1,5 +1,5 @@
-"""Measure how well kernels fill the device: occupancy, and warps and blocks per multiprocessor, as recorded
-estimates.
+"""Measure how well kernels fill the device:
+occupancy, and warps and blocks per multiprocessor, as recorded estimates.
 """
 
 from contextlib import suppress

@@ -28,8 +28,8 @@ NONE = -1
 
 
 class NestedEvents(NamedTuple):
-    """Columns of events (lane, start and end in ns) with the row of each event's parent. A lane is a thread or a
-    stream.
+    """Columns of events (lane, start and end in ns) with the row of each event's parent.
+    A lane is a thread or a stream.
     """
 
     lane: Column
@@ -39,8 +39,8 @@ class NestedEvents(NamedTuple):
 
 
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """Return, for each event, its depth (how many events enclose it) and the row of the innermost enclosing event, or
-    NONE.
+    """Return, for each event,
+    its depth (how many events enclose it) and the row of the innermost enclosing event, or NONE.
 
     An event encloses those of its lane that begin while it runs. An event without a duration counts as 1 ns long.
     """
@@ -61,8 +61,8 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Return `rows` in order of their start; of rows with the same start, the longest first, as it encloses the
-    others.
+    """Return `rows` in order of their start;
+    of rows with the same start, the longest first, as it encloses the others.
     """
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
@@ -108,8 +108,8 @@ def depths_of(parent: Column) -> Column:
 
 
 def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield, for each depth, the indices of its events and the indices of the events one level deeper; `depth` is
-    sorted.
+    """Yield, for each depth,
+    the indices of its events and the indices of the events one level deeper; `depth` is sorted.
     """
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
     return pairwise([index[low:high] for low, high in pairwise(bounds)])

@@ -62,8 +62,8 @@ class Work:
 
     @cached_property
     def phase(self) -> Integers:
-        """The phase (an index into `phases.PHASE_NAMES`) in which each event was launched; -1 without a known
-        launch.
+        """The phase (an index into `phases.PHASE_NAMES`) in which each event was launched;
+        -1 without a known launch.
         """
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
@@ -114,8 +114,8 @@ def launching_rows(trace: Trace, correlation: Column) -> Integers:
 
 
 def host_work(trace: Trace) -> Work:
-    """Return the work of a host: its operators (without the threads of collectives), and the collectives that ran on
-    it.
+    """Return the work of a host:
+    its operators (without the threads of collectives), and the collectives that ran on it.
     """
     c = trace.columns
     collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)

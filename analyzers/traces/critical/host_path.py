@@ -1,5 +1,5 @@
-"""Find the critical path through the threads of a host: operators of all threads, and collectives on threads of their
-own.
+"""Find the critical path through the threads of a host:
+operators of all threads, and collectives on threads of their own.
 
 The path is followed backwards in time from the end. A thread that runs an operator waits for nothing else, so the path
 stays on it. While a thread runs none, it may have waited for an event that ended meanwhile, and the path continues
@@ -64,8 +64,8 @@ class HostPosition(NamedTuple):
 
 
 class HostThread:
-    """The operators and annotations of one thread, in order of their start; `busy` is a mask of those that do not
-    wait.
+    """The operators and annotations of one thread, in order of their start;
+    `busy` is a mask of those that do not wait.
     """
 
     def __init__(self, trace: Trace, rows: Column, busy: Column) -> None:
@@ -79,8 +79,8 @@ class HostThread:
         self.busy_starts, self.busy_ends = self.start[self.busy][last], self.end[self.busy][last]
 
     def innermost(self, at: int) -> tuple[int, int | None]:
-        """Return the index of the innermost event that runs just before a time, and since when (ns) it has been the
-        innermost.
+        """Return the index of the innermost event that runs just before a time,
+        and since when (ns) it has been the innermost.
 
         The index is NONE if no event runs; the time is None if nothing ran before.
         """
@@ -98,8 +98,8 @@ class HostThread:
         return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
-        """Return (start, end) of the last non-waiting event that ended at or before the time `at` (ns); None without
-        one.
+        """Return (start, end) of the last non-waiting event
+        that ended at or before the time `at` (ns); None without one.
         """
         index = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
         return (int(self.busy_starts[index]), int(self.busy_ends[index])) if index >= 0 else None
@@ -238,8 +238,8 @@ class HostPath:
         return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
     def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
-        """Return the position of the event for which an idle thread may have waited, the latest to end; None if there
-        is none.
+        """Return the position of the event for which an idle thread may have waited,
+        the latest to end; None if there is none.
 
         That is a collective, or an operator of another thread, that ended well after `idle_since` (ns); or an operator
         of another thread that began after it, as when one thread hands over to another for a short time.
@@ -274,8 +274,8 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index of the collective on the same thread that ended just before the time `begun` (ns); NONE if
-        none did.
+        """Return the index of the collective on the same thread
+        that ended just before the time `begun` (ns); NONE if none did.
 
         `row` is the row of the collective that began then.
         """

@@ -113,8 +113,8 @@ class DevicePath:
         return Position(called, NONE, position.work_index, int(c["lane"][launch])), [*pieces, latency]
 
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the position of the event that the host's last waiting call waited for, and the host's time up to
-        there.
+        """Return the position of the event that the host's last waiting call waited for,
+        and the host's time up to there.
         """
         rows, ends = self.waits
         wait = int(np.searchsorted(ends, position.at, side="right")) - 1
@@ -180,8 +180,8 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return by how many ns the window would be shorter, at most, if all pieces called `name` ran `factor` times as
-    fast.
+    """Return by how many ns the window would be shorter, at most,
+    if all pieces called `name` ran `factor` times as fast.
     """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))

@@ -1,5 +1,5 @@
-"""Compute by how much the memory of devices changed between two sets of traces, and what operators and modules
-allocate.
+"""Compute by how much the memory of devices changed between two sets of traces,
+and what operators and modules allocate.
 """
 
 from collections import defaultdict

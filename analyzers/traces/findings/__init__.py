@@ -1,3 +1,3 @@
-"""Write the sentences about traces: every title, reason, next step and verdict of the trace analyzer is written
-here.
+"""Write the sentences about traces:
+every title, reason, next step and verdict of the trace analyzer is written here.
 """

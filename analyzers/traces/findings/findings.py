@@ -1,5 +1,5 @@
-"""Findings about the time of one device or host: exposed communication, slow host, compilation, flaws of the
-recording.
+"""Findings about the time of one device or host:
+exposed communication, slow host, compilation, flaws of the recording.
 """
 
 import re

@@ -126,8 +126,8 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
 
 
 def reason(straggler: Straggler) -> str:
-    """Return sentences on the extra work of the rank, since which collective it is late, why, and how much that
-    costs.
+    """Return sentences on the extra work of the rank, since which collective it is late,
+    why, and how much that costs.
     """
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
@@ -155,8 +155,8 @@ def waiting(row: RankWaits) -> str:
 
 
 def confidence(straggler: Straggler) -> float:
-    """Return the confidence, from 0.5 to 0.95; it is higher if the waiting is mostly for this rank and its excess is
-    large.
+    """Return the confidence, from 0.5 to 0.95;
+    it is higher if the waiting is mostly for this rank and its excess is large.
     """
     size = min(1.0, straggler.excess_share / CERTAIN_EXCESS_SHARE)
     return round(min(0.95, 0.5 + 0.5 * straggler.caused_share * size), 2)

@@ -61,8 +61,8 @@ def verdict(
     clocks: Sequence[Clock],
     opportunities: Sequence[Advice] = (),
 ) -> Verdict:
-    """Return the verdict: a straggler first, else the largest loss of time, else a problem with memory, else
-    healthy.
+    """Return the verdict:
+    a straggler first, else the largest loss of time, else a problem with memory, else healthy.
     """
     by_id = {finding.id: finding for finding in findings if is_lead(finding)}
     lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]

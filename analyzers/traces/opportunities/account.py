@@ -56,8 +56,8 @@ class AccountOpportunities:
 
     @cached_property
     def time_ns(self) -> int:
-        """The total duration of the steps in ns, or that of the work if it is longer, as a host may be far ahead of its
-        device.
+        """The total duration of the steps in ns, or that of the work if it is longer,
+        as a host may be far ahead of its device.
         """
         marked = sum(end - start for _, start, end in self.work.trace.steps)
         return max(marked, int(self.work.end.max() - self.work.start.min()) if len(self.work.rows) else 0)
@@ -93,8 +93,8 @@ class AccountOpportunities:
             yield self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names)
 
     def host_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return the events that the host was in while the device waited for this cause, those with the most time
-        first.
+        """Return the events that the host was in while the device waited for this cause,
+        those with the most time first.
         """
         trace = self.work.trace
         if cause.kind is OpportunityKind.SYNCHRONISING_CALL:
@@ -128,8 +128,8 @@ class AccountOpportunities:
         return self.totals(c["name"][rows[known]], spent[known])
 
     def totals(self, name: Column, spent: Column) -> list[NamedTime]:
-        """Return the names with the most time in total; `name` has the number of each event's name, `spent` its time in
-        ns.
+        """Return the names with the most time in total;
+        `name` has the number of each event's name, `spent` its time in ns.
         """
         numbers, code = factorize(name)
         count, total = np.bincount(code, minlength=len(numbers)), sums_by_code(code, spent, len(numbers))
@@ -190,8 +190,8 @@ class AccountOpportunities:
         return shorter
 
     def recomputation_shortening(self) -> Integers:
-        """Return the duration in ns of each event that activation checkpointing ran a second time; 0 for other
-        events.
+        """Return the duration in ns of each event
+        that activation checkpointing ran a second time; 0 for other events.
         """
         c = self.work.trace.columns
         forward = c["autograd_row"][c["autograd_thread"] <= 0].astype(np.int64)

@@ -82,8 +82,8 @@ class Attentions:
         return events, self.least_ns([int(self.operators[i]) for i in products])
 
     def is_sequence(self, row: int) -> bool:
-        """Return whether the softmax in this row is over sequences that are long enough, or its shapes were not
-        recorded.
+        """Return whether the softmax in this row is over sequences that are long enough,
+        or its shapes were not recorded.
         """
         if row not in self.shape_of:
             return True
@@ -109,8 +109,8 @@ class Attentions:
         return linked[order], np.asarray(lane[order], np.int64)
 
     def launched_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of events that a thread launched from the start of one operator to the end of
-        another.
+        """Return the indices in `work` of events that a thread launched from the start
+        of one operator to the end of another.
 
         `first` and `last` are the rows of these operators.
         """

@@ -1,5 +1,5 @@
-"""Find communication without overlapping computation that could be shorter: small collectives, slow links, no
-overlap.
+"""Find communication without overlapping computation that could be shorter:
+small collectives, slow links, no overlap.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ BETWEEN_HOSTS = 40e9
 
 @dataclass(frozen=True)
 class ExposedCollectives:
-    """The collectives of a device that do not overlap with computation (exposed); arrays have an entry for each, in
-    ns.
+    """The collectives of a device that do not overlap with computation (exposed);
+    arrays have an entry for each, in ns.
     """
 
     collectives: RankCollectives

@@ -14,8 +14,8 @@ from analyzers.traces.opportunity_model import NamedTime, Opportunity, Opportuni
 def imbalances(
     accounts: Sequence[RankTrace], stragglers: Sequence[Straggler]
 ) -> Iterator[tuple[RankTrace, Opportunity]]:
-    """Yield (account, opportunity) for each straggler: how much the job would save, with the parts of its excess
-    work.
+    """Yield (account, opportunity) for each straggler:
+    how much the job would save, with the parts of its excess work.
     """
     # Of several devices of a rank the first one stands for it.
     account_of = {account.rank: account for account in reversed(accounts)}
@@ -52,8 +52,8 @@ def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace
 
 
 def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
-    """Return an opportunity reduced by `waited_ns` per step, the waiting for other ranks, if it is exposed
-    communication.
+    """Return an opportunity reduced by `waited_ns` per step, the waiting for other ranks,
+    if it is exposed communication.
     """
     if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
         return one

@@ -93,8 +93,8 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
 
 
 def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
-    """Return for how many of the `length_ns` before the first event the device waited, judged by the begin of other
-    steps.
+    """Return for how many of the `length_ns` before the first event the device waited,
+    judged by the begin of other steps.
 
     The device may have been busy then with work of a step that was not recorded. With a single step this is not known,
     and all of the time counts as waiting. `waiting` is the time between events in which the device ran nothing.
@@ -114,8 +114,8 @@ class Host:
 
     @cached_property
     def main(self) -> int:
-        """The lane number of the thread of the training loop: the one with step marks, else with the most launching
-        calls.
+        """The lane number of the thread of the training loop:
+        the one with step marks, else with the most launching calls.
 
         NONE if there is neither.
         """

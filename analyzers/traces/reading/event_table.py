@@ -1,5 +1,5 @@
-"""Collect events as columns: one row per event with a duration, texts as numbers, and separate tables for rare
-arguments.
+"""Collect events as columns:
+one row per event with a duration, texts as numbers, and separate tables for rare arguments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -205,8 +205,8 @@ class EventTable:
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return the numbers that represent many pids, tids or streams (see `id_of`); this is fast if all are
-        numbers.
+        """Return the numbers that represent many pids, tids or streams (see `id_of`);
+        this is fast if all are numbers.
         """
         # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):

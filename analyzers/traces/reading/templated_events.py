@@ -107,8 +107,8 @@ class TemplatedEvents:
         return self if len(rows) == len(self.kind) else self.select(rows)
 
     def is_representable(self, microseconds_below: float) -> Mask:
-        """Return a mask of the events whose times are below a limit, and whose process and thread ids fit into
-        columns.
+        """Return a mask of the events whose times are below a limit,
+        and whose process and thread ids fit into columns.
         """
         fits = np.maximum(self["ts"], self["dur"]) < microseconds_below
         for name in ID_FIELDS:

@@ -48,8 +48,8 @@ class Lane(TypedDict):
 
 @dataclass(frozen=True)
 class Trace:
-    """The columns of one trace file: a row per event, `start` and `end` in nanoseconds from the file's own time
-    zero.
+    """The columns of one trace file:
+    a row per event, `start` and `end` in nanoseconds from the file's own time zero.
     """
 
     columns: Columns | UnsavedColumns
