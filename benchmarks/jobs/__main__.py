@@ -9,9 +9,10 @@
 The scripts take nothing of ours but the two lines of the recorders. In the form `recorders` a script runs as it is, in
 the form `bare` without these lines, so that only torchrun's logs are left. `launch` is the form of a script without
 them under `workbench launch --`, and in `stacks` nothing is recorded: `workbench hang --pid` looks at the processes,
-which only makes sense for jobs that hang. The scripts are three collections, a third of each kept back by the hash of
-the names: rules must never be tuned on the part `kept`; the thirds of the first two collections are the parts `known`
-and `second, known`, since their answers were looked at. The processes of a case are real ranks under gloo.
+which only makes sense for jobs that hang. The scripts are four collections, a third of each kept back by the hash of
+the names: rules must never be tuned on the part `kept`; the thirds of the first three collections are the parts
+`known`, `second, known` and `third, known`, since their answers were looked at. The processes of a case are real ranks
+under gloo.
 """
 
 import argparse
@@ -81,7 +82,9 @@ def under_launch(case: Case, folder: Path) -> int:
         ).pid
 
 
-FORMS: dict[str, Callable[[Case, Path], int]] = {"recorders": with_recorders, "bare": bare, "launch": under_launch}
+BARE = "bare"
+"""The form of which only logs are left."""
+FORMS: dict[str, Callable[[Case, Path], int]] = {"recorders": with_recorders, BARE: bare, "launch": under_launch}
 
 
 STACKS = "stacks"
@@ -176,7 +179,7 @@ def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
 
 def score(form: str, part: str, some: Sequence[tuple[Case, Answer]]) -> str:
     """Return a row of the table."""
-    hits = Counter(said.hit(case) for case, said in some)
+    hits = Counter(said.hit(case, by_logs=form == BARE) for case, said in some)
     named = [named for case, said in some if (named := said.names_line(case)) is not None]
     sound = [(case, said) for case, said in some if case.is_healthy]
     alarms = sum(said.status == "error" or said.has_errors for _, said in sound)
@@ -214,7 +217,7 @@ def main() -> None:
 
 def show(case: Case, form: str, said: Answer) -> None:
     """Print how a case was answered; nothing more of those that are kept back."""
-    hit, line = said.hit(case), said.names_line(case)
+    hit, line = said.hit(case, by_logs=form == BARE), said.names_line(case)
     detail = "" if case.part is Part.KEPT else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
     where = {None: "", True: "line named", False: "line not named"}[line]
     print(f"{hit:10} {form:9} {case.script.parent.name}/{case.name} {where}  {detail}", flush=True)

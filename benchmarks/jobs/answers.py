@@ -23,7 +23,10 @@ class Hit(StrEnum):
 
     RIGHT = "right"
     OPEN = "open"
-    """Of a healthy job: no failure is told, and not whether it ended, which its logs alone do not show either."""
+    """The answer is less than the header's, but all that logs show.
+
+    Of a healthy job: no failure is told, and not whether it ended. Of others: an answer that the header allows.
+    """
     RANKS_ONLY = "ranks only"
     AMONG = "among"
     """The class is right, and the culprit is one of two or more ranks that are named."""
@@ -42,8 +45,8 @@ class Answer(msgspec.Struct, frozen=True):
     has_errors: bool = False
     """Whether a finding is an error."""
 
-    def hit(self, case: Case) -> Hit:
-        """Return how the answer compares.
+    def hit(self, case: Case, *, by_logs: bool = False) -> Hit:
+        """Return how the answer compares; `by_logs`: only logs were left to answer from.
 
         It is silent where it blames nobody although somebody is to blame, even if its class is right. Of a healthy job
         `unknown` without ranks is open: torchrun prints nothing about a job that ended well.
@@ -53,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True):
             return Hit.WRONG
         if self.kind in case.classes and ranks:
             return Hit.RIGHT
-        if case.is_healthy and self.kind == "unknown" and not self.ranks:
+        if self.is_open(case, by_logs=by_logs):
             return Hit.OPEN
         if not self.ranks and self.kind in NO_CULPRIT | case.classes:
             return Hit.SILENT
@@ -61,6 +64,11 @@ class Answer(msgspec.Struct, frozen=True):
             return Hit.RANKS_ONLY
         is_among = any(set(self.ranks) > set(culprits) > set() for culprits in case.culprits or ())
         return Hit.AMONG if is_among and self.kind in case.classes else Hit.WRONG
+
+    def is_open(self, case: Case, *, by_logs: bool) -> bool:
+        """Return whether the answer is less than the right one, but all that the evidence shows."""
+        is_allowed = by_logs and (self.kind, tuple(self.ranks)) in case.from_logs
+        return is_allowed or (case.is_healthy and self.kind == "unknown" and not self.ranks)
 
     def names_line(self, case: Case) -> bool | None:
         """Return whether a marked line is named; None where the case has none."""

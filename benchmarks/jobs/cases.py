@@ -34,6 +34,9 @@ class Part(StrEnum):
     SECOND_KNOWN = "second, known"
     """It was kept back until rules were tuned on the third collection."""
     THIRD = "third"
+    THIRD_KNOWN = "third, known"
+    """It was kept back until rules were tuned on the fourth collection."""
+    FOURTH = "fourth"
     KEPT = "kept"
     """No rule was tuned on it, and how it fails is not looked at."""
 
@@ -42,7 +45,9 @@ PARTS = {
     "second": Part.SECOND,
     "second, kept back": Part.SECOND_KNOWN,
     "third": Part.THIRD,
-    "third, kept back": Part.KEPT,
+    "third, kept back": Part.THIRD_KNOWN,
+    "fourth": Part.FOURTH,
+    "fourth, kept back": Part.KEPT,
 }
 
 
@@ -51,7 +56,8 @@ class Case:
     """A script and its expected answer.
 
     `culprits` are the accepted sets of ranks; an empty set among them accepts that no rank is named, and None that any
-    are. `lines` are the marked source lines; it is empty where nothing in the script can be named.
+    are. `lines` are the marked source lines; it is empty where nothing in the script can be named. `from_logs` are the
+    answers, as classes with ranks, that are accepted where only logs are left, as these cannot show more.
     """
 
     script: Path
@@ -63,6 +69,7 @@ class Case:
     part: Part
     restarts: int = 0
     looked_at_after_s: float | None = None
+    from_logs: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
 
     @property
     def name(self) -> str:
@@ -107,6 +114,7 @@ def case_of(script: Path) -> Case:
         part_of(script, fields.get("collection", "first")),
         int(fields.get("restarts", 0)),
         float(after) if after else None,
+        answers_of(fields.get("logs", "")),
     )
 
 
@@ -121,6 +129,12 @@ def classes_of(text: str) -> frozenset[str]:
     """Return the classes of a header with those that are more exact."""
     named = text.split(", ")
     return frozenset(named).union(*(MORE_EXACT.get(name, ()) for name in named))
+
+
+def answers_of(text: str) -> frozenset[tuple[str, tuple[int, ...]]]:
+    """Return the classes with their ranks of `early_exit 1,2 | unknown`; without ranks none may be named."""
+    parts = (part.split(" ") for part in text.split(" | ") if part)
+    return frozenset((kind, tuple(int(r) for rank in ranks for r in rank.split(","))) for kind, *ranks in parts)
 
 
 def culprits_of(text: str) -> frozenset[tuple[int, ...]] | None:
