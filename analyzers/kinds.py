@@ -90,7 +90,9 @@ TEXT_NAME = re.compile(r".*\.(?:log|out|err)(?:\.\d{1,3})?(?:\.gz)?|slurm-\d+\S*
 TEXT_SIGNS = re.compile(
     rb"Traceback \(most recent call last\)|ProcessGroupNCCL|NCCL (?:WARN|INFO)|ChildFailedError|slurmstepd: error"
     rb"|NVRM: |Watchdog caught collective|CUDA error: |CANCELLED AT"
-    rb"|OVERFLOW! |(?:it/s|s/it)[],]|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error"
+    rb"|^Root Cause \(first observed failure\):|^ +exitcode +: |OVERFLOW! |(?:it/s|s/it)[],]"
+    rb"|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error",
+    re.MULTILINE,
 )
 """What stands in a log of PyTorch whatever its file is called."""
 TEXT_SUFFIXES = ("", ".txt", ".gz")

@@ -138,7 +138,7 @@ class Source:
             self.truncated += [rank] if file.get("torn") else []
             self.problems += problems_of(log, file)
             if "problem" in file:
-                self.fail(log, InputError(f"{log.path}: {file['problem']}", "check that the file was copied whole"))
+                self.fail(log, InputError(f"{log.path}: {file['problem']}", file["hint"]))
             if "raw" in file:
                 self.others.append(other_log(log, rank, columns, file, number, self.wanted))
 

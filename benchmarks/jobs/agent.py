@@ -199,8 +199,11 @@ def launch(script: Path, ranks: int, folder: Path, *, restarts: int = 0) -> int:
 
 
 def warm_up() -> None:
-    """Import in the parent what the ranks would import; resolving frames needs hundreds of modules."""
+    """Import in the parent what the ranks would import; the first step of an optimizer needs hundreds of modules."""
+
+    import torch._dynamo
 
     from workbench.recorders import attach
 
     assert attach
+    assert torch._dynamo  # noqa: SLF001

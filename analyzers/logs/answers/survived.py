@@ -88,6 +88,8 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
     # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
     if event.facts.survived or event.facts.logged or (event.facts.thread and event.kind not in GAVE_UP):
         return True
+    if is_replaced(occurrence, found):
+        return True
     if event.kind is not EventKind.EXCEPTION or event.facts.uncaught or not is_of_one_rank(event.path):
         return False
     # One process prints only one traceback that ends it, the last one; which one that is, repetitions do not tell.
@@ -95,6 +97,19 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
         o.file == occurrence.file and is_independent(o.event) and (o.event.line > event.line or o.event.count > 1)
         for o in found
     )
+
+
+def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
+    """Return whether the code that handled an error issued a collective that other ranks issued too, and waited there.
+
+    Such code does without what failed. A `finally` waits at a line where no other rank is: then the error is the cause.
+    """
+    event = occurrence.event
+    if event.kind in GAVE_UP:
+        return False
+    after = [o.event for o in found if o.file == occurrence.file and event.message in o.event.chain]
+    places = {e.source for e in after if e.kind in GAVE_UP and e.source}
+    return any(o.event.source in places and o.event.rank != event.rank and not o.event.chain for o in found)
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:

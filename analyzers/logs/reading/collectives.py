@@ -160,7 +160,10 @@ PATTERNS = (
     plain("Connection closed by peer", LOST, Reason.PEER_GONE),
     plain("Connection closed by remote peer", LOST, Reason.PEER_GONE),
     plain("remote process exited", LOST, Reason.PEER_GONE),
-    plain("Connection reset by peer", LOST, Reason.PEER_GONE),
+    # Python prints the number of the error, or quotes it: that is a connection of the program to something else.
+    plain(
+        "Connection reset by peer", LOST, Reason.PEER_GONE, r"(?<!\[Errno 104\] )Connection reset by peer(?!['\"]?\))"
+    ),
     plain("Broken pipe", LOST, Reason.PEER_GONE, r"(?:Net|socket\w*|pair\.cc|gloo|TCPStore).*Broken pipe"),
     plain("recvValue failed", LOST, Reason.PEER_GONE),
     plain("sendBytes failed", LOST, Reason.PEER_GONE),

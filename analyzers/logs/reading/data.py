@@ -11,7 +11,7 @@ TROUBLE = (
 SKIPPED = r"\b[Ss]kipp(?:ing|ed)\b"
 WORKER, DISK, NAN = EventKind.DATALOADER_WORKER, EventKind.DISK_FULL, EventKind.NAN
 LOSS = (
-    r"(?:^|[\s|,{'\"(\[])((?:[A-Za-z]\w{0,40}[_/ ])?(?:loss|grad_norm|grad norm|gnorm|perplexity))['\"]?"
+    r"(?:^|[\s|,{'\"(\[])((?:[A-Za-z]\w{0,40}[_/ ])?(?:[Ll]oss|grad_norm|grad norm|gnorm|perplexity))['\"]?"
     r"\s{0,4}(?:[:=]\s{0,8}|is |became )?['\"]?(?:tensor\()?([-+]?(?:nan|inf(?:inity)?))\b"
 )
 

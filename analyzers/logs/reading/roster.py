@@ -15,8 +15,8 @@ UNRANKED = -1
 FINITE_LOSS = re.compile(
     r"(?:loss|grad_norm|grad norm|gnorm|perplexity)['\"]?\s{0,4}[:= ]\s{0,8}['\"]?(?:tensor\()?[-+]?\d", re.IGNORECASE
 )
-LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d")
-"""Lines of tracebacks, rules of tables and lines of C++ loggers: not what the job itself printed last."""
+LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
+"""Lines of tracebacks, rules of tables and boxes, and lines of C++ loggers: not what the job itself printed last."""
 
 
 @dataclass

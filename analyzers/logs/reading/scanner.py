@@ -8,15 +8,14 @@ from pathlib import Path
 import msgspec
 
 from analyzers.frames import Origin, origin_of
-from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
+from analyzers.logs.model import EventKind, Facts, LogEvent
 from analyzers.logs.reading.aftermath import (
     is_handled,
-    is_of_worker,
     marked_as_survived,
     with_circumstances,
     with_stack,
 )
-from analyzers.logs.reading.operations import with_operation
+from analyzers.logs.reading.chains import is_wait, meaning_of
 from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
@@ -59,9 +58,6 @@ AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """What launchers raise because a rank failed."""
-COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": EventKind.CONNECTION_LOST,
-                 "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
-                 "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """A line of the stack that the watchdog prints of a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
@@ -194,10 +190,10 @@ class Scanner:
         if failure := self.table.feed(body):
             self.add(failure, body, at, prefix)
             return
-        if self.follow_fatal(prefix.key, body):
-            return
         if START.search(body):
             self.before[prefix.key] = split_prefix(line_before(at), self.labelled)[1]
+        if self.follow_fatal(prefix.key, body) or self.follow_box(prefix.key, body):
+            return
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
             self.hot = READ_ON
@@ -251,6 +247,12 @@ class Scanner:
             del self.fatal[key]
         return False
 
+    def follow_box(self, key: str, body: str) -> bool:
+        """Read a line of a traceback that is drawn in a box; return whether it is such a line."""
+        is_inside = self.tracebacks.feed_box(key, body)
+        self.hot = READ_ON if is_inside else self.hot
+        return is_inside
+
     def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
         """Parse a frame of a stack that follows an event.
 
@@ -284,16 +286,19 @@ class Scanner:
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
         """Add an exception as an event, of the kind that its text shows, else as a general exception with its name."""
         name = raised.name.rpartition(".")[2]
-        if name in SKIPPED:
+        first = self.latest.get(prefix.key) if raised.chain else None
+        # What a rank raises after it gave up waiting is a consequence, whatever it is.
+        if name in SKIPPED or (first is not None and is_wait(self.events[first].kind, self.events[first].facts)):
             return
-        found = self.meaning_of(raised, name)
+        found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
         found = found._replace(facts=with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key))
         index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
             return
         announced = self.caught.pop(prefix.key, None)
-        if announced is None and raised.chain:
+        # The code that handles an error may wait for ranks that wait for this one: then the error is the cause.
+        if announced is None and raised.chain and not is_wait(found.kind, found.facts):
             announced = self.latest.get(prefix.key)
         if announced is not None and announced != index:
             # The worker's own exception follows the one that its loader raised; a chain ends with the one that counts.
@@ -313,24 +318,6 @@ class Scanner:
         self.clocks.pop()
         self.known = {key: earlier if number == index else number for key, number in self.known.items()}
         return earlier
-
-    def meaning_of(self, raised: Raised, name: str) -> Found:
-        """Return the event of an exception: that of the first exception in its chain that a pattern recognises.
-
-        `name` is the name of its class.
-        """
-        found = None
-        for link in (*raised.chain, raised):
-            found = recognise(link.text)
-            if found and found.kind is not EventKind.CONNECTION_LOST:
-                break
-        if found and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised):
-            return Found(EventKind.DATALOADER_WORKER, Facts(reason=Reason.WORKER_EXIT))
-        if found:
-            return with_operation(found, raised)
-        if name == "MemoryError":
-            return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
-        return with_operation(Found(COMMUNICATION.get(name, EventKind.EXCEPTION), Facts(error_name=name)), raised)
 
     def add(
         self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None

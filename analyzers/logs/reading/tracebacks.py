@@ -19,6 +19,12 @@ NAMED_EXCEPTION = re.compile(
 )
 """An exception whose traceback the log lacks."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
+BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
+"""A line inside of a box that the library `rich` draws around a traceback."""
+BOXED_START = re.compile(r"^\s*[\u256d\u250c\u250f+][\u2500\u2501-]{2,} Traceback \(most recent call last\)")
+BOXED_END = re.compile(r"^\s*[\u2570\u2514\u2517+][\u2500\u2501-]{2,}")
+BOXED_FRAME = re.compile(r"^(\S.{0,1000}):(\d{1,9}) in (\S[^\n]{0,200})$")
+BOXED_CODE = re.compile(r"^(?:\u2771|>) {1,8}\d{1,9} [\u2502\u2503|] (.*)$")
 MISSES = 40
 FRAMES_AT_MOST = 200
 CODE_LENGTH = 200
@@ -49,6 +55,19 @@ class OpenTraceback:
     frames: list[tuple[str, int, str]] = field(default_factory=list)
     code: dict[tuple[str, int], str] = field(default_factory=dict)
     misses: int = 0
+    is_boxed: bool = False
+    part_of_path: str = ""
+    """In a box: the beginning of a path that goes on in the next line."""
+
+    def add_boxed(self, text: str) -> None:
+        """Add a line inside of a box: a frame, or the line of source text that a frame points to."""
+        if match := BOXED_FRAME.match(text):
+            path = match[1] if match[1].startswith("/") else self.part_of_path + match[1]
+            if len(self.frames) < FRAMES_AT_MOST:
+                self.frames.append((path, int(match[2]), match[3]))
+        elif match := BOXED_CODE.match(text):
+            self.add_code(match[1].replace("\u2502", " "))
+        self.part_of_path = text if text.startswith("/") and " " not in text else ""
 
     def add_code(self, body: str) -> None:
         """Add a line of source text to the last frame, unless the frame has one."""
@@ -63,6 +82,22 @@ class Tracebacks:
     open: dict[str, OpenTraceback] = field(default_factory=dict)
     last: dict[str, Raised] = field(default_factory=dict)
     chained: dict[str, Raised] = field(default_factory=dict)
+
+    def feed_box(self, key: str, body: str) -> bool:
+        """Read the next line of a process if it belongs to a traceback in a box; return whether it does.
+
+        The exception's own line follows below the box.
+        """
+        if BOXED_START.match(body):
+            self.open[key] = OpenTraceback(is_boxed=True)
+            return True
+        trace = self.open.get(key)
+        if trace is None or not trace.is_boxed:
+            return False
+        if match := BOX.match(body):
+            trace.add_boxed(match[1])
+            return True
+        return bool(BOXED_END.match(body))
 
     def feed(self, key: str, body: str) -> Raised | None:
         """Read the next line of a process; `key` is the prefix of its lines.

@@ -35,7 +35,8 @@ def read(path: Path) -> RawTable:
         return from_lines(content)
     rows = rows_in(document)
     if rows is None:
-        raise InputError("no list of rows with steps or losses in it", "give a file with one row per step")
+        hint = "give a step log with one row per step, or a log, a dump, a snapshot or the folder of the run"
+        raise InputError("no list of rows with steps or losses in it", hint)
     return from_rows(rows)
 
 

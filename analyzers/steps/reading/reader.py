@@ -15,6 +15,7 @@ from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])
+CUT = "check that the file was copied whole"
 
 
 def read_console(path: Path) -> Log:
@@ -58,7 +59,8 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
             log = read_one(path)
         except (OSError, EOFError, InputError) as error:
             table.add(number, content_of([]))
-            files.append({"headers": [], "problem": str(error)})
+            hint = error.hint if isinstance(error, InputError) else CUT
+            files.append({"headers": [], "problem": str(error), "hint": hint})
             continue
         table.add(number, log.content or content_of(log.lines))
         if log.raw is None:

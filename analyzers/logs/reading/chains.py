@@ -1,0 +1,58 @@
+"""What an exception means, and which exception of a chain says why a process failed."""
+
+from analyzers.logs.model import EventKind, Facts, Reason
+from analyzers.logs.reading.aftermath import is_of_worker
+from analyzers.logs.reading.operations import with_operation
+from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.patterns import recognise
+from analyzers.logs.reading.tracebacks import Raised
+
+COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": EventKind.CONNECTION_LOST,
+                 "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
+                 "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
+BROKEN = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
+"""What Python raises for any lost connection, such as one to a server or to a child process."""
+LOST_WORKER = Found(EventKind.DATALOADER_WORKER, Facts(reason=Reason.WORKER_EXIT))
+WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
+
+
+def is_wait(kind: EventKind, facts: Facts) -> bool:
+    """Return whether an event of this kind shows that a rank gave up waiting in a collective."""
+    return kind in WAITS and facts.operation is not None
+
+
+def meaning_of(raised: Raised) -> Found:
+    """Return the event of an exception: that of the first exception in its chain that a pattern recognises.
+
+    It is a plain exception if no pattern recognises one. An exception that gave up waiting in a collective means only
+    that, whatever was handled before: the other exceptions of its chain are events of their own.
+    """
+    last = with_operation(found_of(raised) or by_name(raised), raised)
+    if is_wait(last.kind, last.facts):
+        return last
+    meanings = (found_of(link) for link in raised.chain)
+    first = next((found for found in meanings if found and found.kind is not EventKind.CONNECTION_LOST), None)
+    return with_operation(first, raised) if first else last
+
+
+def found_of(raised: Raised) -> Found | None:
+    """Return the event of an exception without its chain; None if no pattern recognises it."""
+    found = recognise(raised.text)
+    is_worker = found is not None and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised)
+    return LOST_WORKER if is_worker else found
+
+
+def by_name(raised: Raised) -> Found:
+    """Return the event of an exception that no pattern recognises: that of its name, else a plain exception."""
+    name = raised.name.rpartition(".")[2]
+    if name == "MemoryError":
+        return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
+    if name in BROKEN and is_of_worker(raised):
+        return LOST_WORKER
+    kind = EventKind.CONNECTION_LOST if name in BROKEN and is_of_ranks(raised) else EventKind.EXCEPTION
+    return Found(COMMUNICATION.get(name, kind), Facts(error_name=name))
+
+
+def is_of_ranks(raised: Raised) -> bool:
+    """Return whether a connection was one between ranks, by the frames of the exception."""
+    return any("/torch/distributed/" in file for file, _, _ in raised.frames)
