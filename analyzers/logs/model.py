@@ -130,6 +130,8 @@ class Reason(StrEnum):
     TIME_LIMIT = "time_limit"
     PREEMPTION = "preemption"
     CANCELLED = "cancelled"
+    FORCED = "forced"
+    """The launcher killed a process that did not react to its request to stop."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

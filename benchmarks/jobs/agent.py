@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,10 +63,16 @@ class Agent:
             while attempt.running and not attempt.failed() and time.monotonic() < deadline:
                 attempt.poll()
                 time.sleep(POLL_S)
-            failed = self.failures(attempt)
+            failed = failures(attempt)
             timed_out = bool(attempt.running) and not failed
             self.end(attempt)
-            if not failed:
+            # Those that only the agent ended stand in the table too, with SIGTERM; a rank that ended with 0 does not.
+            failed |= failures(attempt, besides=failed) if failed else {}
+            if failed:
+                first = next(iter(failed.values()))
+                where = f"local_rank: {first.local_rank} (pid: {first.pid}) of binary: {sys.executable}"
+                say(f"failed (exitcode: {first.exitcode}) {where}")
+            else:
                 return TIMED_OUT if timed_out else 0
             if number < self.restarts:
                 say(f"[default] Worker group FAILED. {self.restarts - number}/{self.restarts} attempts left;")
@@ -123,15 +130,6 @@ class Agent:
         }
         return {name: str(value) for name, value in (local | sizes).items()} | texts
 
-    def failures(self, attempt: Attempt) -> dict[int, ProcessFailure]:
-        """Return the ranks that torchrun reports as failed."""
-        found = {}
-        for rank, code in attempt.failed().items():
-            pid = attempt.pids[rank]
-            say(f"failed (exitcode: {code}) local_rank: {rank} (pid: {pid}) of binary: {sys.executable}")
-            found[rank] = ProcessFailure(rank, pid, code, "<N/A>")
-        return found
-
     def end(self, attempt: Attempt) -> None:
         """End the ranks that still run: SIGTERM, later SIGKILL."""
         for pid in attempt.running.values():
@@ -145,6 +143,15 @@ class Agent:
             say(f"Unable to shutdown process {pid} via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL")
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+        attempt.codes |= dict.fromkeys(attempt.running, -signal.SIGKILL)
+
+
+def failures(attempt: Attempt, besides: Collection[int] = ()) -> dict[int, ProcessFailure]:
+    """Return the ranks that did not end with 0, as torchrun reports them; without those in `besides`."""
+    failed = attempt.failed().items()
+    return {
+        rank: ProcessFailure(rank, attempt.pids[rank], code, "<N/A>") for rank, code in failed if rank not in besides
+    }
 
 
 def interpret(script: Path) -> int:

@@ -13,6 +13,7 @@ from analyzers.logs.answers.waits import (
     Blame,
     blame_for_lost_connection,
     blame_for_timeout,
+    places_of_threads,
     places_of_waiting,
 )
 from analyzers.logs.loading import Logs, is_of_one_rank
@@ -171,8 +172,11 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
         blame = Blame(blame.ranks, Basis.CAUGHT, blame.waiting)
         waited = places_of_waiting(logs.events)
         return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.PROBABLE, blame, waited=waited, caught=caught)
+    if blame.basis is Basis.THREADS:
+        return Cause(LogClass.MISMATCH, [], failure, Certainty.SUSPECTED, blame, waited=with_threads(logs))
     kind = LogClass.EARLY_EXIT if blame.ranks else LogClass.UNKNOWN
-    return Cause(kind, blame.ranks, failure, Certainty.SUSPECTED, blame)
+    certainty = Certainty.PROBABLE if blame.basis is Basis.NOT_LISTED else Certainty.SUSPECTED
+    return Cause(kind, blame.ranks, failure, certainty, blame)
 
 
 def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
@@ -191,12 +195,17 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
     if not blame.ranks and failure.lead.facts.reason is Reason.MISSING_RANKS:
         kind = LogClass.STARTUP
-    waited = places_of_waiting(logs.events)
+    waited = with_threads(logs) if blame.basis is Basis.THREADS else places_of_waiting(logs.events)
     # Of ranks that blame each other not all are to blame.
     is_tie = set(blame.ranks) >= {event.rank for event in waited} and kind is not LogClass.COLLECTIVE_TIMEOUT
     is_tie = is_tie or blame.basis is Basis.MOST_SILENT
     certainty = Certainty.PROBABLE if blame.ranks and not is_tie else Certainty.SUSPECTED
     return Cause(kind, blame.ranks, failure, certainty, blame, waited=waited)
+
+
+def with_threads(logs: Logs) -> list[LogEvent]:
+    """Return where the threads besides the main ones gave up in collectives, then where the main threads did."""
+    return [*places_of_threads(logs.events), *places_of_waiting(logs.events)]
 
 
 def certainty_of(failure: Failure) -> Certainty:

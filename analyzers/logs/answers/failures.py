@@ -47,7 +47,7 @@ def find_failures(logs: Logs) -> list[Failure]:
         if (role := role_of(event))
     ]
     found = without_recovered(without_handled(without_completed(found, logs), logs), logs)
-    found = without_explained(without_stopped(found))
+    found = without_explained(without_stopped(without_forced(found, logs)))
     groups: dict[tuple[object, ...], list[Occurrence]] = {}
     for occurrence in found:
         groups.setdefault(group_key(occurrence), []).append(occurrence)
@@ -80,6 +80,12 @@ def without_explained(found: list[Occurrence]) -> list[Occurrence]:
     """Return the occurrences without exit codes of unknown ranks, or of ranks that also reported why they failed."""
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
+
+
+def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
+    """Return the occurrences without SIGKILL of ranks that the launcher killed, as they did not stop when asked to."""
+    forced = {e.rank for e in logs.events if e.facts.reason is Reason.FORCED and e.rank is not None}
+    return [o for o in found if not (o.role.tier is Tier.KILLED and o.event.rank in forced)]
 
 
 def without_stopped(found: list[Occurrence]) -> list[Occurrence]:

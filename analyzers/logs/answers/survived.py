@@ -75,7 +75,7 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
     done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
     handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
     others = [o for o in found if o not in handled]
-    explaining = [o for o in handled if explains_end(o, handled, others, logs)]
+    explaining = [o for o in handled if explains_end(o, handled, others, logs) and not is_replaced(o, found)]
     return [o for o in found if o in others or o in explaining]
 
 

@@ -37,6 +37,10 @@ class Basis(StrEnum):
     """They ended earlier, and they alone caught an error and went on."""
     SILENT = "silent"
     """They printed no timeout, all others did."""
+    NOT_LISTED = "not_listed"
+    """torchrun's table of failures lists all other ranks, so that these ended with exit code 0."""
+    THREADS = "threads"
+    """Two threads of a rank gave up in collectives: their order may differ between ranks."""
     ALONE = "alone"
     """One rank waits after the training has ended: it alone runs code with a collective."""
     EXTRA_OPERATION = "extra_operation"
@@ -70,6 +74,7 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
         missing_members(failure, waiting),
         behind(failure, logs, waiting),
         other_operation(failure, waiting),
+        in_threads(logs.events, waiting),
         None if silent else unmatched(logs, waiting),
         other_line(logs.events, waiting, is_complete=not silent),
     ):
@@ -134,7 +139,9 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
-    return [r for r in silent if reached is not None and (s := steps.get(r)) is not None and s < reached]
+    behind = [r for r in silent if reached is not None and (s := steps.get(r)) is not None and s < reached]
+    # What a rank printed last is lost where the launcher ended it: then all silent ranks seem to be behind.
+    return behind if len(behind) < max(2, len(silent)) else []
 
 
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
@@ -226,7 +233,7 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
     """Return, for each rank that timed out, the first event that shows at which line, in order of ranks."""
     gave_up: dict[int, LogEvent] = {}
     for event in events:
-        if event.kind in SAYS_WHERE and event.rank is not None and event.source:
+        if event.kind in SAYS_WHERE and event.rank is not None and event.source and not event.facts.thread:
             gave_up.setdefault(event.rank, event)
     return [gave_up[rank] for rank in sorted(gave_up)]
 
@@ -256,12 +263,34 @@ def is_first(failure: Failure, logs: Logs) -> bool:
     return bool(seqs) and max(seqs) < FIRST_OPERATIONS and not any(r.last_step for r in logs.ranks.values())
 
 
+def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
+    """Return blame for no rank, if threads besides the main one gave up in collectives; None if none did.
+
+    Which thread comes first may then differ between ranks, and logs do not show on which rank it did.
+    """
+    return Blame([], Basis.THREADS, waiting, Reason.OPERATIONS) if places_of_threads(events) else None
+
+
+def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """Return, for each rank of which a thread besides the main one gave up in a collective, its first such event."""
+    gave_up: dict[int, LogEvent] = {}
+    for event in events:
+        if event.kind in SAYS_WHERE and event.facts.thread and event.facts.operation and event.rank is not None:
+            gave_up.setdefault(event.rank, event)
+    return [gave_up[rank] for rank in sorted(gave_up)]
+
+
 def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
     """Return blame for the ranks that ended without a message while the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
     silent = [rank for rank in known_ranks(logs) if rank not in spoke]
-    failed = {e.rank for e in logs.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)}
-    # A rank that ended with 0 is not in torchrun's table, which lists all others.
-    gone = [rank for rank in silent if rank not in failed] or silent
-    return Blame(gone if len(gone) <= len(waiting) else [], Basis.SILENT, waiting)
+    if threads := in_threads(logs.events, waiting):
+        return threads
+    listed = {e.rank for e in logs.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)}
+    gone = [rank for rank in silent if rank not in listed]
+    if gone and len(gone) < len(listed):
+        return Blame(gone, Basis.NOT_LISTED, waiting)
+    if len(silent) > len(waiting):
+        return Blame(behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
+    return Blame(silent, Basis.SILENT, waiting)

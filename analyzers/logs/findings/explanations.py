@@ -5,11 +5,12 @@ from analyzers.logs.answers.survived import handled_errors
 from analyzers.logs.answers.waits import Basis
 from analyzers.logs.findings.wording import first_with, place, quoted
 from analyzers.logs.loading import Logs
-from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
+from analyzers.logs.model import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.report import Evidence
 from analyzers.words import agree, quantity, rank_names, size
 
-EVIDENCE_AT_MOST = 6
+EVIDENCE_AT_MOST, LAST_LINES_AT_MOST = 6, 8
+LINE_LENGTH = 160
 BASES = {
     Basis.NAMED: "the message names the ranks that did not join",
     Basis.BEHIND: "the other ranks enqueued more operations of this group",
@@ -19,6 +20,8 @@ BASES = {
     Basis.STACKS: "its stack is outside of the collective that the stacks of the others are in",
     Basis.CAUGHT: "it alone reported an error before, and it ended without one while the others waited for it",
     Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
+    Basis.NOT_LISTED: "torchrun's table of failures lists all other ranks, so that this one ended with exit code 0",
+    Basis.THREADS: "threads of one process run in any order, and logs do not show on which rank it differs",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
@@ -27,7 +30,9 @@ BASES = {
     Basis.LATE: "the other ranks came too late, or waited too and were disconnected: logs cannot tell",
     Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
 }
-WITHOUT_DUMPS = (Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT)
+WITHOUT_DUMPS = (
+    Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.THREADS
+)  # fmt: skip
 """Evidence that dumps would make firmer."""
 SHOWN = "this is the first failure in the log, and no earlier message explains it"
 
@@ -55,9 +60,8 @@ def basis_of(cause: Cause, logs: Logs) -> str:
         return same or SHOWN
     text = BASES[cause.blame.basis]
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
-    if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND):
-        step = f" (step {last.last_step})" if last.last_step is not None else ""
-        return f"{text}; the last line of {rank_names([last.rank])}{step} is: {last.last_line.strip()[:160]}"
+    if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
+        return f"{text}; {last_line(last)}"
     return text
 
 
@@ -135,14 +139,33 @@ def doubt_of_rank(cause: Cause, logs: Logs) -> str:
     return f"the log gives only the local rank: {rank_names(cause.ranks)} is right if the job has one node"
 
 
-def evidence(cause: Cause) -> list[Evidence]:
-    """Return the events that show the cause as evidence, one per rank; for a mismatch a rank to blame comes first."""
+def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
+    """Return the events that show the cause as evidence, one per rank; for a mismatch a rank to blame comes first.
+
+    Where no rank can be blamed, the last lines of the ranks follow.
+    """
     own = [event for event in cause.failure.events if event.rank in cause.ranks]
     chosen: list[LogEvent] = own[:1] if cause.kind is LogClass.MISMATCH and own else [cause.lead]
     for event in (*cause.caught, *cause.failure.events, *cause.killed):
         if event not in chosen and event.rank not in {e.rank for e in chosen}:
             chosen.append(event)
-    return [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
+    return [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]] + last_lines(cause, logs)
+
+
+def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
+    """Return the last line of each rank as evidence, where ranks waited and nothing shows for whom.
+
+    The list is empty for other causes.
+    """
+    is_open = cause.blame is not None and not cause.ranks
+    shown = [log for rank, log in sorted(logs.ranks.items()) if log.last_line] if is_open else []
+    return [Evidence(text=last_line(log), source=log.path) for log in shown[:LAST_LINES_AT_MOST]]
+
+
+def last_line(log: RankLog) -> str:
+    """Return a sentence on the last line of a rank, with the step where the log has one."""
+    step = f" (step {log.last_step})" if log.last_step is not None else ""
+    return f"the last line of rank {log.rank}{step} is: {log.last_line.strip()[:LINE_LENGTH]}"
 
 
 def evidence_of(event: LogEvent) -> Evidence:

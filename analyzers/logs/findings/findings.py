@@ -43,7 +43,7 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
         next=next_step(cause),
         ranks=cause.ranks,
         step=cause.lead.step,
-        evidence=evidence(cause),
+        evidence=evidence(cause, logs),
         confidence=CONFIDENCES[cause.certainty],
     )
 

@@ -89,6 +89,14 @@ def caught_and_went_on(cause: Cause) -> str:
     return f"{left_out} and ended before the others, {waiting_places(cause)}: {quoted(error)}"
 
 
+def in_threads(cause: Cause) -> str:
+    """Return the title for collectives that a thread issues beside the main thread, and where each waits."""
+    return (
+        "a thread and the main thread issue collectives of one process group, whose order may differ between ranks:"
+        f" {waiting_places(cause)}"
+    )
+
+
 def different_groups(cause: Cause) -> str:
     """Return the title for ranks that created different process groups,
     or in a different order, and where each waits.
@@ -109,4 +117,5 @@ BY_BASIS: dict[Basis, Callable[[Cause], str]] = {
     Basis.OTHER_OPERATION: different_timeouts,
     Basis.OTHER_LINE: different_lines,
     Basis.CAUGHT: caught_and_went_on,
+    Basis.THREADS: in_threads,
 }

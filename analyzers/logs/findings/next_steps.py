@@ -25,13 +25,15 @@ STEPS = {
     " prints the names",
     LogClass.UNMATCHED_P2P: "give each send a recv on its peer with the same tag, and issue both in the same order on"
     " both ranks",
-    LogClass.EARLY_EXIT: "find why that rank's loop ends earlier: uneven data (`drop_last=True`, DistributedSampler),"
-    " an early `return`, `sys.exit()`",
+    LogClass.EARLY_EXIT: "find why that rank ends earlier: uneven data (`drop_last=True`, DistributedSampler), an early"
+    " `return`, `sys.exit()`, or an `except` that goes on after an error and so leaves out collectives; to see which"
+    " ones, run under `workbench launch -- COMMAND`, which records them",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"
     " sends SIGUSR1 120 s before the limit, so that the job can save",
     LogClass.TERMINATED: "find out who sent it: `sacct -j JOB`, the scheduler's log, a `timeout` command, a closed"
     " terminal; the log shows no failure of a rank before it",
-    LogClass.UNKNOWN: "read the logs of the ranks that are missing here; start torchrun with `--log-dir logs --tee 3`",
+    LogClass.UNKNOWN: "read the logs of the ranks that are missing here, with torchrun's `--log-dir logs --tee 3`;"
+    " where these do not tell either, run under `workbench launch -- COMMAND`, which records what each rank waits in",
 }
 STARTUP = {
     Reason.PORT_IN_USE: "end the process that uses the port (`ss -ltnp` names it; often it is an earlier run), or"
@@ -182,6 +184,11 @@ def for_mismatch(cause: Cause) -> str:
             " branch, a loop that ends earlier, or a batch of a different shape; every rank must issue the same"
             " operations"
             " with the same shapes"
+        )
+    if cause.blame and cause.blame.basis is Basis.THREADS:
+        return (
+            "give the thread a process group of its own (`dist.new_group()`), or issue its collectives in the main"
+            " thread"
         )
     if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
         return "compare these lines: a branch that only some ranks take, or a loop that ends earlier on one of them"

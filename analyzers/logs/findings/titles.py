@@ -244,9 +244,13 @@ def duration_of(cause: Cause) -> str:
 
 
 def early_exit(cause: Cause) -> str:
-    """Return the title for a rank that ended without an error."""
+    """Return the title for a rank that ended without an error, and where the others waited for it."""
     others = who(cause.failure.ranks, "the other ranks")
-    return f"{who(cause.ranks)} exited without an error; {others} lost the connection"
+    is_certain = cause.blame is not None and cause.blame.basis is Basis.NOT_LISTED
+    how = "ended with exit code 0" if is_certain else "exited without an error"
+    operation = first_with(cause, "operation").facts.operation
+    where = f" in {operation}{place(cause.lead)}" if operation else place(cause.lead)
+    return f"{who(cause.ranks)} {how}; {others} lost the connection{where}"
 
 
 def nonfinite_loss(cause: Cause) -> str:
@@ -254,6 +258,8 @@ def nonfinite_loss(cause: Cause) -> str:
     lead = cause.lead
     if cause.reason is Reason.SCALE_EXHAUSTED:
         return f"fp16 gradients overflowed at every loss scale{at_step(lead)}: the training diverged"
+    if cause.ranks and cause.reason is Reason.LOSS:
+        return f"the loss of {rank_names(cause.ranks)} is not finite{at_step(lead)}{place(lead)}: {quoted(lead)}"
     if cause.ranks:
         return f"gradients of {rank_names(cause.ranks)} became NaN{at_step(lead)}{place(lead)}"
     step = f" at step {lead.step}" if lead.step is not None else ""

@@ -115,6 +115,11 @@ def memory_corruption(match: "re.Match[str]") -> Found:
     return Found(EventKind.SIGNAL, Facts(signal="SIGABRT", name=match[0]))
 
 
+def forced(match: "re.Match[str]") -> Found:
+    """Return the event of a process that the launcher killed, as it did not react to a request to stop."""
+    return Found(EventKind.EXIT, Facts(reason=Reason.FORCED, pid=number(match[1])))
+
+
 def stacks(match: "re.Match[str]") -> Found:
     """Return the event of a timer of Python's fault handler, which prints all stacks, with the time it was set to."""
     hours, minutes, seconds = (int(text) for text in match.groups())
@@ -128,6 +133,7 @@ PATTERNS = (
         r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d+) \(pid: (\d+)\)",
         failed_worker,
     ),
+    pattern("Unable to shutdown process", r"Unable to shutdown process (\d{1,9}) via \S+, forcefully exiting", forced),
     pattern("exits with return code", r"exits with return code = (-?\d{1,6})", deepspeed_exit),
     pattern("terminated with signal", r"process (\d+) terminated with signal (SIG\w+)", spawned),
     pattern("atal Python error", r"Fatal Python error: ([A-Z][a-z]+(?: [a-z]+){0,2})", crashed),

@@ -38,7 +38,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     events = [event for scanner in scanners for event in scanner.events]
     texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}
     facts = [msgspec.to_builtins(event.facts) for event in events]
-    lines = [seen.line for scanner in scanners for seen in scanner.roster.ranks.values()]
+    lines = [seen.line for scanner in scanners for _, seen in scanner.roster.in_order()]
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
     return columns, meta | texts
 
@@ -67,7 +67,7 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
     """Return int64 columns with a row per file and rank: the file's index, the rank, and the last step it printed."""
-    seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.ranks.items()]
+    seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.in_order()]
     return {
         "rank.file": integers(file for file, _, _ in seen),
         "rank.rank": integers(UNRANKED if rank is None else rank for _, rank, _ in seen),

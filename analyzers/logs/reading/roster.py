@@ -21,10 +21,11 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 
 @dataclass
 class Seen:
-    """The last step and line that a rank printed, and the line numbers of its last step and its last finite loss."""
+    """The last step and line that a rank printed, and the numbers of its last line, step and finite loss in the log."""
 
     step: int | None = None
     line: str = ""
+    line_number: int = 0
     step_number: int = 0
     finite_number: int = 0
 
@@ -69,11 +70,15 @@ class Roster:
             return
         seen = self.ranks.setdefault(key, Seen())
         if not is_error and not LAYOUT.match(body):
-            seen.line = body[:LONGEST_TEXT]
+            seen.line, seen.line_number = body[:LONGEST_TEXT], number
             if (step := step_in(body)) is not None:
                 seen.step, seen.step_number = step, number
             if FINITE_LOSS.search(body):
                 seen.finite_number = number
+
+    def in_order(self) -> list[tuple[int, Seen]]:
+        """Return the ranks with what was seen of them; the one that printed last comes last."""
+        return sorted(self.ranks.items(), key=lambda item: item[1].line_number)
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:
         """Return whether the rank printed a step after line `number`; if `rank` is None, whether any rank did."""

@@ -55,7 +55,7 @@ STEP_BYTES = 1 << 13
 NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
 """How much of a log is kept before and after the line of an event."""
-DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code")
+DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """What launchers raise because a rank failed."""
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
@@ -188,6 +188,8 @@ class Scanner:
         prefix, body = split_prefix(text, self.labelled)
         self.clock = time_in(text, self.year) or self.clock
         if failure := self.table.feed(body):
+            # The block of the next rank follows.
+            self.hot = READ_ON
             self.add(failure, body, at, prefix)
             return
         if START.search(body):

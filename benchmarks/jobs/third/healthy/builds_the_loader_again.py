@@ -6,9 +6,11 @@ ranks: 2
 collection: third, kept back
 """
 
+import contextlib
 import os
 import signal
 import tempfile
+import time
 import traceback
 from datetime import timedelta
 
@@ -38,6 +40,8 @@ def batches(marker):
         try:
             yield from DataLoader(Samples(marker), batch_size=2, num_workers=1)
         except (RuntimeError, ConnectionError):
+            with contextlib.suppress(RuntimeError):
+                time.sleep(0.5)  # the loader's signal handler reports the dead worker once more
             traceback.print_exc()
             print(f"data loader failed (attempt {attempt}), building it again", flush=True)
         else:
