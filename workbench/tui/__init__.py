@@ -1,1 +1,1 @@
-"""The terminal face."""
+"""The terminal app."""

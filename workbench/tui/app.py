@@ -1,4 +1,4 @@
-"""The terminal app: the verdict first, its evidence one key away."""
+"""The terminal app: it shows the verdict of a report first, and its evidence after one key press."""
 
 import gc
 import time
@@ -106,7 +106,7 @@ class WorkbenchApp(RaisingApp[None]):
 
     @work(thread=True, exclusive=True)
     def _ask(self) -> None:
-        """Compute the report in a thread, which mostly waits for the child processes that read the files."""
+        """Compute the report in a thread; it mostly waits for the child processes that read the files."""
         try:
             self.post_message(Answered(self._subject.ask()))
         except WorkbenchError as error:
@@ -159,7 +159,7 @@ class WorkbenchApp(RaisingApp[None]):
             self.notify("this view cannot be searched", markup=False)
 
     def action_leave(self) -> None:
-        """Close the search field, else show the chart again if it was hidden for more room."""
+        """Close the search field if it is open; otherwise show the chart again if it is hidden."""
         if self.query_one("#search", Input).has_class("hidden"):
             self.query(".top").remove_class("hidden")
             return
@@ -170,19 +170,19 @@ class WorkbenchApp(RaisingApp[None]):
         self.query_one(ViewTabs).give_keys()
 
     def action_focus_evidence(self) -> None:
-        """Hide the chart so that the view below it gets all the room, or show the chart again."""
+        """Hide the chart so that the view below it gets all the space, or show the chart again."""
         for tabs in self.query(ViewTabs):
             tabs.pane.query(".top").toggle_class("hidden")
 
     def cursor_text(self) -> str:
-        """Return the text at the cursor of the focused widget or of a widget around it; empty if there is none."""
+        """Return the text at the cursor of the focused widget or of one of its parents; empty if there is none."""
         focused = self.screen.focused
         nodes = focused.ancestors_with_self if focused is not None else []
         texts = (node.text_at_cursor() for node in nodes if isinstance(node, HasCursorText))
         return next(filter(None, texts), "")
 
     def action_source(self) -> None:
-        """Show the source file that the text under the cursor names, or report that it is not here."""
+        """Show the source file that is named by the text at the cursor, or report that it is not on this machine."""
         source = find_source(self.cursor_text())
         if source is None:
             self.notify("no source file under the cursor is on this machine", markup=False)
@@ -197,18 +197,18 @@ class WorkbenchApp(RaisingApp[None]):
             self._open_source()
 
     def _open_source(self) -> None:
-        """Open the source file that the text under the cursor names, if it names one."""
+        """Open the source file that is named by the text at the cursor, if there is one."""
         if source := find_source(self.cursor_text()):
             self.push_screen(SourceScreen(*source))
 
     def action_copy(self) -> None:
-        """Copy the text under the cursor to the clipboard, else the command that shows the same."""
+        """Copy the text at the cursor to the clipboard; without a text, the command line that shows the same run."""
         text = self.cursor_text() or self._subject.command
         self.copy_to_clipboard(text)
         self.notify(f"copied: {clean(text)[:200]}", markup=False)
 
     def action_web(self) -> None:
-        """Open the run in the dashboard, or show the address at which it can be opened."""
+        """Open the run in the dashboard in a browser, or show the dashboard's address."""
         self._dashboard = self._dashboard or Dashboard(self._subject.runs[0].root)
         self._announce(self._dashboard)
 

@@ -1,4 +1,4 @@
-"""Ask the analyzers off the event loop, so that the screen never freezes."""
+"""Run analyses in threads outside the event loop, so that the screen never freezes."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,11 +14,10 @@ Answer = TypeVar("Answer")
 def ask_in_background(
     widget: Widget, group: str, question: Callable[[], Answer], show: Callable[[Answer], None]
 ) -> None:
-    """Run `question` in a thread, and then call `show` with its answer on the event loop.
+    """Run `question` in a thread, and then call `show` with its result on the event loop.
 
-    The answer is dropped if a newer question of the same `group` was asked meanwhile. The question must be made of
-    plain values: looking at a widget's size or position may lay out the screen, which in a thread would run beside the
-    event loop's own layout and without an app.
+    The result is dropped if a newer question of the same `group` was started meanwhile. `question` must use plain
+    values only: reading a widget's size or position may start a screen layout, which is not safe in a thread.
     """
     app = widget.app
 

@@ -1,4 +1,4 @@
-"""The commands that the palette offers beside Textual's own: tabs and views by their names, and the single keys."""
+"""Commands for Textual's command palette: one for each tab, each view and each single-key action."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ KEYS = (
 
 
 def commands(app: App[None], tabs: Sequence[str], shown: Sequence[ViewSwitcher]) -> Iterator[SystemCommand]:
-    """Yield a palette command for each tab, each view of the visible switchers, and each single key."""
+    """Yield a palette command for each tab, each view of the visible view switchers, and each single-key action."""
     for number, name in enumerate(tabs, 1):
         yield SystemCommand(f"View {name}", f"key {number}", partial(app.run_action, f"view({number})"))
     for switcher in shown:

@@ -1,4 +1,4 @@
-"""Serve the dashboard of the run that the terminal app shows, from a process of its own."""
+"""Serve the dashboard of the run in the terminal app, from a separate process."""
 
 import os
 import re
@@ -16,7 +16,7 @@ OUTPUT_BYTES = 1 << 16
 
 
 class Dashboard:
-    """Runs `workbench serve` in a process of its own until the app ends."""
+    """Runs `workbench serve` in a separate process until the app ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,5 +53,5 @@ class Dashboard:
 
 
 def text_of(file: IO[bytes]) -> str:
-    """Return all text that was written to a file so far, without moving the position of its writer."""
+    """Return all text written to a file so far, without moving the writer's position in it."""
     return os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")

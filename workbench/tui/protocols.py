@@ -1,4 +1,4 @@
-"""What the app asks of panes and widgets that can do more than be shown."""
+"""Interfaces of panes and widgets that show evidence, can be searched, or have a text at the cursor."""
 
 from typing import Protocol, runtime_checkable
 

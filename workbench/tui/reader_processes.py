@@ -1,4 +1,4 @@
-"""The child processes that read files for this process."""
+"""End the child processes that read files for the app."""
 
 import contextlib
 import os

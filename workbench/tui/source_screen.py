@@ -1,4 +1,4 @@
-"""A source file, scrolled to the line that an artefact names."""
+"""A screen with a source file, scrolled to a line that a file of the run mentions."""
 
 from pathlib import Path
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What the app shows: a run and its report, or two runs and their comparison."""
+"""The content of the app: a run and its report, or two runs and their comparison."""
 
 import shlex
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from workbench.tui.panes.trace import TracePane
 
 
 class Subject(Protocol):
-    """Interface of what the app can show: a run, a file, or a comparison."""
+    """Interface of the content that the app can show: a run, a file, or a comparison."""
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class Subject(Protocol):
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs that the app shows: one, or two that are compared."""
+        """The runs that the app shows: a single run, or two runs to compare."""
 
     @property
     def command(self) -> str:
@@ -48,12 +48,15 @@ class Subject(Protocol):
         """Compute and return the report; this may take minutes."""
 
     def panes(self, report: Report[object]) -> Mapping[str, Widget]:
-        """Return {name of a view: its pane} for the views that have data."""
+        """Return {view name: its pane} for the views that have data."""
 
 
 @dataclass(frozen=True)
 class RunSubject:
-    """One run, or any files of one; the view of `room` is shown first, the home view if several rooms are joined."""
+    """A run, or some of its files, analysed by the analyzer named `room`, whose view is shown first.
+
+    If several analyzers are joined, the home view is shown first.
+    """
 
     run: Run
     room: str
@@ -134,7 +137,7 @@ class ComparisonSubject:
 
 @dataclass(frozen=True)
 class ParitySubject:
-    """The runs that `workbench parity` has written into one folder, to compare."""
+    """The runs in a folder of `workbench parity`, to compare."""
 
     run: Run
     options: Options
@@ -165,7 +168,7 @@ class ParitySubject:
 
 
 def subject_of(run: Run, room: str, options: Options) -> Subject:
-    """Return what the app shows of a run; of a folder with several runs, their comparison."""
+    """Return the content that the app shows for a run; for a folder with several runs, their comparison."""
     return ParitySubject(run, options) if room == PARITY else RunSubject(run, room, options)
 
 

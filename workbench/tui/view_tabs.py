@@ -24,7 +24,7 @@ HOW_TO_RECORD = {
 
 
 class ViewTabs(Vertical):
-    """Tabs with one view each, of which `first` is shown at the start; a view without data says how to record it."""
+    """Tabs with a view each; `first` is shown at the start. A view without data explains how to record the data."""
 
     def __init__(self, names: Sequence[str], panes: Mapping[str, Widget], first: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ViewTabs(Vertical):
         await self.turn_to(self._first)
 
     async def turn_to(self, name: str) -> None:
-        """Show the view `name` and focus it. Its pane is created when it is first shown."""
+        """Show and focus the view `name`. Its pane is created when it is first shown."""
         tabs = self.query_one(TabbedContent)
         self._active = name
         # A focused widget of a hidden tab would bring that tab back.
@@ -53,7 +53,7 @@ class ViewTabs(Vertical):
         self.give_keys()
 
     async def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Show the view of a tab that was clicked."""
+        """Show the view of the clicked tab."""
         if event.pane.id is not None and event.pane.id != self._active:
             await self.turn_to(event.pane.id)
 
@@ -74,7 +74,7 @@ class ViewTabs(Vertical):
         return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if is_shown(widget)]
 
     def search(self, text: str) -> bool:
-        """Search the focused widget, else the first one that can be searched; returns False if there is none."""
+        """Search in the focused widget, or else in the first searchable one; return False if there is none."""
         focused = self.screen.focused
         for widget in [*([focused] if focused else []), *self.shown_widgets]:
             if isinstance(widget, Searchable):
@@ -85,5 +85,5 @@ class ViewTabs(Vertical):
 
 
 def is_shown(widget: Widget) -> bool:
-    """Return whether the widget and all widgets around it are visible."""
+    """Return whether the widget and all its parents are visible."""
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))

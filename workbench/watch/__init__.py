@@ -1,1 +1,1 @@
-"""Show a job while it runs: steps, ranks in trouble, and why it hangs or died as soon as its dumps say so."""
+"""Show a job while it runs: steps, ranks with problems, and the cause of a hang or failure once there are dumps."""

@@ -1,4 +1,4 @@
-"""The terminal app of `workbench watch`: the status of a job, redrawn while the job goes on."""
+"""The terminal app of `workbench watch`: the status of a job, redrawn while the job runs."""
 
 from pathlib import Path
 from threading import Lock
@@ -27,7 +27,7 @@ POLL_S = 0.5
 class WatchApp(RaisingApp[bool]):
     """Shows the state of a job until the user leaves.
 
-    `run()` returns True if the user wants to inspect what was recorded.
+    `run()` returns True if the user wants to inspect the recorded files.
     """
 
     TITLE = "workbench watch"
@@ -66,7 +66,7 @@ class WatchApp(RaisingApp[bool]):
 
     @work(thread=True, group="look")
     def _look(self) -> None:
-        """Read the state of the job in a thread, as the files of thousands of ranks may be on a slow disk."""
+        """Read the state of the job in a thread, because the files of thousands of ranks may be on a slow disk."""
         # A look may take longer than the time to the next one, and two at once would change the same logs.
         if self._paused or not self._looking.acquire(blocking=False):
             return
@@ -97,7 +97,7 @@ class WatchApp(RaisingApp[bool]):
         self._redraw()
 
     def action_sort(self) -> None:
-        """Sort the ranks by trouble, or by rank number."""
+        """Switch between sorting the ranks by problems and by rank number."""
         self._troubled_first = not self._troubled_first
         self._redraw()
 
@@ -107,5 +107,5 @@ class WatchApp(RaisingApp[bool]):
         self.sub_title = f"{clean(self._watcher.folder)}{'   paused' if self._paused else ''}"
 
     def action_inspect(self) -> None:
-        """Leave the app and open the views of what was recorded."""
+        """Leave the app and inspect the recorded files."""
         self.exit(True)

@@ -1,4 +1,4 @@
-"""Show a job until it ends without the terminal app: a status that is redrawn on a terminal, lines elsewhere."""
+"""Show a job until it ends, without the terminal app: a redrawn status on a terminal, otherwise lines of text."""
 
 import sys
 import threading
@@ -34,7 +34,7 @@ def follow(folder: Path) -> None:
 
 
 def has_ended(job: WatchedJob) -> bool:
-    """Return whether the job has ended, and no further step or verdict will follow."""
+    """Return whether the job has ended and no further step or verdict will follow."""
     if job.analysing:
         return False
     quiet_s = min((rank.quiet_s for rank in job.now.ranks), default=0.0)
@@ -42,9 +42,9 @@ def has_ended(job: WatchedJob) -> bool:
 
 
 class LiveDisplay:
-    """Shows a job that this process launches, in a thread of its own: `with LiveDisplay(folder, since): ...`.
+    """Shows a job that this process launches, in a separate thread: `with LiveDisplay(folder, since): ...`.
 
-    With `trouble_only` it prints lines about trouble and verdicts, and leaves steps to the job's own output.
+    With `trouble_only` it prints only lines about problems and verdicts; the job's own output shows the steps.
     """
 
     def __init__(self, folder: Path, since: float, *, trouble_only: bool = False) -> None:
@@ -63,7 +63,9 @@ class LiveDisplay:
         self._thread.join(timeout=5)
 
     def _states(self) -> Iterator[WatchedJob]:
-        """Yield the state of the job repeatedly until stopped, and once more then, to show the last steps."""
+        """Yield the state of the job repeatedly; after the display is stopped, once more, so that the last steps are
+        shown.
+        """
         while not self._stop.wait(POLL_S):
             yield self._watcher.look()
         yield self._watcher.look()

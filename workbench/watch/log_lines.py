@@ -1,4 +1,4 @@
-"""A watched job as lines for a pipe or a log: each line says what has happened since the one before."""
+"""Convert the states of a watched job to lines for a pipe or a log: each line is news since the line before."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from workbench.watch.watched_job import WatchedJob
 
 
 class LogLines:
-    """Turns the states of a watched job into lines, and remembers them so that each is printed once.
+    """Converts the states of a watched job to lines, and remembers them so that each is printed once.
 
     The steps of a restarted job are printed again.
     """
@@ -25,7 +25,7 @@ class LogLines:
         self._sentence = ""
 
     def new_lines(self, job: WatchedJob) -> Iterator[str]:
-        """Yield the lines on what has happened since the last call."""
+        """Yield lines about everything that has happened since the last call."""
         yield from self._restart_lines(job.now)
         if self._with_steps:
             yield from self._step_lines(job.now)

@@ -1,6 +1,6 @@
-"""The status of a watched job as text: summary, charts over time, alerts, and a line a rank.
+"""The status of a watched job as text: summary, charts over time, alerts, and a line per rank.
 
-The launcher, `workbench watch` and the terminal app show the same.
+The launcher, `workbench watch` and the terminal app show this text.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ LOST_STATES = ("gone", "failed")
 
 
 def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
-    """Return the state of a job in `width` columns and `height` lines; ranks in trouble are listed first."""
+    """Return the state of a job in `width` columns and `height` lines; ranks with problems come first."""
     upper = [summary(job.now), *charts(job.now, width), *alerts(job)]
     verdict = [head(job.report)] if job.report else []
     room = height - len(upper) - (VERDICT_LINES if verdict else 0) - SPARE_LINES
@@ -47,7 +47,7 @@ def summary(now: JobState) -> Text:
 
 
 def progress(now: JobState) -> list[str]:
-    """Return what is known of the job's progress as short texts such as `step 3/10`, the most important first."""
+    """Return the known facts about the job's progress as short texts such as `step 3/10`, most important first."""
     total = f"/{now.steps}" if now.steps else ""
     loss = now.recent[-1].loss if now.recent else None
     facts = [
@@ -78,7 +78,7 @@ def charts(now: JobState, width: int) -> list[Text]:
 def sparkline(label: str, values: Sequence[float], room: int, written: Callable[[float], str]) -> Text:
     """Return a line such as `loss  6.1243  █▇▅▃▁  4.5123`: label, first value, sparkline, last value.
 
-    `room` is the width of the sparkline in characters; `written` returns a value as text.
+    `room` is the width of the sparkline in characters; `written` formats a value.
     """
     first, last = written(values[0]).rjust(NUMBER_WIDTH - 1), written(values[-1]).rjust(NUMBER_WIDTH - 2)
     line = (spark(values, room), STATUSES["ok"])
@@ -118,7 +118,7 @@ def alert(severity: str, text: str) -> Text:
 def lost_ranks(now: JobState) -> list[int]:
     """Return the ranks whose process has ended while the job continues.
 
-    The list is empty for a job that has ended, whose verdict names them.
+    The list is empty for a job that has ended, because its verdict names these ranks.
     """
     return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
 
@@ -131,7 +131,7 @@ def lost_text(ranks: Sequence[int]) -> str:
 
 
 def stall_text(stall: StalledRanks) -> str:
-    """Return a sentence about stalled ranks: which, since when, and when recorders and collectives will react."""
+    """Return a sentence about stalled ranks: which, since when, and when dumps are taken and collectives time out."""
     ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
     text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.stalled_s)}"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
@@ -142,7 +142,7 @@ def stall_text(stall: StalledRanks) -> str:
 
 
 def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks sorted: lost and stalled ones, then those about to run out of memory, then by memory used."""
+    """Return the ranks sorted: first lost and stalled ones, then those almost out of memory, then by memory use."""
     grave = (*LOST_STATES, "stalled")
     return sorted(
         ranks,
@@ -156,7 +156,7 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
 
 
 def rank_line(rank: RankState) -> Text:
-    """Return the line of a rank in the table with the heads `RANK_HEADS`."""
+    """Return the table row of a rank as text; the heads are `RANK_HEADS`."""
     sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
     meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
     room = size(rank.headroom_bytes) if rank.limit_bytes else "no limit"
@@ -172,5 +172,5 @@ def rank_line(rank: RankState) -> Text:
 
 
 def time_in_phase(rank: RankState) -> str:
-    """Return as text how long a rank has been in its phase; empty if the rank has ended."""
+    """Return as text how long a rank has been in its current phase; empty if the rank has ended."""
     return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -1,4 +1,4 @@
-"""What is a job doing right now, and what do the dumps that it has written so far say about it?"""
+"""The current state of a job, and a report on the dumps that it has written so far."""
 
 import threading
 import time
@@ -25,9 +25,9 @@ NO_EVIDENCE: Evidence = ((), False)
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """The state of a job at one moment, and the newest report on its dumps.
+    """The state of a job at a moment, and the newest report on its dumps.
 
-    `analysing` says that a newer report is being computed, `problem` why there is none.
+    `analysing` says that a newer report is being computed; `problem` says why there is none.
     """
 
     now: JobState
@@ -37,7 +37,7 @@ class WatchedJob:
 
 
 class JobWatcher:
-    """Reads the state of a job from its folder, and has its dumps analysed in the background."""
+    """Reads the state of a job from its folder, and starts analyses of its dumps in the background."""
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder = folder
@@ -69,9 +69,9 @@ class JobWatcher:
         return self._thread is not None and self._thread.is_alive()
 
     def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
-        """Start an analysis if the dumps have changed and then not changed for `patience_s` seconds.
+        """Start an analysis if the dumps are new and have not changed for `patience_s` seconds.
 
-        One more is started when the job has failed.
+        Another one is started when the job has failed.
         """
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()

@@ -1,1 +1,1 @@
-"""The web face: a dashboard on loopback that draws the same report."""
+"""The dashboard: web pages for a report, served on this machine."""

@@ -1,4 +1,4 @@
-"""Who may open the dashboard: requests that carry its token, and on loopback only those that name this machine."""
+"""Access control of the dashboard: requests need its token, and a local dashboard accepts only local host names."""
 
 import hashlib
 import hmac
@@ -17,22 +17,24 @@ HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("
 
 @dataclass(frozen=True)
 class Door:
-    """Checks the token of a dashboard, needed on loopback too, where every user of this machine can connect."""
+    """The token of a dashboard; it is needed even on loopback, where every user of this machine can connect."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie; it differs by dashboard, as browsers share cookies between all ports of a host."""
+        """The name of the cookie. Each dashboard has another name, because browsers share cookies between ports of a
+        host.
+        """
         return f"workbench_{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
 
     def fits(self, offered: str) -> bool:
-        """Return whether `offered` is the token."""
+        """Return whether `offered` equals the token."""
         # A plain comparison takes longer the more characters are right, which tells an attacker the token bit by bit.
         return hmac.compare_digest(offered.encode(errors="surrogateescape"), self.token.encode())
 
     def admits(self, cookies: str) -> bool:
-        """Return whether the value of a `Cookie` header contains the token."""
+        """Return whether a request's `Cookie` header contains the token."""
         try:
             morsel = SimpleCookie(cookies).get(self.cookie)
         except CookieError:
@@ -44,8 +46,9 @@ class Door:
 class AccessControl:
     """A WSGI application that checks the token before it calls the application `inside`.
 
-    It answers `?token=` with a cookie and a redirect to the address without it. With `private`, requests must name the
-    loopback interface as host: a foreign page that points its own name here (DNS rebinding) sends that name.
+    It answers `?token=` with a cookie and a redirect to the address without the token. If `private`, the Host header
+    must name the loopback interface: a foreign web page that makes its own name point here (DNS rebinding) would send
+    that name.
     """
 
     inside: WSGIApplication
@@ -53,7 +56,7 @@ class AccessControl:
     private: bool = True
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a WSGI request: pass it on, or refuse it."""
+        """Answer a WSGI request: pass it to `inside`, or refuse it."""
         if self.private and host_name(environ) not in LOOPBACK:
             return refuse(start_response, "unknown host")
         query = dict(parse_qsl(environ.get("QUERY_STRING", ""), errors="surrogateescape"))
@@ -76,13 +79,13 @@ class AccessControl:
 
 
 def host_name(environ: WSGIEnvironment) -> str:
-    """Return the host in a request's Host header, without the port."""
+    """Return the host name in a request's Host header, without the port."""
     host: str = environ.get("HTTP_HOST", "")
     # An IPv6 host holds colons itself, so only what follows the last one is the port.
     return host.rpartition(":")[0] or host
 
 
 def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:
-    """Answer a WSGI request with 403 and the reason."""
+    """Answer a WSGI request with status 403 and the reason."""
     start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *HEADERS])
     return [f"{why}\n".encode()]

@@ -1,4 +1,4 @@
-"""`make_app(served)`: the dashboard of one run. The address is the state; nothing is kept between requests."""
+"""`make_app(served)` creates the dashboard of a run. All state is in the page's address; the server keeps none."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -53,7 +53,7 @@ DOCUMENTS = {
 
 
 def make_app(served: ServedRun, prefix: str = "/") -> Dash:
-    """Return the Dash app of a dashboard, which loads nothing from the network.
+    """Return the Dash app of a dashboard; its pages load nothing from other servers.
 
     `prefix` is the URL path under which it is mounted.
     """
@@ -80,9 +80,9 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
 
 def frame(served: ServedRun) -> html.Div:
-    """Return the parts of the dashboard that stay when the page changes: header, links and the place of the page.
+    """Return the parts of the dashboard that stay when the page changes: header, links and a container for the page.
 
-    Links are relative, as the app may be mounted under any path.
+    Links are relative, because the app may be mounted under any path.
     """
     names = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.rooms.names}}
     names |= {"config": "Config"} if served.manifest else {}
@@ -115,9 +115,9 @@ def frame(served: ServedRun) -> html.Div:
 
 
 def steps_field(*, hidden: bool) -> html.Section:
-    """Return the field for the range of steps that all pages show.
+    """Return the input field for the range of steps, which applies to all pages.
 
-    It is hidden, not left out, where no page has steps, as the callback `turn` reads it.
+    On pages without steps it is hidden rather than left out, because the callback `turn` reads it.
     """
     field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
     spoken: dict[str, Any] = {"aria-label": "steps to show"}
@@ -130,7 +130,7 @@ def steps_field(*, hidden: bool) -> html.Section:
 
 
 def install_pages(app: Dash, served: ServedRun) -> None:
-    """Register the callback that shows the page and the range of steps that the address names."""
+    """Register the callback that shows the page and the range of steps in the address."""
 
     @app.callback(
         Output("page", "children"),
@@ -157,7 +157,9 @@ def install_pages(app: Dash, served: ServedRun) -> None:
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
-    """Return the range of steps that page `name` shows; a page without steps passes that of the address on."""
+    """Return the range of steps for page `name`; a page without steps keeps the range in the address for other
+    pages.
+    """
     if name in WINDOWS and name in served.rooms.names:
         return WINDOWS[name](served, query)
     return Window(None, parse_steps(query.get("steps", "")))
@@ -169,7 +171,7 @@ def page(served: ServedRun, name: str, query: Query) -> Component:
 
 
 def serve_documents(app: Dash, served: ServedRun) -> None:
-    """Register the URLs at which the report can be downloaded, such as `report.json`."""
+    """Register the URLs from which the report can be downloaded, such as `report.json`."""
 
     @app.server.get("/report.<name>")  # type: ignore[untyped-decorator]  # Dash types its server as Any
     def document(name: str) -> Response:
@@ -181,7 +183,7 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
 
 
 def protect(app: Dash) -> None:
-    """Add HTTP headers by which a page loads nothing foreign, and foreign pages cannot embed it."""
+    """Add HTTP headers so that pages load nothing from other servers and other sites cannot embed them."""
     # Dash writes inline scripts into its page; their digests allow these and no others.
     scripts = " ".join(f"'{digest.strip(chr(39))}'" for digest in app.csp_hashes())
     policy = (

@@ -1,4 +1,4 @@
-"""The link from a finding to its evidence: page, rank, instant and part of the page."""
+"""Addresses of the pages that show the evidence of findings."""
 
 from analyzers.report import Finding
 from workbench.evidence_link import EvidenceLink, evidence_link
@@ -17,14 +17,14 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query of the address at which a page (memory, hang, ...) shows the evidence of a finding."""
+    """Return the address query with which a page (memory, hang, ...) shows the evidence of a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
     ask = {**queries, "logs": logs_query}.get(at.room)
     return ask(served, at) if ask else {}
 
 
 def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the finding's device; for a leak also for the steps between which memory grew."""
+    """Return the query for the finding's device; for a leak it includes the steps between which memory grew."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
     # A rank has a snapshot for each recorded step: the one of the finding shows what it is about.
@@ -36,7 +36,7 @@ def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def hang_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the process group that hangs and the rank that caused it."""
+    """Return the query for the process group that hangs and the rank that causes the hang."""
     culprits = served.rooms.hang.culprits if served.rooms.hang else []
     group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
     return ({"group": group} if group else {}) | rank_query(at)
@@ -49,7 +49,7 @@ def trace_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def steps_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the rank whose steps to show."""
+    """Return the query for the finding's rank on the page of step times."""
     return rank_query(at)
 
 
@@ -61,5 +61,5 @@ def logs_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def rank_query(at: EvidenceLink) -> Query:
-    """Return the query for the finding's rank; empty if it names none."""
+    """Return the query for the finding's rank; empty if the finding names none."""
     return {} if at.rank is None else {"rank": str(at.rank)}

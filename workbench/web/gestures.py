@@ -1,4 +1,4 @@
-"""What the browser sends when a reader clicks, zooms or types: JSON of any shape, narrowed here once."""
+"""Parse the JSON that browsers send after a click, a zoom or typed text; it may have any content."""
 
 from collections.abc import Mapping
 from math import inf
@@ -8,13 +8,13 @@ ALL = (-inf, inf)
 
 
 def clicked_point(click: object) -> Mapping[str, object] | None:
-    """Return the first point of `clickData`, which Plotly sends; None if nothing was clicked."""
+    """Return the first point in Plotly's `clickData`; None if nothing was clicked."""
     points = click.get("points") if isinstance(click, dict) else None
     return points[0] if isinstance(points, list) and points and isinstance(points[0], dict) else None
 
 
 def point_data(point: Mapping[str, object], index: int | None = None) -> str:
-    """Return the custom data of a point as text, or its item `index` if that is given."""
+    """Return the custom data of a point as text, or item `index` of it."""
     data = point.get("customdata")
     if index is None:
         return str(data)
@@ -22,21 +22,21 @@ def point_data(point: Mapping[str, object], index: int | None = None) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a number, or the number in a text, as an int rounded towards zero; None for anything else."""
+    """Return a number, also one in a text, as an int rounded towards zero; None for anything else."""
     if isinstance(value, str):
         return int(value) if value.lstrip("-").isdecimal() and value.isascii() else None
     return int(value) if isinstance(value, int | float) and abs(value) < inf else None
 
 
 def typed_text(value: object) -> str:
-    """Return the text of an input field; a field that was never used has the value None and yields an empty text."""
+    """Return the text of an input field; empty for an unused field, whose value is None."""
     return value if isinstance(value, str) else ""
 
 
 def zoomed_range(change: object) -> Span | None:
-    """Return the range of the x axis after a zoom: `ALL` after a reset, None if the zoom did not change it.
+    """Return the range of the x axis after a zoom: `ALL` after a reset, None if the x axis did not change.
 
-    Plotly reports a range that was dragged, one that code set, and a reset in three different ways.
+    Plotly has three different formats: for a range set by dragging, for one set by code, and for a reset.
     """
     if not isinstance(change, dict):
         return None

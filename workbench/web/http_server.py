@@ -1,4 +1,4 @@
-"""The HTTP server in front of the dashboard: limits on connections, headers, bodies and time."""
+"""The HTTP server of the dashboard, with limits on connections, headers, bodies and time."""
 
 import copy
 import logging
@@ -33,14 +33,14 @@ STRANGER_BYTES = 4 << 10
 
 @dataclass(frozen=True)
 class Server:
-    """A waitress server, and in `sockets` everything that it waits for: its listeners and connections."""
+    """A waitress server; `sockets` has its listeners and open connections."""
 
     inner: BaseWSGIServer | MultiSocketServer
     sockets: dict[int, Any]
 
     @property
     def listeners(self) -> list[BaseWSGIServer]:
-        """The listening servers; a name such as localhost may stand for two addresses, and so for two listeners."""
+        """The listening servers; a name such as localhost may have two addresses, and so two listeners."""
         return [one for one in self.sockets.values() if isinstance(one, BaseWSGIServer)]
 
     @property
@@ -51,11 +51,11 @@ class Server:
         return int(listening_socket.getsockname()[1])
 
     def run(self) -> None:
-        """Answer requests until SystemExit or KeyboardInterrupt, which end here, or until a thread calls `stop`."""
+        """Answer requests until SystemExit or KeyboardInterrupt is raised, or until another thread calls `stop`."""
         self.inner.run()
 
     def stop(self) -> None:
-        """Stop the server from a different thread."""
+        """Stop the server; called from another thread."""
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
         for channel in list(self.sockets.values()):
@@ -68,7 +68,7 @@ def listening(host: str, port: int, app: AccessControl) -> Server:
     """Return a waitress server that listens on a host and port.
 
     Raises:
-        UsageProblem: The port is taken, or the host is not of this machine.
+        UsageProblem: The port is in use, or the host name does not belong to this machine.
     """
     try:
         return started(app, host=host, port=port)
@@ -79,10 +79,10 @@ def listening(host: str, port: int, app: AccessControl) -> Server:
 
 @contextmanager
 def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
-    """Yield a server that listens on a Unix socket of mode 0600, which is removed afterwards.
+    """Yield a server that listens on a Unix socket of mode 0600; the socket is removed afterwards.
 
     Raises:
-        UsageProblem: A server listens there already, a file is in the way, or the folder cannot be written.
+        UsageProblem: Another server listens there, another file has this path, or the folder cannot be written.
     """
     if is_listening(path):
         raise UsageProblem(f"{path}: a server listens there already", "choose another path for --socket")
@@ -102,7 +102,9 @@ def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
 
 
 def is_listening(path: Path) -> bool:
-    """Return whether a process accepts connections on a Unix socket; one that a killed server left does not count."""
+    """Return whether a process accepts connections on a Unix socket; False if a killed server left the socket
+    behind.
+    """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             return False
@@ -114,11 +116,11 @@ def is_listening(path: Path) -> bool:
 
 
 def started(app: AccessControl, **place: Any) -> Server:
-    """Return a waitress server for the app; `place` has the keyword arguments of waitress that say where to listen.
+    """Return a waitress server for the app; `place` has waitress's keyword arguments for the address to listen on.
 
     Raises:
         OSError: It cannot listen there.
-        ValueError: It is no place.
+        ValueError: The address is not valid.
     """
     # Its warnings would go to the terminal, in the middle of what the user runs there.
     logging.getLogger("waitress").setLevel(logging.CRITICAL)
@@ -147,13 +149,13 @@ def started(app: AccessControl, **place: Any) -> Server:
 
 
 def most_connections() -> int:
-    """Return the largest number of open connections to allow: half of the files that this process may open."""
+    """Return the maximum number of open connections: half of the files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
 
 def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
-    """Return a class of connections that accept long request bodies only if `admits` accepts the request's cookies."""
+    """Return a connection class that accepts long request bodies only if `admits` accepts the request's cookies."""
 
     class Parser(HTTPRequestParser):
         def parse_header(self, header_plus: bytes) -> None:

@@ -1,6 +1,6 @@
-"""The query of a page's address, read with care: anybody can type anything there.
+"""Parse the query of a page's address, which may contain anything.
 
-The address is the whole state of a page, so that a link shows somebody else the same chart.
+The address is the whole state of a page, so that another person who opens the link sees the same chart.
 """
 
 import re
@@ -23,17 +23,17 @@ NODES = 1 << 40
 
 
 def parse_query(search: object) -> Query:
-    """Return the query of an address as {name: value}; the last value of a name counts."""
+    """Return the query of an address as {name: value}; if a name occurs twice, the last value counts."""
     return dict(parse_qsl(search.lstrip("?"))) if isinstance(search, str) else {}
 
 
 def address(query: Mapping[str, str]) -> str:
-    """Return a query as the part of an address that begins with `?`."""
+    """Return a query as text for an address, beginning with `?`."""
     return f"?{urlencode(query)}"
 
 
 def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> int:
-    """Return query parameter `name` as an int if it is at least 0 and below `beyond`, else the default."""
+    """Return query parameter `name` as an int if it is at least 0 and less than `beyond`, else the default."""
     text = query.get(name, "")
     # `isdigit` alone accepts characters such as "²", which int() refuses.
     fits = text.isascii() and text.isdigit() and len(text) < DIGITS and int(text) < beyond
@@ -41,7 +41,7 @@ def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> in
 
 
 def search_text(query: Mapping[str, str], name: str = "find") -> str:
-    """Return the searched text in a query, which is parameter `name`."""
+    """Return the text to search for, which is the query parameter `name`."""
     return query.get(name, "")[:SEARCH_CHARACTERS]
 
 
@@ -53,11 +53,11 @@ def window(query: Mapping[str, str], beyond: int) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class MemoryQuery:
-    """What the memory page shows.
+    """The state of the memory page, as its address sets it.
 
-    `entry`: the instant after that trace entry. `by`: how the tree groups live memory; `node`: the node of the tree to
-    zoom into. `find`: what to highlight. `colour`: what the colours of the timeline mean. `since`: the instant to
-    compare with. `block`: the address whose block is described.
+    `entry`: the instant after that trace entry. `by`: the grouping of the tree of live memory; `node`: the selected
+    node of the tree. `find`: the text to highlight. `colour`: the meaning of the timeline's colours. `since`: the
+    instant to compare with. `block`: the address whose block is described.
     """
 
     entry: int
@@ -70,9 +70,9 @@ class MemoryQuery:
 
 
 def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
-    """Return what a query asks to see of a device's memory.
+    """Return the state of the memory page for a device, from the address query.
 
-    Without an instant in the query it is that of the failed allocation, else the peak.
+    Without an instant in the query, it is that of the failed allocation, or else the peak.
     """
     by, colour = query.get("by", ""), query.get("colour", "")
     return MemoryQuery(

@@ -1,4 +1,4 @@
-"""The run that the dashboard serves: its files, its report, and what each room says of it."""
+"""The run that the dashboard serves: its files, its report, and the data of each analyzer."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +12,11 @@ from workbench.present.room_data import RoomData, room_data
 
 @dataclass(frozen=True)
 class ServedRun:
-    """A run that is served with its report, created once when the server starts; pages only read it.
+    """A run and its report, created once when the server starts; pages only read it.
 
-    `other` is the second of two runs that are compared, `run` the first. `trusted`: whether the page may show source
-    files that the run names: only of a run opened on the command line, as a dropped file could name any of them.
+    If two runs are compared, `run` is the first and `other` the second. `trusted` says whether pages may show source
+    files that the run mentions: only for a run opened on the command line, because an uploaded file could mention any
+    file.
     """
 
     run: Run
@@ -26,7 +27,7 @@ class ServedRun:
 
     @cached_property
     def rooms(self) -> RoomData:
-        """The data of each room of the analyzers in the report."""
+        """The data of each analyzer in the report."""
         return room_data(self.report)
 
     @cached_property
@@ -36,14 +37,14 @@ class ServedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder, or of both runs', for titles."""
+        """The name of the run's folder, or of both folders in a comparison, for titles."""
         return f"{self.run.root}, {self.other.root}" if self.other else str(self.run.root)
 
     def snapshot(self, path: str) -> Artefact:
-        """Return the memory snapshot at a path that the report names.
+        """Return the memory snapshot at a path that the report lists.
 
         Raises:
-            KeyError: The run has no such snapshot: an address may not lead to other files.
+            KeyError: The run has no such snapshot; so an address cannot open other files.
         """
         # A lookup among the files of the run, so that no address can open any other file.
         return {str(artefact.path): artefact for artefact in self.run.of(Kind.SNAPSHOT)}[path]
@@ -58,5 +59,5 @@ class ServedRun:
 
 
 def served_run(run: Run, room: str, options: Options, *, trusted: bool = True) -> ServedRun:
-    """Analyse a run in one room of the analyzers, and return it with the report."""
+    """Analyse a run with the analyzer named `room`, and return the run with its report."""
     return ServedRun(run, options, ask(room, run, options), trusted=trusted)

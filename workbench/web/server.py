@@ -1,4 +1,4 @@
-"""Serve the dashboard to those who have its token: on loopback, or with `--host` on another address."""
+"""Serve the dashboard to browsers that have its token: on loopback, or with `--host` on another address."""
 
 import getpass
 import html
@@ -34,10 +34,10 @@ FAR_PORT = 8050
 
 @dataclass(frozen=True)
 class Place:
-    """Where to listen; port 0 takes a free one. `browse`: open the page in a browser.
+    """The address to listen on. Port 0 means any free port; `browse` opens the page in a browser.
 
-    `socket`: listen on a Unix socket at this path instead, which other users of the machine cannot open; `port` is
-    then that of the machine with the browser, from which ssh leads to it.
+    With `socket`, the server listens on a Unix socket at this path, which other users of the machine cannot open.
+    `port` is then the port on the browser's machine from which ssh forwards to the socket.
     """
 
     host: str = LOOPBACK
@@ -51,7 +51,7 @@ class Place:
         return self.host in (LOOPBACK, "localhost", "::1")
 
     def address(self, port: int) -> str:
-        """Return the URL for a browser, with this port."""
+        """Return the URL for a browser; `port` is the port that is really used."""
         everywhere = {"0.0.0.0", "::", ""}  # noqa: S104  # only to recognise it
         host = platform.node() if self.host in everywhere else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -64,12 +64,12 @@ def serve(path: Path, place: Place) -> None:
 
 
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
-    """Analyse a run in one room, and serve the dashboard, opened at the room's page, until interrupted."""
+    """Analyse a run with the analyzer named `room`, and serve the dashboard, opened at its page, until interrupted."""
     serve_view(served_run(run, room, options), room if room != JOINED else "", place)
 
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
-    """Serve the dashboard of a run, and of files dropped onto it, until interrupted; `page` is shown first."""
+    """Serve the dashboard of a run, and of uploaded files, until interrupted; `page` is shown first."""
     place, door = place or Place(), Door()
     if place.socket and (place.browse or place.host != LOOPBACK):
         raise UsageProblem("a Unix socket has no address that a browser opens", "leave out --host and --open")
@@ -90,7 +90,7 @@ def serve_view(served: ServedRun, page: str = "", place: Place | None = None) ->
 
 
 def run_on_socket(path: Path, app: AccessControl, run: Run, page: str, port: int) -> NoReturn:
-    """Serve on a Unix socket until interrupted, and print how a browser gets there through ssh.
+    """Serve on a Unix socket until interrupted; print how a browser on another machine can connect through ssh.
 
     Browsers cannot open such sockets themselves.
     """
@@ -107,7 +107,7 @@ def run_on_socket(path: Path, app: AccessControl, run: Run, page: str, port: int
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGHUP and SIGTERM while the context is active, so that dropped files are removed."""
+    """Raise KeyboardInterrupt at SIGHUP and SIGTERM inside this context, so that uploaded files are removed."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -125,20 +125,22 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return the WSGI application of a server: access control before the dashboards of `served` and dropped files."""
+    """Return the WSGI application of a server: access control, and behind it the dashboards of `served` and of
+    uploads.
+    """
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     beside = {name: Later(partial(dashboard, run, name, served.options)) for name, run in runs if run}
     return AccessControl(Uploads(make_app(served).server, folder, served.options, beside), door, private)
 
 
 def dashboard(run: Run, name: str, options: Options) -> WSGIApplication:
-    """Return the WSGI application that shows run `name` ("a" or "b") of a comparison, under `/open/NAME/`."""
+    """Return the WSGI application for run `name` ("a" or "b") of a comparison, served under `/open/NAME/`."""
     app: WSGIApplication = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
     return app
 
 
 class Later:
-    """A WSGI application that is created at its first request, as reading a run takes time."""
+    """A WSGI application that is created at its first request, because reading a run takes time."""
 
     def __init__(self, make: Callable[[], WSGIApplication]) -> None:
         self._make, self._lock = make, Lock()
@@ -154,7 +156,7 @@ class Later:
 
 
 def announce(run: Run, url: str, port: int, place: Place) -> None:
-    """Print where the page is, and how to reach it from elsewhere."""
+    """Print the address of the page, and how to reach it from other machines."""
     note(f"serving {run.root} at {url}  (Ctrl+C stops it)")
     note("whoever has this address can read the run; it holds the access token, so do not pass it on")
     tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{platform.node()}"
@@ -168,9 +170,9 @@ def announce(run: Run, url: str, port: int, place: Place) -> None:
 
 
 def open_browser(url: str, page: Path) -> None:
-    """Open `url` in a browser through the HTML file `page`.
+    """Open `url` in a browser, through the HTML file `page`.
 
-    The arguments of a process, which all users can see, then do not contain the token.
+    So the token is not in the arguments of a process, which all users of the machine can see.
     """
     page.touch(mode=0o600)
     page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">', encoding="utf-8")

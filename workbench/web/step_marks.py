@@ -1,4 +1,4 @@
-"""Where the steps of training lie on the axes of the pages, asked once for each file."""
+"""Positions of the training steps on the axes of the pages, computed once for each file."""
 
 from functools import lru_cache
 
@@ -18,32 +18,32 @@ KEPT = 256
 
 
 def memory_marks(served: ServedRun, device: Device) -> StepMarks:
-    """Return the step marks of a device: at which trace entries of its snapshot the steps lie."""
+    """Return the step marks of a device: the trace entries of its snapshot at which steps start and end."""
     return snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
 def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
-    """Return the step marks of a trace: at which nanoseconds the steps lie."""
+    """Return the step marks of a trace: the times in ns at which steps start and end."""
     return trace_file_marks(artefact, served.options, step_logs(served))
 
 
 def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
-    """Return the step logs of the run, which give step times for files without step marks of their own."""
+    """Return the step logs of the run; they give the times of steps for files that do not mark steps themselves."""
     return tuple(served.run.of(*TIMED)) if served.rooms.steps else ()
 
 
 @lru_cache(KEPT)
 def snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the step marks of one device of a snapshot, cached."""
+    """Return the step marks of a device in a snapshot, cached."""
     return StepMarks.of(memory.clock(artefact, options, device, logged_steps(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
 def trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the step marks of one trace file, cached."""
+    """Return the step marks of a trace file, cached."""
     return StepMarks.of(traces.clock(artefact, options, logged_steps(logs, options, artefact.rank)))
 
 
 def logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
-    """Return a table of when the steps of a rank ran, from its step log; None without a log."""
+    """Return a table of the times at which a rank's steps ran, from its step log; None without a log."""
     return steps.clock(logs, options, rank) if logs else None

@@ -1,7 +1,7 @@
-"""The range of steps that all charts share, and where it lies on the axis of each.
+"""The range of steps that applies to all charts, and its position on the axis of each chart.
 
-In the address `steps=5-7` is all of steps 5, 6 and 7; `steps=5.25-6.7` starts and ends inside a step. `from` and `to`
-are the same range on the axis of the page itself: trace entries or nanoseconds.
+In the address, `steps=5-7` means all of steps 5, 6 and 7; `steps=5.25-6.7` starts and ends inside a step. `from` and
+`to` are the same range in the unit of the page's own axis: trace entries or nanoseconds.
 """
 
 import re
@@ -25,7 +25,7 @@ WINDOW_NAMES = ("from", "to", "steps")
 
 
 class WindowState(TypedDict):
-    """The selected step range as the browser stores it.
+    """The selected range as the browser stores it.
 
     `own` goes into the URL of this page, `steps` into links to other pages.
     """
@@ -36,7 +36,7 @@ class WindowState(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """The range that a page shows: `span` on its own axis, `steps` for other pages; None is everything, or unknown."""
+    """The range that a page shows: `span` on its own axis, and `steps` for other pages; None means all, or unknown."""
 
     span: tuple[int, int] | None = None
     steps: Span | None = None
@@ -50,7 +50,7 @@ class Window:
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Pairs of a position on an axis and the step at that position, both increasing.
+    """Pairs of a position on an axis and the step (a fractional number) at that position, both increasing.
 
     Between two pairs, positions and steps are interpolated.
     """
@@ -60,7 +60,9 @@ class StepMarks:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> "StepMarks":
-        """Return the marks in a table: its first column has positions on the axis, its second the steps there."""
+        """Return the marks in a table whose first column has positions on the axis, and whose second has the steps
+        there.
+        """
         positions, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
         return cls(positions, steps)
 
@@ -74,14 +76,14 @@ class StepMarks:
         return np.interp(steps, self.steps, self.positions)
 
     def steps_within(self, span: Span) -> Span | None:
-        """Return the range of steps in a range of the axis; None if there are none."""
+        """Return the range of steps in a range of the axis; None if it contains no step."""
         if not len(self.positions) or span[1] <= self.positions[0] or span[0] >= self.positions[-1]:
             return None
         low, high = self.to_steps(np.array(span)).tolist()
         return (low, high) if high - low > NEAR else None
 
     def span_of(self, steps: Span) -> tuple[int, int] | None:
-        """Return the range of the axis that a range of steps takes; None if the steps are not on it."""
+        """Return the range of the axis that these steps cover; None if they are outside the axis."""
         if not len(self.positions) or steps[1] <= self.steps[0] or steps[0] >= self.steps[-1]:
             return None
         low, high = self.to_positions(np.array(steps)).tolist()
@@ -89,7 +91,7 @@ class StepMarks:
         return int(low), max(int(low) + 1, int(np.ceil(high)))
 
     def starts(self) -> list[tuple[int, float]]:
-        """Return (step, position) of each step that starts on the axis, without steps whose end is unknown."""
+        """Return (step, position) of each step that starts on the axis; steps with an unknown end are left out."""
         # A mark at a fraction of a step lies inside it; only whole numbers are starts.
         number, following = np.floor(self.steps[:-1]), self.steps[1:]
         inside = np.flatnonzero((following > self.steps[:-1]) & (following <= number + 1))
@@ -98,7 +100,7 @@ class StepMarks:
 
 
 def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> Window:
-    """Return the range that an address asks for: `span` of the page's own axis, else the steps in the query."""
+    """Return the range that an address selects: `span` on the page's own axis if given, else the steps in the query."""
     if span:
         return Window(span, marks.steps_within(span))
     steps = parse_steps(query.get("steps", ""))
@@ -106,34 +108,35 @@ def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> W
 
 
 def without_window(query: Mapping[str, str]) -> Query:
-    """Return a query without the parameters of the range that is shown."""
+    """Return a query without the parameters that select a range."""
     return {name: value for name, value in query.items() if name not in WINDOW_NAMES}
 
 
 def own_window(query: Mapping[str, str]) -> Query:
-    """Return only those parameters of a query that give the range to show."""
+    """Return only the parameters of a query that select a range on the page's own axis."""
     return {name: value for name, value in query.items() if name in WINDOW_NAMES}
 
 
 def with_window(query: Query, shown: WindowState) -> Query:
-    """Return a query with the range that the browser shows.
+    """Return a query with the range that the browser stores.
 
-    A zoom changes the address bar without Dash, whose own copy of the address is still the one before the zoom.
+    A zoom changes the address in the browser without Dash, whose copy of the address is out of date until the next
+    click.
     """
     return without_window(query) | shown["own"]
 
 
 def window_state(data: object) -> WindowState:
-    """Return the range that the browser stores, from its JSON data."""
+    """Convert the JSON data stored in the browser to a range."""
     own = data.get("own") if isinstance(data, dict) else None
     texts = {str(name): str(value) for name, value in own.items()} if isinstance(own, dict) else {}
     return WindowState(own=texts, steps=texts.get("steps", ""))
 
 
 def parse_steps(text: str) -> Span | None:
-    """Return the range of steps in a text such as `5`, `5-7` or `5.25-6.7`; None if it is not valid.
+    """Return the range of steps in a text such as `5`, `5-7` or `5.25-6.7`; None if the text is not valid.
 
-    An end without a fraction includes that whole step.
+    An end without a fraction includes the whole step.
     """
     match = STEPS.fullmatch(text.strip())
     if not match:
@@ -145,7 +148,7 @@ def parse_steps(text: str) -> Span | None:
 
 
 def steps_text(steps: Span) -> str:
-    """Return a range of steps as `parse_steps` reads it."""
+    """Return a range of steps in the format that `parse_steps` reads."""
     low, high = steps
     first = f"{low:.3f}".rstrip("0").rstrip(".")
     last = f"{round(high) - 1}" if abs(high - round(high)) < NEAR and round(high) > low else f"{high:.3f}"

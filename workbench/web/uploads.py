@@ -1,7 +1,7 @@
-"""Files that are dropped onto the page: kept apart until the server ends, and opened as dashboards of their own.
+"""Files that are dropped onto the page: stored until the server ends, and opened as separate dashboards.
 
-`PUT /drop/SET/NAME` stores a file, `POST /drop/SET` analyses the files of a set and answers where its dashboard is:
-/open/SET/.
+`PUT /drop/SET/NAME` stores a file. `POST /drop/SET` analyses the files of a set, and returns the address of their
+dashboard, /open/SET/.
 """
 
 import json
@@ -34,9 +34,9 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 class Uploads:
     """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no
-    dropped set can have. Dashboards of dropped files show no source files of this machine, as an artefact could name
-    any.
+    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no set
+    can have. Dashboards of dropped files show no source files of this machine, because a dropped file could mention any
+    file.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Uploads:
             return answer(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
 
     def _take(self, name: str, file: str | None, environ: WSGIEnvironment) -> dict[str, str]:
-        """Store a dropped file of set `name`, or open the set's dashboard if `file` is None; return the answer.
+        """Store a file of set `name`, or open the set's dashboard if `file` is None; return the response.
 
         Raises:
-            WorkbenchError: The file is too large, or of no known kind.
+            WorkbenchError: The file is too large, or of an unknown kind.
         """
         if file is not None:
             # Several at once could pass the limit together. No client is waited for: the body is here already.
@@ -97,7 +97,7 @@ class Uploads:
         return {"at": f"/open/{name}/"}
 
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
-        """Write the body of a request to file `file` of set `name`, within the limits on size."""
+        """Store the body of a request as file `file` of set `name`, within the size limits."""
         home = self._folder / name
         if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
             raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
@@ -117,16 +117,16 @@ class Uploads:
 
 
 class NoRoom(Exception):
-    """The limit on the size of all dropped files together is reached."""
+    """The size limit for all dropped files together is reached."""
 
 
 def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
     """Copy the body of a request to `target`, at most `limit` bytes.
 
-    The bytes are counted, as a request may send more than it announces.
+    The bytes are counted, because a request may send more than its header says.
 
     Raises:
-        NoRoom: There are more than `limit`.
+        NoRoom: The body has more than `limit` bytes.
     """
     body = get_input_stream(environ)
     while chunk := body.read(CHUNK):
@@ -137,7 +137,7 @@ def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> Non
 
 
 def safe(name: str) -> str:
-    """Return a name without characters that could lead out of the folder; rank and kind can still be read from it."""
+    """Return a file name without characters that could lead to another folder; its rank and kind stay readable."""
     return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
 
 

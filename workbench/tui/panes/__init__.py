@@ -1,1 +1,1 @@
-"""One pane a question: home, memory, hang, trace, steps."""
+"""The panes of the terminal app: home, memory, hang, trace, steps and others, one module each."""

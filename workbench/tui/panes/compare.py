@@ -1,4 +1,4 @@
-"""Two runs side by side: measures, memory at the peak, losses, and settings that differ."""
+"""The pane that compares two runs: measures, memory at the peak, losses, and settings that differ."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -45,7 +45,9 @@ class ComparePane(ViewSwitcher):
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the memory or the losses of both runs and return what draws them; None for other views."""
+        """Compute the memory or the losses of both runs, and return a function that draws them; None for other
+        views.
+        """
         if view == "memory":
             return self._memory()
         if view == "losses":
@@ -70,7 +72,7 @@ class ComparePane(ViewSwitcher):
 
 
 def loss_line(item: tuple[str, list[float]]) -> Text:
-    """Return the line of one run, given (name, losses): first and last loss, and a sparkline."""
+    """Return the line of a run, given (name, losses): first and last loss, and a sparkline."""
     name, losses = item
     if not losses:
         return Text(f"{name}  no loss recorded")

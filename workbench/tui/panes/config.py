@@ -1,4 +1,4 @@
-"""How the run was configured, and where each setting came from."""
+"""The pane with the configuration of the run, and the origin of each setting."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """A table of every setting with origin, value and the reason for its class; defaults are last. `/` searches."""
+    """A table of every setting: origin, value, how it was handled and why; defaults are last. `/` searches."""
 
     def __init__(self, manifest: Mapping[str, object]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which rank waits for which: the matrix of ranks and collectives, and below it what explains it."""
+"""The pane for hangs: a matrix of ranks and collectives, and below it views that explain the hang."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -39,7 +39,7 @@ TITLES = {
 
 
 class HangPane(Vertical):
-    """The matrix of ranks and collectives of one process group, above the views that explain it."""
+    """A matrix of the ranks and collectives of a process group, above the views that explain it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "group(1)", "Next group", id="hang.group"),
@@ -54,7 +54,7 @@ class HangPane(Vertical):
         self._at = broken[0] if broken else 0
 
     def _broken_groups(self, names: Iterable[str | None]) -> list[int]:
-        """Return the positions of the process groups of these names, which culprits broke."""
+        """Return the list positions of the process groups `names`, in which culprit ranks made the others wait."""
         return [self._group_names.index(name) for name in names if name in self._group_names]
 
     def compose(self) -> ComposeResult:
@@ -68,7 +68,9 @@ class HangPane(Vertical):
         self._show_group()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the process group that the rank broke, and the view that explains it best."""
+        """Show the process group in which the finding's rank made the others wait, and the view that explains it
+        best.
+        """
         broken = self._broken_groups(culprit.group for culprit in self._data.culprits if link.rank in culprit.ranks)
         self._at = broken[0] if broken else self._at
         self._show_group()
@@ -114,7 +116,7 @@ class HangViews(ViewSwitcher):
         self._group: str | None = None
 
     def show_group(self, group: str) -> None:
-        """Show the data of the process group called `group`."""
+        """Show the data of the process group named `group`."""
         self._group = group
         self.load()
 
@@ -126,7 +128,9 @@ class HangViews(ViewSwitcher):
         yield Grid(id="standing")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute stacks, operations or positions, and return what draws them; None for the chain of waits."""
+        """Compute stacks, operations or positions, and return a function that draws them; None for the waiting
+        ranks.
+        """
         if view == "stacks":
             return partial(self.widget(view, StackTree).show, views.stacks(self._run, self._options))
         if view == "operations":

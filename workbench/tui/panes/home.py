@@ -1,4 +1,4 @@
-"""The verdict, the findings behind it, and the ranks and files of the run."""
+"""The home pane: the verdict and its findings, and the ranks and files of the run."""
 
 import re
 from collections.abc import Iterable
@@ -59,9 +59,9 @@ class Findings(OptionList):
 
 
 class HomePane(Vertical):
-    """The verdict and the list of findings; below, the selected finding in full, the ranks, or the files.
+    """The verdict and the list of findings; below them the selected finding in full, the ranks, or the files.
 
-    Enter shows the evidence of a finding, in the view that has it.
+    Enter opens the view with the evidence of the selected finding.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
@@ -96,7 +96,7 @@ class HomePane(Vertical):
             self._show_evidence(next((f for f in self._report.findings if rank in f.ranks), None), rank)
 
     def _show_evidence(self, finding: Finding | None, rank: int | None = None) -> None:
-        """Ask the app to show the evidence of a finding, for `rank` if that is given."""
+        """Post a message to the app to show the evidence of a finding, for `rank` if it is given."""
         link = evidence_link(finding) if finding else None
         if link is None:
             self.notify("no view shows more of this", markup=False)
@@ -107,9 +107,9 @@ class HomePane(Vertical):
         await self.query_one(HomeViews).action_turn(by)
 
     def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
-        """Focus a table that is shown now, or else the list of findings.
+        """Focus the table that is now shown, or else the list of findings.
 
-        On a low screen a table takes the place of the list.
+        On a low screen a table replaces the list.
         """
         on_table = event.view != "finding"
         self.query(Findings).set_class(on_table and self.app.size.height < TALL_LINES, "hidden")
@@ -122,7 +122,7 @@ class HomeViews(ViewSwitcher):
     TAKES_KEYS: ClassVar[bool] = False
 
     class Turned(Message):
-        """Message: the home pane shows a different view now."""
+        """Message: the home pane now shows another view."""
 
         def __init__(self, view: str) -> None:
             super().__init__()
@@ -140,23 +140,23 @@ class HomeViews(ViewSwitcher):
         yield Grid(file_list(self._runs), id="artefacts")
 
     def ask(self, view: str) -> None:
-        """Return None: all views are drawn from the report."""
+        """Return None: all views are drawn from the report, without further computation."""
 
     async def turn_to(self, view: str) -> None:
-        """Show a view, and post `Turned` to the pane."""
+        """Switch to a view, and post `Turned` to the pane."""
         await super().turn_to(view)
         self.post_message(self.Turned(view))
 
     def show_finding(self, finding: Finding) -> None:
         """Show a finding in full.
 
-        Of the finding that the verdict is based on, only the evidence is shown, as the banner has the rest.
+        For the finding behind the verdict only the evidence is shown, because the banner shows the rest.
         """
         self._text.update(evidence(finding) if finding is self._report.lead() else whole_finding(finding))
 
 
 def finding_line(finding: Finding) -> Text:
-    """Return a finding as one line of text; a narrow screen cuts off its end."""
+    """Return a finding as a single line of text; a narrow screen cuts off its end."""
     ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
     # Most titles name the ranks themselves.
@@ -176,6 +176,6 @@ def whole_finding(finding: Finding) -> Text:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the facts behind a finding as text, and the confidence in it."""
+    """Return the evidence of a finding as text, with the confidence."""
     facts = [Text(f"- {clean(fact.text)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
     return Text("\n").join([*facts, Text(f"confidence {percent(finding.confidence)}", style="dim")])

@@ -1,4 +1,4 @@
-"""What the text logs report: the events above, and the lines of the log around the chosen one below."""
+"""The pane for text logs: a list of events, and below it the log lines around the selected event."""
 
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ OWN_LINE = "bold reverse"
 
 
 class LogsPane(Vertical):
-    """The events of the text logs, and the log lines around the selected event; `[` and `]` change the event."""
+    """The events of the text logs, and the log lines around the selected event; `[` and `]` select another event."""
 
     DEFAULT_CSS = (
         "LogsPane #log-events { height: 1fr; } LogsPane #log-excerpt-frame { height: 1fr; }"
@@ -52,7 +52,7 @@ class LogsPane(Vertical):
             self._show(self._rows[event.cursor_row])
 
     def _show(self, row: views.EventRow) -> None:
-        """Show the log lines around an event, with its own line highlighted."""
+        """Show the log lines around an event; the line of the event is highlighted."""
         event = self._data.events[row.index]
         text, lines = Text(), views.excerpt(event)
         for line in lines:
@@ -81,7 +81,7 @@ class LogsPane(Vertical):
 
 
 def first_named(rows: list[views.EventRow], findings: list[Finding]) -> int:
-    """Return the position in `rows` of the event that is evidence of the first finding on logs; 0 without one."""
+    """Return the index in `rows` of the event that is evidence of the first finding about logs; 0 if there is none."""
     sources = [fact.source for f in findings if f.id.startswith("logs.") for fact in f.evidence]
     wanted = next(iter(sources), "")
     return next((number for number, row in enumerate(rows) if wanted.endswith(row.log)), 0)

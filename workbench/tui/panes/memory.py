@@ -1,4 +1,4 @@
-"""Memory over time of one rank's device, and what was allocated at the cursor."""
+"""The memory pane: memory over time of a rank's device, and the allocations that are live at the cursor."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -33,7 +33,7 @@ USUAL_VIEW = "stacks"
 
 
 class MemoryPane(Vertical):
-    """The memory timeline of a rank, the categories at the cursor, and views of the memory live at the cursor.
+    """The memory timeline of a rank, the categories at the cursor, and views of the memory that is live at the cursor.
 
     `[` and `]` change the rank, `,` and `.` the snapshot of that rank. The snapshot with the worst problem comes first.
     """
@@ -77,7 +77,9 @@ class MemoryPane(Vertical):
         self._show_device()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank's snapshot of the step, else its worst one, and the view that explains the problem."""
+        """Show the rank's snapshot of the finding's step, or else its worst one, and the view that explains the
+        problem.
+        """
         ranks = list(self._by_rank)
         if link.rank in ranks:
             self._rank = ranks.index(link.rank)
@@ -103,13 +105,13 @@ class MemoryPane(Vertical):
         self._load()
 
     def _load(self) -> None:
-        """Compute the timeline for the width of the chart in a thread, as reading a large file takes seconds."""
+        """Compute the timeline for the chart's width in a thread, because reading a large file takes seconds."""
         wide, artefact = self.query_one(MemoryTimeline).size.width, self._artefacts.get(self._device.path)
         if artefact is not None and wide:
             ask_in_background(self, "timeline", self._timeline(artefact, wide), self._show)
 
     def _show(self, frame: pd.DataFrame) -> None:
-        """Draw the timeline; for a leak the cursor is at the end, where all other memory has been freed."""
+        """Draw the timeline. For a leak the cursor starts at the end, where all other memory has been freed."""
         timeline = self.query_one(MemoryTimeline)
         timeline.show(frame)
         if self._at_end:
@@ -120,7 +122,9 @@ class MemoryPane(Vertical):
         return lambda: views.timeline(artefact, self._options, device=device, buckets=width, window=window)
 
     def on_stacked_chart_moved(self, event: MemoryTimeline.Moved) -> None:
-        """Show the memory at the cursor, once the cursor rests: a key that is held down passes many entries."""
+        """Show the memory at the cursor after the cursor has stopped; while a key is held down, it passes many
+        entries.
+        """
         if not isinstance(event.chart, MemoryTimeline):
             return
         parts = [Part(name, event.row.get(name, 0.0), colour) for name, colour in CATEGORIES.items()]
@@ -164,7 +168,7 @@ class MemoryPane(Vertical):
         await self.query_one(MemoryViews).regroup()
 
     def action_mark(self) -> None:
-        """Mark the instant at the cursor as the one to compare others with."""
+        """Mark the instant at the cursor, so that other instants can be compared with it."""
         self.query_one(MemoryViews).mark()
 
     async def action_changes(self) -> None:
@@ -172,13 +176,15 @@ class MemoryPane(Vertical):
         await self.query_one(MemoryViews).turn_to("changes")
 
     async def before_search(self) -> None:
-        """Show the tree if the current view has no search."""
+        """Switch to the tree view if the current view cannot be searched."""
         memory_views = self.query_one(MemoryViews)
         if not isinstance(memory_views.shown, Searchable):
             await memory_views.turn_to("tree")
 
 
 def head(row: Mapping[str, float]) -> str:
-    """Return the heading for a row of the timeline: entry, allocated bytes, and bytes of a failed allocation."""
+    """Return the heading for a row of the timeline: trace entry, allocated bytes, and the size of a failed
+    allocation.
+    """
     text = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
     return f"{text}\n{FAILURE} an allocation of {size(int(row['oom']))} failed" if row["oom"] else text

@@ -1,4 +1,4 @@
-"""The views of a snapshot at one instant: what is allocated, where, since when, and what changed."""
+"""The views of a snapshot at an instant: live memory, its call stacks and lifetimes, and changes between instants."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,19 +50,19 @@ RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
 
 @dataclass(frozen=True)
 class Instant:
-    """An instant of a snapshot: a device, and the trace entry after which it is (-1: before the first entry)."""
+    """An instant in a snapshot: a device, and the trace entry that it follows (-1: before the first entry)."""
 
     artefact: Artefact
     device: int
     entry: int
 
     def side(self) -> diff.Instant:
-        """Return the instant as one of the two that a comparison of memory takes."""
+        """Return this instant as a `diff.Instant`, the form in which two instants are compared."""
         return diff.Instant(artefact=self.artefact, device=self.device, entry=self.entry)
 
 
 class ReservedRange(NamedTuple):
-    """An address range that the allocator reserved at trace entry `born` and released at `died`.
+    """An address range that the allocator reserved at trace entry `born` and released at entry `died`.
 
     `last` is the last entry of the chart.
     """
@@ -76,7 +76,7 @@ class ReservedRange(NamedTuple):
 
 
 class PeakOfRank(NamedTuple):
-    """The memory of a rank's device at its peak, in bytes by category; None means unknown."""
+    """The memory of a rank's device at its peak, in bytes by category; None means that it is unknown."""
 
     rank: int | None
     device: int | None
@@ -86,7 +86,7 @@ class PeakOfRank(NamedTuple):
 
 
 class MemoryViews(ViewSwitcher):
-    """The views of the memory at an instant; the pane around it handles the keys."""
+    """The views of the memory at an instant; the pane that contains them handles the keys."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
@@ -123,16 +123,16 @@ class MemoryViews(ViewSwitcher):
             self.load()
 
     def mark(self) -> None:
-        """Mark the current instant as the one to compare others with."""
+        """Mark the current instant, so that other instants can be compared with it."""
         self._mark = self._instant
         if self._mark is not None:
             self.notify(f"marked entry {self._mark.entry}; press d to see what changed since", markup=False)
         self.load()
 
     async def regroup(self) -> None:
-        """Group by the next key.
+        """Group the memory by the next key in the list.
 
-        In the timeline the keys are pool, stream and phase, elsewhere those of the tree.
+        In the timeline the keys are pool, stream and phase; in other views they are those of the tree.
         """
         if self.view == "places":
             self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]
@@ -155,7 +155,7 @@ class MemoryViews(ViewSwitcher):
         await self.turn_to("life")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute what a view shows of the memory at the instant, and return what draws it."""
+        """Compute the content of a view at the current instant, and return a function that draws it."""
         if view == "ranks":
             return partial(self.widget(view, RowList).show, self._peaks)
         questions = {
@@ -222,7 +222,7 @@ class MemoryViews(ViewSwitcher):
         return views.live_blocks(at.artefact, at.entry, self._options, at.device)
 
     def title(self) -> str:
-        """Return the title of the view, with its grouping and its instant."""
+        """Return the title of the view, which names its grouping and its instant."""
         title = super().title() + self._detail()
         if self.view in TIMELESS or self._instant is None:
             return title
@@ -238,7 +238,7 @@ class MemoryViews(ViewSwitcher):
 
 
 def peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:
-    """Return the peak of each rank's device in the rank's last snapshot, the highest first."""
+    """Return the peak of each rank's device in the rank's last snapshot, highest first."""
     rows = matrix(devices).to_dict("records")
     return [
         PeakOfRank(
@@ -263,7 +263,7 @@ def peak_head(categories: Sequence[str]) -> Text:
 
 
 def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
-    """Return the line of a rank with its bytes by category; the larger the share of its peak, the brighter a cell."""
+    """Return the line of a rank with its bytes by category; cells with a larger share of the peak are brighter."""
     line = Text("".join(f"{'?' if value is None else value!s:>6}" for value in (peak.rank, peak.device, peak.step)))
     line.append(f" {size(peak.peak):>{CELL_WIDTH}}")
     for name in categories:
@@ -275,7 +275,9 @@ def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
 
 
 def range_line(item: ReservedRange, width: int) -> Text:
-    """Return the line of a reserved range: size, stream, pool, and a bar from `born` to `died`; `width`: characters."""
+    """Return the line of a reserved range: size, stream, pool, and a bar from `born` to `died`, `width` characters
+    long.
+    """
     line = Text(f"{size(item.bytes):>10} {item.stream:>6} {item.pool:<5} ")
     room = max(1, width - line.cell_len)
     begin, end = (max(0, entry) * room // max(1, item.last) for entry in (item.born, item.died))

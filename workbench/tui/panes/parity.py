@@ -1,4 +1,4 @@
-"""The same training on several meshes: curves of all runs, their differences, and the first tensor that differs."""
+"""The pane that compares runs on several meshes: curves, differences, and the first tensor that differs."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -27,7 +27,7 @@ TITLES = {
 
 
 class ParityPane(Vertical):
-    """A curve of all runs, beside its differences from the first run; `[` and `]` change the curve."""
+    """A curve of all runs, next to its differences from the first run; `[` and `]` select another curve."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="parity.left", show=False),
@@ -57,14 +57,14 @@ class ParityPane(Vertical):
         self._show()
 
     def _show(self) -> None:
-        """Draw the current curve, and its tables below."""
+        """Draw the current curve, and the tables below it."""
         curve = list(Curve)[self._curve]
         self.query_one("#curve", LineChart).show(curve_lines(self._data, curve))
         self.query_one("#difference", LineChart).show(difference_lines(self._data, curve))
         self.query_one(ParityViews).show_curve(curve)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Move the cursor to the step, and show the first tensor that differs."""
+        """Move the cursor to the finding's step, and show the first tensor that differs."""
         steps = list(curve_lines(self._data, Curve.LOSS).table.index)
         for chart in self.query(LineChart) if link.step in steps else ():
             chart.cursor = steps.index(link.step)
@@ -83,7 +83,7 @@ class ParityPane(Vertical):
 
 
 class ParityViews(ViewSwitcher):
-    """The tables below the charts."""
+    """The tables below the charts of a parity report."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
@@ -101,7 +101,7 @@ class ParityViews(ViewSwitcher):
         yield Grid(id="values")
 
     def ask(self, view: str) -> Drawing | None:
-        """Return what draws the table of values or differences of the current curve; None for the first view."""
+        """Return a function that draws the current curve's table of values or differences; None for the first view."""
         tables = {"differences": differences_of, "values": steps_of}
         if view not in tables:
             return None
@@ -109,6 +109,6 @@ class ParityViews(ViewSwitcher):
         return lambda: self.widget(view, Grid).show(content)
 
     def show_curve(self, curve: Curve) -> None:
-        """Show the tables of a different curve."""
+        """Show the tables of the curve `curve`."""
         self._curve = curve
         self.load()

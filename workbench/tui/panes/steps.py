@@ -1,4 +1,4 @@
-"""Where the time of the steps goes, rank by rank, and how the loss went."""
+"""The pane for step logs: time by phase and rank, and the loss."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -38,7 +38,9 @@ TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
 
 class StepsPane(Vertical):
-    """The phases of one rank's steps, above views of all ranks; `[` and `]` change the rank, a straggler is first."""
+    """The phases of one rank's steps, above views of all ranks; `[` and `]` change the rank. A straggler is shown
+    first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="steps.left", show=False),
@@ -82,7 +84,9 @@ class StepsPane(Vertical):
         ask_in_background(self, "phases", lambda: self._phases(rank), self.query_one(PhaseChart).show)
 
     def _phases(self, rank: int) -> pd.DataFrame:
-        """Return a table with a row per step of a rank: seconds in each phase, the step number and `dur_s`."""
+        """Return a table with a row per step of a rank: seconds in each phase, the step number and its duration
+        `dur_s`.
+        """
         frame = views.phases(self._logs, self._options, rank)
         steps = frame.index.get_level_values("step")
         return (
@@ -100,7 +104,7 @@ class StepsPane(Vertical):
             self.query_one(CursorBreakdown).show(head, parts, duration)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank, and the view of durations or of the loss."""
+        """Show the finding's rank, and the view of durations or of the loss."""
         self._at = self._ranks.index(link.rank) if link.rank in self._ranks else self._at
         self._show_rank()
         await self.query_one(StepsViews).turn_to(link.part if link.part in TITLES else "tables")
@@ -132,7 +136,9 @@ class StepsViews(ViewSwitcher):
         yield LossChart(id="loss")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the steps of all ranks and return what draws them; None for the tables, which are in the report."""
+        """Read the steps of all ranks, and return a function that draws them; None for the tables, which are in the
+        report.
+        """
         if view == "tables":
             return None
         series = views.series(self._logs, self._options)
@@ -152,7 +158,7 @@ def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFra
 
 
 def times_line(item: tuple[int, list[float]]) -> Text:
-    """Return the line of one rank, given (rank, durations): shortest, median and longest step, and a sparkline."""
+    """Return the line of a rank, given (rank, durations): shortest, median and longest step, and a sparkline."""
     rank, times = item
     if not times:
         return Text(f"{rank:>6}  no step has a duration")

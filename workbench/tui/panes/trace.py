@@ -1,4 +1,4 @@
-"""Where the time of the traced ranks goes: one bar per rank, and below it kernels, waits, steps, events and calls."""
+"""The pane for traces: a bar of time per rank, and below it kernels, waits, steps, events and calls."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -48,7 +48,7 @@ OTHER_COLUMNS = 27
 
 
 class TracePane(Vertical):
-    """A bar per traced rank, above views of one rank; `[` and `]` change the rank, `v` the view."""
+    """A bar per traced rank, above views of a single rank; `[` and `]` change the rank, `v` the view."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous", show=False),
@@ -78,7 +78,7 @@ class TracePane(Vertical):
         self._views.change_rank(by)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank, and the view of waits or of kernels."""
+        """Show the finding's rank, and the view of waits or of kernels."""
         self._views.show_rank(link.rank)
         await self._views.turn_to(link.part or "kernels")
 
@@ -114,7 +114,7 @@ class TraceViews(ViewSwitcher):
         yield ChangingTableList(id="tables")
 
     def title(self) -> str:
-        """Return the title of the view, with the rank."""
+        """Return the title of the view, which names the rank."""
         title = super().title() + (f" {self._by}" if self.view == "calls" else "")
         if self.view in ("waits", "opportunities"):
             return title
@@ -125,7 +125,7 @@ class TraceViews(ViewSwitcher):
         return self._data.ranks[self._at]
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute what a view shows of the rank, and return what draws it."""
+        """Compute the content of a view of the rank, and return a function that draws it."""
         rank, options = self._rank, self._options
         answers: dict[str, Callable[[], Drawing]] = {
             "kernels": lambda: self._grid(view, kernels(rank)),
@@ -158,7 +158,7 @@ class TraceViews(ViewSwitcher):
         return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
 
     def change_rank(self, by: int) -> None:
-        """Show the rank `by` positions further in the list of ranks, which is cyclic."""
+        """Select the rank `by` positions further in the cyclic list of ranks."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
 
@@ -169,7 +169,7 @@ class TraceViews(ViewSwitcher):
             self.change_rank(ranks.index(rank) - self._at)
 
     async def regroup(self) -> None:
-        """Group the calls by the next of: operator, module, function."""
+        """Group the calls by the next of operator, module and function."""
         if self.view == "calls":
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         await self.turn_to("calls")
@@ -181,7 +181,7 @@ class TraceViews(ViewSwitcher):
 
 
 def account_name(rank: RankTrace) -> str:
-    """Return the name of a traced rank such as `rank 3, device 0`, without what the trace does not say."""
+    """Return the name of a traced rank, such as `rank 3, device 0`, without parts that the trace does not record."""
     name = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
     return name if rank.device is None else f"{name}, device {rank.device}"
 
@@ -192,7 +192,7 @@ def filled_tables(rank: RankTrace) -> list[Table]:
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `frame` on the memory of the rank's device, or of its host if no device was recorded."""
+    """Return the rows of `frame` about the memory of the rank's device, or of its host if no device was recorded."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
 
@@ -212,14 +212,14 @@ def legend() -> Text:
 
 
 def colours_of(kind: str) -> str:
-    """Return the Textual style of a part of a bar: its colour, and a text colour that can be read on it."""
+    """Return the Textual style of a part of a bar: its colour, and a text colour that is readable on it."""
     return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
 
 
 def span_parts(rank: RankTrace) -> dict[str, int]:
-    """Return {part of a bar: nanoseconds}, which add up to the recorded time of the rank.
+    """Return {part of a bar: nanoseconds}; the parts add up to the recorded time of the rank.
 
-    Communication and memory count only where no computation overlaps them.
+    Communication and memory operations count only while no computation runs.
     """
     return {
         "compute": rank.compute_ns,
@@ -230,7 +230,7 @@ def span_parts(rank: RankTrace) -> dict[str, int]:
 
 
 def time_bar(rank: RankTrace, width: int) -> Text:
-    """Return a line of `width` characters about a rank: steps, recorded time, and a bar of the time's parts."""
+    """Return the line of a rank, `width` characters long: steps, recorded time, and a bar of the parts of the time."""
     room = max(10, width - OTHER_COLUMNS)
     line = Text(f"{'?' if rank.rank is None else rank.rank:>6}")
     line.append(f" {shortened(step_numbers(rank), 6):>6}")
@@ -244,7 +244,7 @@ def time_bar(rank: RankTrace, width: int) -> Text:
 
 
 def kernels(rank: RankTrace) -> Table:
-    """Return a table with a row for each kernel name: number of runs and total time, the longest first."""
+    """Return a table with a row for each kernel name: number of runs and total time, longest first."""
     rows = (
         (duration_ns(k.total_ns), share(k.total_ns, rank.span_ns), k.count, duration_ns(k.mean_ns), k.kind, k.name)
         for k in rank.kernels
@@ -268,7 +268,7 @@ def waits(ranks: Sequence[RankWaits]) -> Table:
 
 
 def steps(rank: RankTrace) -> Table:
-    """Return a table of a rank's profiled steps, and of what their time consists of."""
+    """Return a table of a rank's profiled steps, with the parts of their time."""
     rows = (
         (
             step.step,

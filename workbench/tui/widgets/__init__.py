@@ -1,1 +1,1 @@
-"""The widgets of the terminal app; charts and long lists make only the lines that are on the screen."""
+"""The widgets of the terminal app; charts and long lists create only the lines that are visible."""

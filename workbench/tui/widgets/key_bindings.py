@@ -1,4 +1,4 @@
-"""The keys that all lists, trees and scrolled charts have beside the arrow keys."""
+"""Additional keys of all lists, trees and scrolling charts, besides the arrow keys."""
 
 from textual.binding import Binding, BindingType
 

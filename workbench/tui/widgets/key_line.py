@@ -1,4 +1,4 @@
-"""One line with the keys that work right now."""
+"""A footer line with the keys that currently work."""
 
 from rich.style import Style
 from rich.text import Text
@@ -7,7 +7,9 @@ from textual.widgets import Static
 
 
 class KeyLine(Static):
-    """A footer with the keys of the focused widget; Textual's own makes a widget per key, which is slow to redraw."""
+    """A footer with the keys of the focused widget; Textual's own footer has a widget per key, which is slow to
+    redraw.
+    """
 
     DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }"
 
@@ -16,7 +18,7 @@ class KeyLine(Static):
         self._update_keys(self.screen)
 
     def _update_keys(self, screen: Screen[object]) -> None:
-        """Show each action once, with its key; a click does the same as the key."""
+        """Show each action once, with its key; a click has the same effect as the key."""
         line, actions = Text(no_wrap=True, overflow="ellipsis"), set()
         for _, binding, enabled, _ in screen.active_bindings.values():
             if binding.show and enabled and binding.action not in actions:

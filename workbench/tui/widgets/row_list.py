@@ -1,4 +1,4 @@
-"""A list of any length, at the cost of the lines on the screen."""
+"""A list of any length that draws only its visible lines."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar, Unpack
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 class RowList(ScrollView, Generic[Item], can_focus=True):
-    """A scrolling list below a fixed heading; `line` returns an item's text, and is called only for visible ones."""
+    """A scrolling list below a fixed heading; `line` returns an item's text and is called only for visible items."""
 
     DEFAULT_CSS = "RowList { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = SCROLL_KEYS
@@ -27,7 +27,7 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
         self._items: Sequence[Item] = ()
 
     def show(self, items: Sequence[Item]) -> None:
-        """Show these items instead; the scroll position stays."""
+        """Replace the items; the scroll position stays."""
         self._items = items
         self.virtual_size = Size(self._head.cell_len, len(items) + 1)
         self.refresh()

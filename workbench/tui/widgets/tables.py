@@ -1,4 +1,4 @@
-"""The tables of a report as widgets: alone, searchable, or several under each other."""
+"""Widgets for the tables of a report: a single searchable table, or several tables one below the other."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Unpack
@@ -22,7 +22,7 @@ ROWS_AT_MOST = 2000
 
 
 class TableList(VerticalScroll):
-    """Several small tables below one another."""
+    """Several small tables, one below the other."""
 
     def __init__(self, tables: list[Table], **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -33,19 +33,19 @@ class TableList(VerticalScroll):
 
 
 class ChangingTableList(TableList):
-    """Several small tables below one another, which can be replaced."""
+    """Several small tables, one below the other, whose content can be replaced."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__([], **options)
 
     def show(self, tables: list[Table]) -> None:
-        """Show these tables instead."""
+        """Replace the tables."""
         self._tables = tables
         self.refresh(recompose=True)
 
 
 class Grid(DataTable[Text]):
-    """A table with a search, whose content can be replaced."""
+    """A searchable table whose content can be replaced."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
 
@@ -81,7 +81,7 @@ class Grid(DataTable[Text]):
         return self.lines[self.cursor_row] if self.cursor_row < len(self.lines) else ""
 
     def search(self, text: str) -> None:
-        """Move the cursor to the first row that contains the text; `n` and `N` go on from there."""
+        """Move the cursor to the first row that contains the text; `n` and `N` find the next and previous rows."""
         self._text = text.casefold()
         self.action_next_match(1)
 
@@ -95,7 +95,7 @@ class Grid(DataTable[Text]):
 
 
 def titled(tables: Iterable[Table]) -> Iterator[Widget]:
-    """Yield a widget for the title of each table, and one for the table."""
+    """Yield two widgets for each table: its title and the table."""
     for content in tables:
         yield Label(Text(clean(content.title), style="bold"))
         yield short_grid(content)

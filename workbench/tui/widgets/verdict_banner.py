@@ -1,4 +1,4 @@
-"""The verdict of a report, why it is so, and what to do next."""
+"""A banner with the verdict of a report, its reason, and the next step."""
 
 from rich.text import Text
 from textual.widgets import Static

@@ -1,4 +1,4 @@
-"""Several views of one thing, of which one is shown."""
+"""A container that shows one of several views."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeVar, Unpack
@@ -24,10 +24,10 @@ Drawing = Callable[[], None]
 
 
 class ViewSwitcher(Vertical):
-    """Shows one of several views; `titles` has the title of each view by the id of its widget.
+    """Shows one of several views; `titles` maps the id of each view's widget to its title.
 
-    A subclass creates the widgets and computes what they draw. The view that the user switches to gets the focus,
-    unless what is above it needs the keys more (`TAKES_KEYS`).
+    A subclass creates the widgets and computes their content. The view that the user switches to gets the focus, unless
+    `TAKES_KEYS` is False because the widget above it needs the keys.
     """
 
     TAKES_KEYS: ClassVar[bool] = True
@@ -50,14 +50,14 @@ class ViewSwitcher(Vertical):
         raise NotImplementedError
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute what a view shows, and return a function that draws it; None if there is nothing to draw.
+        """Compute the content of a view, and return a function that draws it; None if there is nothing to draw.
 
-        Runs in a thread: take the width from `wide`, as looking at the size of a widget may lay out the screen.
+        This runs in a thread: use the width `wide`, because reading a widget's size may start a screen layout.
         """
         raise NotImplementedError
 
     def widget(self, view: str, kind: type[AnyWidget]) -> AnyWidget:
-        """Return the widget of a view, which has the class `kind`."""
+        """Return the widget of a view; its class is `kind`."""
         widget = self._widgets[view]
         assert isinstance(widget, kind), f"{view} is a {type(widget).__name__}"
         return widget
@@ -81,7 +81,7 @@ class ViewSwitcher(Vertical):
         self.load()
 
     async def action_turn(self, by: int) -> None:
-        """Show the view `by` positions further."""
+        """Show the view `by` positions further in the list of views."""
         names = list(self.titles)
         await self.turn_to(names[(names.index(self.view) + by) % len(names)])
 

@@ -1,4 +1,4 @@
-"""The options that every widget passes on to Textual."""
+"""Options that every widget passes on to Textual."""
 
 from typing import TypedDict
 

@@ -1,1 +1,1 @@
-"""The parts that pages are made of: charts, tables, links and the verdict."""
+"""Components of the pages: charts, tables, links and the verdict."""

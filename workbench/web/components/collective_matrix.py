@@ -1,4 +1,4 @@
-"""The state of each collective on each rank: ranks down, collectives across."""
+"""A chart of the state of each collective on each rank: rows are ranks, columns are collectives."""
 
 import pandas as pd
 import plotly.graph_objects as go

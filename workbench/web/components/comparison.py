@@ -1,4 +1,4 @@
-"""Two runs: how the time of a step and the memory at the peak changed, and series of both on one axis."""
+"""Charts that compare two runs: changes of step time and peak memory, and curves of both runs on one axis."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,25 +19,25 @@ ROW_PX = 26
 
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
-    """Return a waterfall chart of `parts`, (name, bytes) pairs, between two totals in bytes, `ends`."""
+    """Return a waterfall chart of bytes: `parts` are the changes (name, bytes), `ends` the totals of both runs."""
     return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends)))
 
 
 def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of `parts`, (name, seconds) pairs, between two totals in seconds, `ends`."""
+    """Return a waterfall chart of seconds: `parts` are the changes (name, seconds), `ends` the totals of both runs."""
     scaled = [(name, change * 1e9) for name, change in parts]
     return nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
 
 
 def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of `parts`, (name, nanoseconds) pairs, between two totals in nanoseconds, `ends`."""
+    """Return a waterfall chart of nanoseconds: `parts` are the changes (name, ns), `ends` the totals of both runs."""
     return waterfall(parts, ends, duration_ns).update_xaxes(**duration_ticks(0, max(ends)))
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
-    """Return a waterfall chart from the total of run a to that of run b, the two `ends`.
+    """Return a waterfall chart from the total of run a to the total of run b, which are `ends`.
 
-    Each bar starts where the one above ends; `text` formats the numbers.
+    Each bar is a change and starts where the bar above ends; `text` formats the numbers.
     """
     # The rest is one bar, so that the bars still add up to the total of run b.
     shown, rest = parts[:BARS], sum(change for _, change in parts[BARS:])
@@ -63,7 +63,7 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
 
 
 def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
-    """Return a bar chart of (name, change) rows: to the left where something shrank, to the right where it grew."""
+    """Return a bar chart of (name, change) rows: bars to the left are decreases, bars to the right increases."""
     shown = rows[:BARS]
     figure = go.Figure(
         go.Bar(
@@ -83,13 +83,13 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
 
 
 def short(name: str) -> str:
-    """Return a name cut in the middle, as long kernel names differ at their beginnings and ends."""
+    """Return a name with its middle cut out, because long kernel names differ at their beginnings and ends."""
     shown = name if len(name) <= NAME else f"{name[: NAME // 2]} … {name[3 - NAME // 2 :]}"
     return plain(shown)
 
 
 def with_rows(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a figure whose height fits `rows` rows, with room for the numbers beside the longest bar."""
+    """Return a figure whose height fits `rows` rows, with space for the numbers next to the longest bar."""
     return figure.update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
         margin={"l": 10, "r": 70},
@@ -99,7 +99,7 @@ def with_rows(figure: go.Figure, rows: int) -> go.Figure:
 
 
 def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
-    """Return a line chart over the steps, with one line for each run in `series`; `axis` is the y axis.
+    """Return a line chart over the steps, with a line for each run in `series`; `axis` is the y axis.
 
     The runs differ in line style as well as in colour.
     """

@@ -1,4 +1,4 @@
-"""The events of one trace over time: a row for each stream or thread and each level of nesting."""
+"""A chart of the events in a trace over time: a row for each stream or thread and each level of nesting."""
 
 from collections.abc import Mapping
 
@@ -15,9 +15,11 @@ ROOM = 1 / 60
 
 
 def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> FigurePart:
-    """Return a chart of events, a row per lane and depth of nesting; times are in ns from the first event.
+    """Return a chart of events, a row per lane (stream or thread) and nesting depth; times are in ns from the first
+    event.
 
-    `blocks` is `traces.views.timeline` with a column `colour`, which has for each block a key of `colours`.
+    `blocks` is the result of `traces.views.timeline` with an additional column `colour`, whose values are keys of
+    `colours`.
     """
     rows = lane_rows(blocks)
     # A name that does not fit is not sent at all: it would only be measured and dropped by the browser.
@@ -46,7 +48,7 @@ def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[
 
 
 def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
-    """Return the Plotly trace of the blocks that have one colour; `title` is its name in the legend."""
+    """Return the Plotly trace of all blocks of one colour; `title` is its name in the legend."""
     facts = zip(blocks["count"].tolist(), blocks["busy_ns"].tolist(), blocks["dur_ns"].tolist(), strict=True)
     return {
         "type": "bar",
@@ -68,7 +70,7 @@ def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
 
 
 def hover(count: int, busy_ns: int, dur_ns: int) -> str:
-    """Return the hover text of a block: of one event, or of several that are too short to be drawn separately."""
+    """Return the hover text of a block, which is an event or several events too short to be drawn separately."""
     if count == 1:
         return duration_ns(dur_ns)
     return f"the longest of {count} events; they take {duration_ns(busy_ns)} of {duration_ns(dur_ns)}. Zoom in."
@@ -80,6 +82,6 @@ def lane_keys(blocks: pd.DataFrame) -> list[tuple[str, int]]:
 
 
 def lane_rows(blocks: pd.DataFrame) -> dict[tuple[str, int], int]:
-    """Return {(lane, depth): row of the chart}: devices first, then host threads, each lane by depth."""
+    """Return {(lane, depth): row of the chart}: devices first, then host threads, each by nesting depth."""
     order = blocks.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
     return {key: row for row, key in enumerate(dict.fromkeys(lane_keys(order)))}

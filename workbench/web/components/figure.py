@@ -1,4 +1,4 @@
-"""What all figures share. They carry reduced data only: a few thousand points, each a real instant."""
+"""Functions that all figures use. A figure holds at most a few thousand points, each of which was really recorded."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -52,7 +52,7 @@ MOST_TICKS = 8
 
 
 def plain(text: object) -> str:
-    """Return text from an artefact, shortened and escaped, as Plotly would read tags in it as markup."""
+    """Return text from a file of the run, shortened and escaped, because Plotly would interpret tags in it."""
     return escape(clean(text)[:LONGEST], quote=False)
 
 
@@ -74,7 +74,9 @@ def duration_ticks(low_ns: float, high_ns: float) -> DurationTicks:
 
 
 def tick_distance(length: float) -> float:
-    """Return the distance between ticks, 1, 2 or 5 times a power of ten, for at most `MOST_TICKS` ticks in `length`."""
+    """Return the distance between axis ticks: 1, 2 or 5 times a power of ten, at most `MOST_TICKS` ticks in
+    `length`.
+    """
     if length <= 0:
         return 1.0
     # 1, 2 and 5 are the steps that people read without counting.
@@ -95,9 +97,9 @@ def legend_entry(name: str, colour: str) -> go.Scatter:
 
 
 def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False) -> html.Figure:
-    """Return a figure as HTML with `id=name`; `label` is what a screen reader reads.
+    """Return a figure as HTML with `id=name`; `label` is read by screen readers.
 
-    A figure that `zooms` does so by mouse, and by keys once it has the focus.
+    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:

@@ -1,4 +1,4 @@
-"""Links of the dashboard: to other pages and states, and to the source behind a line."""
+"""Links of the dashboard: to other pages and states, and to source files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -16,7 +16,7 @@ LONGEST = 1000
 
 
 def navigation(links: Sequence[Component], label: str, style: str = "") -> html.Nav:
-    """Return a nav element with these links; a screen reader reads the label."""
+    """Return a nav element with these links; `label` is read by screen readers."""
     attributes: dict[str, Any] = {"aria-label": label}
     return html.Nav(list(links), className=style, **attributes)
 
@@ -28,9 +28,10 @@ def choice(
     query: Mapping[str, str] | None = None,
     label: str | None = None,
 ) -> html.Nav | None:
-    """Return links that set query parameter `name` to one of the options, (value, text) pairs; None for fewer than two.
+    """Return links that set query parameter `name` to one of the options (value, text); None if there are fewer than
+    two.
 
-    The rest of `query` stays as it is. A screen reader reads the label, by default the name.
+    The rest of `query` stays unchanged. `label`, by default the name, is read by screen readers.
     """
     if len(options) < 2:
         return None
@@ -41,7 +42,7 @@ def choice(
 def link(text: str, href: str, *, current: bool = False, fixed: bool = False) -> html.A:
     """Return a link to a page or state of this dashboard.
 
-    The script follows it without reloading and keeps the selected steps, unless the link is `fixed`.
+    It is followed without reloading the page, and keeps the selected steps unless it is `fixed`.
     """
     # The script recognises links to follow by `data-go`; Dash has no property for it.
     attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if current else {})}
@@ -49,12 +50,12 @@ def link(text: str, href: str, *, current: bool = False, fixed: bool = False) ->
 
 
 def source_code(line: str) -> html.Code:
-    """Return a source line as code, with a link to its file if that is on this machine."""
+    """Return a source line as code; it is a link if its file is on this machine."""
     return html.Code(with_source_link(line))
 
 
 def with_source_link(text: str) -> list[Component | str] | str:
-    """Return a text in which the first source line whose file is on this machine is a link."""
+    """Return a text in which the first source line becomes a link if its file is on this machine."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     match = SOURCE_LINE.search(shown)
     if not match or not is_on_this_machine(match[0]):
@@ -65,10 +66,10 @@ def with_source_link(text: str) -> list[Component | str] | str:
 
 @lru_cache(4096)
 def is_on_this_machine(text: str) -> bool:
-    """Return whether the source file that a text names exists here; cached, as tables repeat lines."""
+    """Return whether the source file that a text names exists here; cached, because tables repeat lines."""
     return find_source(text) is not None
 
 
 def labelled(label: str, parts: Iterable[Component | str]) -> html.P:
-    """Return a paragraph of a label and text beside it; further lines of the text are indented."""
+    """Return a paragraph with a label and a text next to it; further lines of the text are indented."""
     return html.P([html.Span(label, className="label"), html.Span([*parts])], className="labelled")

@@ -1,4 +1,4 @@
-"""Charts of one snapshot: memory over time, as a tree, by category, and by rank."""
+"""Charts of a memory snapshot: memory over time, as a tree, by category, and by rank."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ StepStarts = Sequence[tuple[int, float]]
 
 
 def timeline(frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, cursor: int) -> FigurePart:
-    """Return a chart of memory over trace entries, stacked by column; `parts` maps columns of `frame` to colours."""
+    """Return a stacked chart of memory over trace entries; `parts` maps columns of `frame` to colours."""
     layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
     return figure_of(layers, timeline_layout(frame, starts, cursor))
 
@@ -29,7 +29,7 @@ def timeline(frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, 
 def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: StepStarts, cursor: int) -> FigurePart:
     """Return a chart of allocated memory with a line for each rank.
 
-    The rank of the page, in `frame`, is in front and filled; `others` has the tables of the other ranks by name.
+    `frame` is the table of the selected rank, which is drawn on top and filled; `others` has the tables of other ranks.
     """
     lines = [
         {
@@ -66,7 +66,7 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> Fig
 
 
 def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
-    """Return the Plotly trace of one column in a stack."""
+    """Return the Plotly trace of a column in a stacked chart."""
     return {
         "type": "scatter",
         "x": frame["entry"].tolist(),
@@ -79,13 +79,13 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
 
 
 def step_name(step: int, entry: float) -> FigurePart:
-    """Return the annotation that names a step above the chart, at the trace entry where it starts."""
+    """Return the annotation above the chart that names a step, at the trace entry where the step starts."""
     text: FigurePart = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
     return text | {"x": entry, "y": 1, "yref": "paper", "yanchor": "bottom"}
 
 
 def with_room(starts: StepStarts, span: float) -> StepStarts:
-    """Return the step starts that have room for a label; `span` is the number of entries on the axis."""
+    """Return the step starts that have enough space for a label; `span` is the number of entries on the axis."""
     kept: list[tuple[int, float]] = []
     for step, entry in starts:
         if not kept or entry - kept[-1][1] > ROOM * span:
@@ -106,10 +106,10 @@ def peak(frame: pd.DataFrame) -> FigurePart:
 
 
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
-    """Return an icicle chart of the tree `memory.views.tree`; nodes of the last level have their category's colour.
+    """Return an icicle chart of the result of `memory.views.tree`; leaf nodes have the colour of their category.
 
-    A click on a node leads to the node in its first custom datum: itself, or `up` from the root. Nodes whose path does
-    not contain `find` are grey.
+    A node's first custom datum is the node that a click selects: the node itself, but `up` for the root. Nodes whose
+    path does not contain `find` are grey.
     """
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
@@ -140,7 +140,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
 
 
 def category_bars(frame: pd.DataFrame) -> FigurePart:
-    """Return a bar chart of `memory.views.categories`, with the bytes beside each bar."""
+    """Return a bar chart of the result of `memory.views.categories`, with the bytes next to each bar."""
     some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False)
     bars = {
         "type": "bar",
@@ -164,7 +164,7 @@ def category_bars(frame: pd.DataFrame) -> FigurePart:
 
 
 def amount(count: int, blocks: int) -> str:
-    """Return the bytes and the number of blocks of a node as text; `count` is the bytes."""
+    """Return the size of a node as text; `count` is its bytes, and `blocks` its number of blocks."""
     return f"{size(count)} in {quantity(blocks, 'block')}"
 
 
@@ -181,7 +181,7 @@ def node_colour(name: str, path: Sequence[str], find: str) -> str:
 
 
 def rank_matrix(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of the table `across_ranks.matrix`: a row per rank, a column per category, bytes as cells."""
+    """Return a heat map of the table `across_ranks.matrix`: a row per rank, a column per category; cells are bytes."""
     amounts = frame[list(CATEGORIES)]
     figure = go.Figure(
         go.Heatmap(

@@ -1,4 +1,4 @@
-"""Charts of several meshes: the same curve of each on one axis, and how far each is from the first."""
+"""Charts of a parity report: a curve of all runs on one axis, and each run's difference from the first."""
 
 from dash import html
 from dash.development.base_component import Component
@@ -35,7 +35,7 @@ def line_figure(lines: Lines, name: str) -> Component:
 
 
 def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
-    """Return the Plotly trace of line `number`, over these steps; `size` is that of the markers."""
+    """Return the Plotly trace of line `number` over these steps; `size` is the size of its markers."""
     values = lines.table[lines.names[number]].tolist()
     run = number + lines.offset
     return {
@@ -52,7 +52,7 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
 
 
 def power_axis(lines: Lines) -> FigurePart:
-    """Return the y axis for values that are logarithms; a tick is labelled with the number itself."""
+    """Return the y axis for values that are logarithms; its ticks are labelled with the numbers themselves."""
     low, high = lines.heights()
     ticks = list(range(int(low // 1), int(-(-high // 1)) + 1))
     return {

@@ -1,4 +1,4 @@
-"""Traced ranks side by side: shares of their time, what they do when, who arrives late, who sends to whom."""
+"""Charts that compare traced ranks: parts of their time, activity over time, lateness, and bytes sent."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -37,7 +37,7 @@ TALLEST_ROWS = 40
 
 
 def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
-    """Return a chart with one stacked bar for each traced rank: computing, communication, waiting and idle time."""
+    """Return a chart with a stacked bar for each traced rank: computing, communication, waiting and idle time."""
     names = bar_names(accounts)
     figure = go.Figure(layout=PLAIN)
     for title, (kind, _) in PARTS.items():
@@ -63,7 +63,7 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
 
 
 def part_ns(account: RankTrace, title: str) -> int:
-    """Return the nanoseconds of one of the `PARTS` of a rank's time."""
+    """Return the nanoseconds of the part `title` (one of `PARTS`) of a rank's time."""
     times = {
         "compute": account.compute_ns,
         "exposed communication": account.exposed_communication_ns,
@@ -74,7 +74,7 @@ def part_ns(account: RankTrace, title: str) -> int:
 
 
 def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
-    """Return distinct names for the ranks' bars: Plotly would draw bars of the same name on top of each other."""
+    """Return a different name for each rank's bar; Plotly would draw bars with the same name on top of each other."""
     names = [f"rank {account.rank}" for account in accounts]
     # Several recorded steps of one rank, then several devices of one process.
     if len({*names}) < len(names):
@@ -85,9 +85,9 @@ def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
 
 
 def activity(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of what each rank mostly does in each interval of the common clock.
+    """Return a heat map of each rank's main activity in each interval of the ranks' common clock.
 
-    `frame` is `traces.views.ranks_timeline`.
+    `frame` is the result of `traces.views.ranks_timeline`.
     """
     kinds = [kind for kind, _ in PARTS.values()]
     most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
@@ -120,7 +120,10 @@ def activity(frame: pd.DataFrame) -> go.Figure:
 
 
 def lateness(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of how late each rank arrives at each collective; `frame` is `traces.views.lateness`."""
+    """Return a heat map of how late each rank arrives at each collective.
+
+    `frame` is the result of `traces.views.lateness`.
+    """
     # A rank may arrive before the median of the others: early is not late.
     wide = frame.pivot_table(index="rank", columns="which", values="late_ns").clip(lower=0)
     names = frame.drop_duplicates("which").set_index("which")["name"]
@@ -149,7 +152,10 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
 
 
 def bytes_sent(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of bytes sent: a row per sender, a column per receiver; `frame` is `traces.across.traffic`."""
+    """Return a heat map of bytes sent: a row per sender, a column per receiver.
+
+    `frame` is the result of `traces.across.traffic`.
+    """
     most, gap = int(np.nanmax(frame.to_numpy())), int(frame.shape[1] <= FINE)
     texts = [["" if isnan(sent) else size(int(sent)) for sent in row] for row in frame.to_numpy()]
     figure = go.Figure(
@@ -175,5 +181,5 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a figure with one row per rank from top to bottom, high enough for the names."""
+    """Return a figure with one row per rank, the first at the top, and enough height for the names."""
     return figure.update_layout(yaxis={"autorange": "reversed"}, height=140 + 24 * min(rows, TALLEST_ROWS))

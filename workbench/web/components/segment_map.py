@@ -1,4 +1,4 @@
-"""The segments of the allocator as rows of cells, each in the colour of the category that fills most of it."""
+"""A map of the allocator's segments: rows of cells, each in the colour of the category with the most bytes in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -17,10 +17,10 @@ ROOM = 3
 
 
 def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
-    """Return a map of the allocator's segments, a row each: a cell has the colour and letter of its largest category.
+    """Return a map of the allocator's segments, a row each; a cell has the colour and letter of its largest category.
 
-    `frame` is `memory.block_map`. A click on a cell leads to the address in its custom data, that of its largest block
-    in the table `blocks`.
+    `frame` is the result of `memory.block_map`. A cell's custom datum is the address that a click selects: that of its
+    largest block in the table `blocks`.
     """
     names = ["", *CATEGORIES]
     colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
@@ -51,7 +51,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
 
 
 def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
-    """Return two lists of rows of cells: the hover text of each cell, and the address to which a click on it leads."""
+    """Return (hover texts, addresses), each as a list of rows of cells; a click on a cell selects its address."""
     # Only blocks that fill a cell get a hover text: a snapshot can have hundreds of thousands.
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
@@ -76,7 +76,7 @@ def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
 
 
 def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
-    """Return the Plotly trace of a letter in the middle of each run of cells of one category, if there is room."""
+    """Return the Plotly trace of category letters: one in the middle of each run of equal cells, if it fits."""
     letters = [
         (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
         for row, owners in rows.items()
@@ -90,7 +90,7 @@ def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
 
 
 def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, index of the first, length) for each run of equal neighbours in `owners`."""
+    """Yield (name, index of the first item, length) for each run of equal neighbours in `owners`."""
     first = 0
     for name, group in groupby(owners):
         length = len(list(group))

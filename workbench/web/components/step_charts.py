@@ -1,4 +1,4 @@
-"""Charts over the steps: duration by rank, phases of one rank, and the loss."""
+"""Charts over the steps: duration by rank, phases of a rank, and the loss."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle
 def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
     """Return a chart of the duration of each step, a line per rank.
 
-    Of many ranks it shows the median, the slowest, and the ranks in `named`.
+    If there are many ranks, it shows the median, the slowest rank, and the ranks in `named`.
     """
     wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
     lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
@@ -26,7 +26,7 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
 
 
 def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
-    """Return a table with a row per step: the durations of the ranks in `named`, the median and the maximum of all.
+    """Return a table with a row per step: the durations of the ranks in `named`, and median and maximum of all ranks.
 
     `wide` has a column per rank.
     """
@@ -35,9 +35,9 @@ def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
 
 
 def thinned(table: pd.DataFrame) -> pd.DataFrame:
-    """Return at most `MOST_STEPS` rows of a table, so that spikes survive.
+    """Return at most `MOST_STEPS` rows of a table, keeping every spike.
 
-    Of each group of consecutive rows it keeps the one with the largest value.
+    Of each group of consecutive rows, the row with the largest value is kept.
     """
     width = -(-len(table) // MOST_STEPS)
     if width <= 1:
@@ -86,13 +86,13 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
 
 
 def phase_marker(phase: str, index: int) -> FigurePart:
-    """Return the Plotly marker of a phase: its fixed colour, or for other phases a colour by `index` with hatching."""
+    """Return the Plotly marker of a phase: its fixed colour; for an unknown phase, colour number `index`, hatched."""
     hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
     return {"color": PHASES.get(phase, nth_colour(index)), **hatched}
 
 
 def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
-    """Return the loss by step; a line marks the first step whose loss is NaN or infinite."""
+    """Return a chart of the loss by step; a line marks the first step whose loss is NaN or infinite."""
     known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
     figure = line_chart(thinned(known)).update_layout(yaxis={"title": "loss"})
     if nonfinite is not None:

@@ -1,4 +1,4 @@
-"""The verdict, findings and tables of a report. Dash escapes text; control characters are removed here."""
+"""The verdict, findings and tables of a report as HTML. Dash escapes text; control characters are removed here."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ CellLink = Callable[[str], html.A | None]
 
 
 def no_link(_cell: str) -> html.A | None:
-    """Return None, as a cell of a table without links has no link."""
+    """Return None; the link function for tables without links."""
     return None
 
 
@@ -38,12 +38,14 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
 
 
 def evidence_link(address: str | None) -> list[html.P]:
-    """Return the link to the evidence in a list; empty if `address` is None."""
+    """Return a list with the link to the evidence; empty if `address` is None."""
     return [html.P(link("Show the evidence", address, fixed=True), className="evidence")] if address else []
 
 
 def finding(found: Finding, evidence: str | None = None) -> html.Details:
-    """Return a finding that can be opened; it then shows reason, facts and the link to the address `evidence`."""
+    """Return a finding that can be unfolded; then it shows its reason, its evidence, and a link to the address
+    `evidence`.
+    """
     about = f" ({rank_names(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
     summary = html.Summary(
@@ -74,5 +76,5 @@ def table(section: Table, cell_link: CellLink = no_link) -> html.Div:
 
 
 def cell_of(text: str, to: html.A | None, style: str) -> html.Td:
-    """Return a table cell with this text, as the link `to` if that is given; `style` is its CSS class."""
+    """Return a table cell with this text, inside the link `to` if it is given; `style` is its CSS class."""
     return html.Td(html.Span(to, className="whole") if to else with_source_link(text), className=style)

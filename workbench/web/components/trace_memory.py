@@ -1,4 +1,4 @@
-"""Memory of the traced devices over time."""
+"""A chart of the memory of traced devices over time."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_tick
 
 
 def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
-    """Return a chart of the memory that each device had allocated (filled) and reserved (dashed)."""
+    """Return a chart of each device's memory over time: allocated (filled) and reserved (dashed)."""
     lines: list[FigurePart] = []
     for number, (name, device) in enumerate(frame.groupby("where", sort=False)):
         colour = nth_colour(number)

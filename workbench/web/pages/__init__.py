@@ -1,1 +1,1 @@
-"""One page for each question: a function from the served run and the query of the address to a layout."""
+"""The pages of the dashboard, one module each: `layout` builds a page from the served run and the address query."""

@@ -1,4 +1,4 @@
-"""What changed between two runs; `?by=` chooses how memory is grouped, `kind=` what of the traces is listed."""
+"""The page that compares two runs; `?by=` selects the grouping of memory, `kind=` the items listed from the traces."""
 
 from collections.abc import Collection, Iterator
 
@@ -56,7 +56,7 @@ def run_link(run: Run, side: str) -> html.A:
 
 
 def mean_step(data: CompareData) -> Iterator[Component]:
-    """Yield the parts of the page on the change of the mean step in the step logs, by phase."""
+    """Yield the parts of the page about the change of the mean step in the step logs, by phase."""
     if not data.phases:
         return
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
@@ -69,7 +69,7 @@ def mean_step(data: CompareData) -> Iterator[Component]:
 
 
 def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
-    """Yield the parts of the page on the change of the profiled steps, and the kernels behind it."""
+    """Yield the parts of the page about the change of the profiled steps, and the kernels that explain it."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     yield html.H2("How the profiled step changed")
@@ -87,7 +87,9 @@ def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
 
 
 def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
-    """Yield the parts of the page on what uses more or less memory at the peak of the fullest device."""
+    """Yield the parts of the page about the change of peak memory; in each run, the device with the highest peak
+    counts.
+    """
     by = chosen(query, "by", comparison.GROUPINGS)
     rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
     name = comparison.SINGULAR[by]
@@ -101,12 +103,12 @@ def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
 
 
 def chosen(query: Query, name: str, known: Collection[str]) -> str:
-    """Return the value of query parameter `name` if it is in `known`, else the first that is."""
+    """Return the value of query parameter `name` if it is in `known`, else the first item of `known`."""
     return query[name] if query.get(name) in known else next(iter(known))
 
 
 def step_series(a: Run, b: Run) -> Iterator[Component]:
-    """Yield charts of step time and loss of both runs by step."""
+    """Yield charts of step time and loss by step for both runs."""
     logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
     for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
@@ -123,7 +125,7 @@ def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart
 
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the highest value over all ranks of each step, as a step takes as long as its slowest rank."""
+    """Return the maximum over all ranks for each step, because a step takes as long as its slowest rank."""
     # `max` over ranks: all wait for the slowest, so its time is the time of the step.
     highest = frame.dropna(subset=column).groupby("step")[column].max()
     return thinned(highest.to_frame())[column]

@@ -1,4 +1,4 @@
-"""How the run was configured: each key with its value, where it comes from and what became of it; `?key=` searches."""
+"""The page with the configuration: each key with its value, its origin and how it was handled; `?key=` searches."""
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 

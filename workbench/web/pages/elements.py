@@ -1,4 +1,4 @@
-"""The types that pages have in common."""
+"""Types that several pages use."""
 
 from typing import TypeAlias
 

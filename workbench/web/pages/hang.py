@@ -1,4 +1,4 @@
-"""Who waits for whom; `?group=NAME` chooses the process group, `rank=N` the rank whose stack is highlighted."""
+"""The page on hangs; `?group=NAME` selects the process group, `rank=N` the rank whose stack is highlighted."""
 
 import re
 
@@ -42,7 +42,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
-    """Return the matrix and operations of one process group: the one in the address, else the one that hangs."""
+    """Return the matrix and operations of a process group: the one in the address, or else the one that hangs."""
     wanted = query.get("group", data.culprits[0].group if data.culprits else None)
     group = next((g for g in data.groups if g.name == wanted), data.groups[0])
     frame = views.matrix(served.run, group.name, COLLECTIVES, served.options)
@@ -60,7 +60,7 @@ def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
 
 
 def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
-    """Return the stacks of all ranks as one tree, each line with the ranks that are there."""
+    """Return the stacks of all ranks as a tree; each line names the ranks that have it in their stack."""
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []
@@ -82,7 +82,7 @@ def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of the matrix: a click on a rank highlights that rank's stack."""
+    """Register the callback of the matrix: a click on a rank highlights its stack."""
     if served.rooms.hang is None:
         return
 

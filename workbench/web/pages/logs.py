@@ -1,4 +1,4 @@
-"""What the text logs report; `?event=N` chooses the event whose lines are shown, `rank=N` whose events."""
+"""The page on text logs; `?event=N` selects the event whose log lines are shown, `rank=N` the rank of the events."""
 
 from dash import html
 
@@ -41,7 +41,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
-    """Return the position in `rows` of the event that is evidence of the first finding on logs, else 0."""
+    """Return the index in `rows` of the event that is evidence of the first finding about logs, else 0."""
     facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
     source = facts[0].source if facts else ""
     return next((row.index for row in rows if source.endswith(row.log)), rows[0].index if rows else 0)

@@ -1,8 +1,8 @@
-"""Memory over time of one rank's device, and the live memory at an instant.
+"""The page on memory: memory over time of a rank's device, and the live memory at an instant.
 
-`?device=N` chooses the device, `entry=N` the instant, `by=` the grouping of the tree, `under=N` the node of the tree,
-`find=` what is highlighted, `block=0x..` the address that is described, `from=` and `to=` the window of entries,
-`steps=` the same in steps, `colour=` what the colours of the timeline mean.
+`?device=N` selects the device, `entry=N` the instant, `by=` the grouping of the tree, `under=N` the node of the tree,
+`find=` the text to highlight, `block=0x..` the address to describe, `from=` and `to=` the range of entries, `steps=`
+the same range in steps, `colour=` the meaning of the timeline's colours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,19 +70,19 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def device_position(devices: Sequence[Device], query: Query) -> int:
-    """Return the position in `devices` of the device that the address names, else of the first."""
+    """Return the index in `devices` of the device in the address, else 0."""
     return number(query, "device", len(devices), 0)
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the range of trace entries that the timeline shows, and the steps in it."""
+    """Return the range of trace entries in the timeline, and the corresponding steps."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     device = devices[device_position(devices, query)]
     return window_of(query, window_in(query, device.entries), memory_marks(served, device))
 
 
 def ranks_section(devices: Sequence[Device]) -> Elements:
-    """Return a chart of the peaks of all ranks; empty if there is only one."""
+    """Return a chart of the peaks of all ranks; empty if there is only one rank."""
     frame = matrix(devices)
     if len(frame) == 1:
         return []
@@ -90,7 +90,7 @@ def ranks_section(devices: Sequence[Device]) -> Elements:
 
 
 def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
-    """Yield a table of the peak of each step that the timeline shows."""
+    """Yield a table of the peak of each step in the timeline's range."""
     frame = views.steps(served.snapshot(device.path), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
@@ -100,8 +100,8 @@ def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[
 def install(app: Dash, served: ServedRun) -> None:
     """Register the callbacks of the page.
 
-    A zoom reads the timeline of the new range, so that every peak in it is drawn; a click or a typed text changes the
-    address.
+    A zoom computes the timeline of the new range, so that every peak in it is drawn. A click or a typed text changes
+    the address.
     """
     if served.rooms.memory is None:
         return
@@ -136,9 +136,9 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def new_address(query: Query, shown: object, change: Query) -> object:
-    """Return the new address of the page: `query` with the range that the browser shows, then with `change`.
+    """Return the new address of the page: `query` with the range stored in the browser, then with `change`.
 
-    `shown` is the state of the range in the browser. `no_update` if the address stays the same.
+    `shown` is that range. The result is `no_update` if the address stays the same.
     """
     changed = with_window(query, window_state(shown)) | change
     wanted = {name: value for name, value in changed.items() if value not in ("", str(NO_NODE))}
@@ -146,7 +146,7 @@ def new_address(query: Query, shown: object, change: Query) -> object:
 
 
 def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
-    """Return the range of entries and steps for a zoom to `wanted`, limited to the entries that exist."""
+    """Return the entries and steps after a zoom to the range `wanted`, limited to existing entries."""
     # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
@@ -155,9 +155,10 @@ def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
 
 
 def address_change(part: str, values: Mapping[str, object]) -> Query:
-    """Return the query parameters that a gesture on `part` of the page changes; `values` has each part's new value.
+    """Return the query parameters to change after a click or input in `part` of the page; `values` has each part's new
+    value.
 
-    A new instant also resets the selected node of the tree.
+    Selecting another instant also resets the selected node of the tree.
     """
     value = values.get(part)
     if part == "find":

@@ -1,6 +1,6 @@
-"""What the allocator did: when each address range was reserved and returned, and the trace entries one by one.
+"""The section on the allocator: when each address range was reserved and released, and the list of trace entries.
 
-`?page=N` turns the pages of the entries; `find=` keeps those that match.
+`?page=N` is the page of the list; `find=` filters it.
 """
 
 import pandas as pd
@@ -27,7 +27,7 @@ MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator woul
 def allocator_section(
     served: ServedRun, device: Device, at: MemoryQuery, query: Query, span: tuple[int, int] | None
 ) -> Elements:
-    """Return a chart of the largest address ranges in the range of the timeline, and a page of the trace entries."""
+    """Return a chart of the largest address ranges in the timeline's range, and a page of the list of trace entries."""
     artefact, options, which = served.snapshot(device.path), served.options, device.device
     ranges = views.reserved_ranges(artefact, options, which, span, RANGES)
     first = page_number(device, at, query) * ROWS
@@ -47,7 +47,7 @@ def allocator_section(
 
 
 def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
-    """Return the page of trace entries to show: the one in the address, else that of the instant.
+    """Return the page of trace entries to show: the one in the address, else the one that contains the instant.
 
     A search starts at the first page.
     """

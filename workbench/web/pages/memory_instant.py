@@ -1,4 +1,4 @@
-"""The live memory at one instant: as a tree, by its largest owners, and beside another instant."""
+"""The section on an instant: live memory as a tree, its largest owners, and the changes since another instant."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ MATCHES = 40
 
 
 def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the heading of an instant, and form fields to go to a different instant by keyboard."""
+    """Return the heading of an instant, and input fields to select another instant by keyboard."""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     fields = [
@@ -45,14 +45,14 @@ def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
 
 
 def remark(device: Device, entry: int) -> str:
-    """Return in parentheses that an instant is the peak, or that an allocation failed; empty if neither holds."""
+    """Return a remark in parentheses if the instant is the peak or a failed allocation; otherwise an empty text."""
     failed = device.oom if device.oom and device.oom.index == entry else None
     peak = " (the peak)" if entry == device.peak_index else ""
     return peak + (f" (a request of {size(failed.requested_bytes)} failed)" if failed else "")
 
 
 def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Iterator[Component]:
-    """Yield the parts of the page on what changed from the instant `at.since` to the instant shown."""
+    """Yield the parts of the page about the changes from the instant `at.since` to the current instant."""
     if at.since is None:
         return
     artefact = served.snapshot(device.path)
@@ -108,10 +108,11 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
 
 
 def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
-    """Return (rows, parent): the at most `NODES` largest rows at and below a node, and the node's parent.
+    """Return (rows, parent): at most `NODES` rows below a node, including itself, the largest ones; and the node's
+    parent.
 
-    A click on the root of the chart leads to that parent. A row is at least as large as each of its children and before
-    them, so none is kept without its parents.
+    A click on the root of the chart selects that parent. A row is at least as large as each of its children and
+    precedes them, so every row in the result has its parents there, too.
     """
     if node not in set(tree["node"]):
         return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE
@@ -126,7 +127,7 @@ def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
 
 
 def largest_owners(tree: pd.DataFrame) -> Table:
-    """Return a table of the first levels of a tree, the largest first."""
+    """Return a table of the first levels of a tree, largest first."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
         (" / ".join(path), size(count), blocks)

@@ -1,6 +1,6 @@
-"""The segments of the allocator at an instant, and what is at one address: a block with its stack, or free memory.
+"""The section on the allocator's segments at an instant, and on one address: a block with its stack, or free memory.
 
-`?block=0x7f..` is the address, at the instant that the page shows.
+`?block=0x7f..` is the address.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ HINT = "Click a block to see its stack and history. By keyboard, follow an addre
 
 
 def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a map of the segments that have live memory, and what is at the address that was clicked."""
+    """Return a map of the segments that have live memory, and a description of the clicked address."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, number)
     state = views.live_blocks(artefact, at.entry, options, number)
@@ -49,9 +49,9 @@ def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
 def block_section(
     served: ServedRun, device: Device, at: MemoryQuery, query: Query, instant: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Elements:
-    """Return what is at the address in the query: a block with its stack, or free memory.
+    """Return a description of the address in the query: a block with its stack, or free memory.
 
-    `instant` is (segments, live blocks) of the instant shown.
+    `instant` is (segments, live blocks) at the current instant.
     """
     segments, state = instant
     where = at.block or 0
@@ -67,7 +67,7 @@ def block_section(
 
 
 def title(found: AddressContent | None, at: MemoryQuery) -> str:
-    """Return the heading for an address: what contains it, a block or free memory, at which trace entry."""
+    """Return the heading for an address: the block or free memory that contains it, and the trace entry."""
     if found is None:
         return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
@@ -75,7 +75,7 @@ def title(found: AddressContent | None, at: MemoryQuery) -> str:
 
 
 def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) -> html.Nav:
-    """Return links to the blocks at the next lower and higher address, and one that closes the section."""
+    """Return links to the blocks at the next lower and next higher address, and a link that closes the section."""
     rows = [(found.before, "Block before"), (found.after, "Block after")] if found else []
     links = [link(text, address({**query, "block": f"{state['address'][row]:#x}"})) for row, text in rows if row >= 0]
     kept = {name: value for name, value in query.items() if name != "block"}
@@ -96,7 +96,7 @@ def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Quer
 
 
 def share_of_segment(block: "Row") -> str:
-    """Return as text which share of its segment a block takes."""
+    """Return as text how large a block is compared with its segment."""
     part = share(block["requested"], block["segment_bytes"])
     return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 

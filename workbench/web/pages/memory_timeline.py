@@ -1,4 +1,4 @@
-"""Memory over the entries of a snapshot's trace, coloured by category, pool, stream, phase or rank."""
+"""The chart of memory over the entries of a snapshot's trace, coloured by category, pool, stream, phase or rank."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ Entries = tuple[int, int]
 
 
 def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | None) -> FigurePart:
-    """Return the memory timeline of a range of trace entries, or of all if `span` is None."""
+    """Return the memory timeline of the trace entries in `span`, or of all entries if `span` is None."""
     frame = views.timeline(served.snapshot(device.path), served.options, device.device, BUCKETS, span)
     first, last = span or (0, device.entries)
     starts = [(step, entry) for step, entry in memory_marks(served, device).starts() if first <= entry < last]
@@ -36,16 +36,16 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
 
 
 def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
-    """Return {title: bytes over the entries} of each pool, stream or phase; `colour` says which of these."""
+    """Return {title: bytes over the entries} of each pool, stream or phase; `colour` selects one of these groupings."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
 
 
 def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, pd.DataFrame]:
-    """Return {name of another rank: its memory timeline}, for the same steps as this device's entries in `span`.
+    """Return {name of another rank: its memory timeline}, for the steps that this device's entries in `span` cover.
 
-    The positions of steps are those of this device, so that the lines can share its axis.
+    Its steps are moved to the positions of this device's steps, so that the lines can share the axis.
     """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)

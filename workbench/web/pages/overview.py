@@ -1,4 +1,4 @@
-"""The first page: verdict and findings, each with a link to its evidence; then the run at a glance."""
+"""The first page: the verdict and the findings, each with a link to its evidence, and tables of ranks and files."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
 
 
 def shortened(section: Table) -> Table:
-    """Return the table with at most `ROWS` rows, so that the page of a job with thousands of ranks opens at once."""
+    """Return at most `ROWS` rows of the table, so that the page opens fast even for jobs with thousands of ranks."""
     # Rows that the table had left out before count as well.
     hidden = max(0, len(section.rows) - ROWS)
     return replace(section, rows=section.rows[:ROWS], left_out=section.left_out + hidden)

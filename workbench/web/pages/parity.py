@@ -1,4 +1,4 @@
-"""The same training on several meshes: curves on one axis, differences by step, and the first tensor that differs."""
+"""The page that compares runs on several meshes: curves, differences by step, and the first tensor that differs."""
 
 from dash import html
 

@@ -1,4 +1,4 @@
-"""The source around a line that the run names; `?at=FILE:LINE` says which."""
+"""The page with a source file around a line that the run mentions; `?at=FILE:LINE` selects the line."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ AROUND = 25
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page with a source file.
 
-    Only files that the run itself names are shown, so that the address gives no access to any other file.
+    Only files that the run itself mentions are shown, so that the address gives no access to other files.
     """
     at = query.get("at", "")
     if not served.trusted:
@@ -35,7 +35,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def is_named(served: ServedRun, at: str) -> bool:
-    """Return whether the report or an artefact of the run names the file in `at`, which is `FILE:LINE`."""
+    """Return whether the report or a file of the run mentions the source file in `at`, which is `FILE:LINE`."""
     match = SOURCE_LINE.fullmatch(at)
     if match is None:
         return False
@@ -47,7 +47,9 @@ def is_named(served: ServedRun, at: str) -> bool:
 
 
 def mentioned_files(served: ServedRun) -> Iterator[str]:
-    """Yield the source files that stacks, events and dumps of the run name; artefacts are opened only as needed."""
+    """Yield the source files that stacks, events and dumps of the run mention; the run's files are read only when
+    needed.
+    """
     rooms = served.rooms
     for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():
         yield from memory.source_files(snapshot, served.options)
@@ -61,7 +63,7 @@ def mentioned_files(served: ServedRun) -> Iterator[str]:
 
 
 def in_texts(texts: Iterable[object]) -> Iterator[str]:
-    """Yield the source files that the texts name."""
+    """Yield the source files that the texts mention."""
     return (match[1] for text in texts for match in SOURCE_LINE.finditer(str(text)))
 
 

@@ -1,4 +1,6 @@
-"""Durations, phases and loss over the steps; `?rank=N` chooses whose phases are shown, `steps=5-7` which steps."""
+"""The page on step logs: durations, phases and loss; `?rank=N` selects the rank of the phases, `steps=5-7` the
+steps.
+"""
 
 from collections.abc import Sequence
 from math import ceil, floor
@@ -47,7 +49,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def shown_rank(data: StepsData, query: Query) -> int:
-    """Return the rank whose phases to show: the one in the address, else the first straggler."""
+    """Return the rank whose phases are shown: the one in the address, else the first straggler."""
     ranks = [rank.rank for rank in data.ranks]
     default = data.stragglers[0].rank if data.stragglers else ranks[0]
     rank = number(query, "rank", max(ranks) + 1, default)
@@ -55,13 +57,13 @@ def shown_rank(data: StepsData, query: Query) -> int:
 
 
 def window(_served: ServedRun, query: Query) -> Window:
-    """Return the range of steps that the page shows; its ends are whole numbers, as each bar is one step."""
+    """Return the range of steps that the page shows; its ends are whole numbers, because each bar is a step."""
     steps = parse_steps(query.get("steps", ""))
     return Window(None, (float(floor(steps[0])), float(ceil(steps[1]))) if steps else None)
 
 
 def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -> Sequence[go.Figure]:
-    """Return the charts of durations, phases and loss for a range of steps, or for all if `steps` is None."""
+    """Return the charts of durations, phases and loss for the steps in `steps`, or for all if it is None."""
     logs = served.run.of(*ROOMS["steps"])
     low, high = steps or ALL
     series = views.series(logs, served.options)
@@ -79,7 +81,9 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of zooms: a zoom in one chart applies to all three, and shows steps left out before."""
+    """Register the callback of zooms: a zoom in one chart applies to all three, and adds steps that were left out
+    before.
+    """
     data = served.rooms.steps
     if data is None:
         return
@@ -101,7 +105,9 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def steps_between(wanted: Span) -> Span:
-    """Return (first, last + 1) of the steps in a range of the axis, at least the step nearest to its middle."""
+    """Return (first, last + 1) of the steps in a range of the axis; if there are none, of the step nearest to its
+    middle.
+    """
     first, last = ceil(wanted[0]), floor(wanted[1])
     # A narrow drag may contain no whole step.
     first = first if first <= last else max(0, round(sum(wanted) / 2))

@@ -1,7 +1,8 @@
-"""How the time divides by rank, and the events of a window.
+"""The page on traces: time by rank, and the events in a time range.
 
-`?file=N` chooses the trace, `from=NS` and `to=NS` the window, `steps=` the same in steps, `colour=` what colours mean,
-`find=` what is highlighted, `path=1` shows the critical path, `event=N` the callers of an event.
+`?file=N` selects the trace, `from=NS` and `to=NS` the time range, `steps=` the same range in steps, `colour=` the
+meaning of colours, `find=` the text to highlight, `event=N` the event whose callers are shown; `path=1` shows the
+critical path.
 """
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -62,7 +63,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def event_controls(served: ServedRun, query: Query) -> Elements:
-    """Return the fields and links with which a reader chooses what the chart of events shows."""
+    """Return the input fields and links that select what the chart of events shows."""
     wanted, position = event_query(query), file_position(served, query)
     files = [(str(i), file_name(artefact)) for i, artefact in enumerate(served.traces)]
     field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True)
@@ -79,14 +80,14 @@ def event_controls(served: ServedRun, query: Query) -> Elements:
 
 
 def event_details(served: ServedRun, query: Query) -> Elements:
-    """Return the callers of the clicked event, and the critical path if that is shown."""
+    """Return the callers of the clicked event, and the critical path if it is turned on."""
     artefact = served.traces[file_position(served, query)]
     path = path_section(served, artefact, query) if event_query(query).path else []
     return [*callers(artefact, served, query), *path]
 
 
 def bytes_sent_section(data: TraceData) -> Elements:
-    """Return a chart of the bytes that ranks send to each other by all-to-all; empty if there are none."""
+    """Return a chart of the bytes that ranks send to each other in all-to-all collectives; empty if there are none."""
     sent = traffic(data.ranks)
     if sent.empty:
         return []
@@ -95,20 +96,20 @@ def bytes_sent_section(data: TraceData) -> Elements:
 
 
 def file_name(artefact: Artefact) -> str:
-    """Return the label of a trace file such as `rank 3, step 10`, without the step if that is unknown."""
+    """Return the label of a trace file, such as `rank 3, step 10`; without the step if it is unknown."""
     rank = "unknown rank" if artefact.rank is None else f"rank {artefact.rank}"
     return rank if artefact.step is None else f"{rank}, step {artefact.step}"
 
 
 def file_position(served: ServedRun, query: Query) -> int:
-    """Return the index in `served.traces` of the file in the address, else of the first with a selected step."""
+    """Return the index in `served.traces` of the file in the address, else of the first file with a selected step."""
     steps = parse_steps(query.get("steps", ""))
     holds = (i for i, file in enumerate(served.traces) if steps and trace_marks(served, file).span_of(steps))
     return number(query, "file", len(served.traces), next(holds, 0))
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the time range of the chosen file that the page shows, in ns, and the steps in it."""
+    """Return the time range of the selected file that the page shows, in ns, and the corresponding steps."""
     marks = trace_marks(served, served.traces[file_position(served, query)])
     return window_of(query, window_in(query, LATEST_NS), marks)
 
@@ -143,7 +144,9 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
-    """Register the callback of zooms in one chart; it reads the new range's events, so that short ones appear."""
+    """Register the callback of zooms in one chart; it reads the events in the new range, so that short events
+    appear.
+    """
 
     @app.callback(
         Output("gantt", "figure", allow_duplicate=True),
@@ -165,7 +168,10 @@ def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
 
 
 def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool) -> Window:
-    """Return the time range and steps for a zoom to `wanted`, in ns of the file or of the ranks' common clock."""
+    """Return the time range after a zoom to `wanted`, and its steps; times are in ns.
+
+    Times are those of the file's own clock, or with `on_common_clock` of the clock that all ranks share.
+    """
     if wanted == ALL:
         return Window()
     shift = clock_shift(served, file) if on_common_clock else 0

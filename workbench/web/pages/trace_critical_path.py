@@ -1,6 +1,6 @@
-"""The critical path of a trace's last step: as a row above its events, and as pieces that lead to their windows.
+"""The critical path of a trace's last step: a row above the events, and a list of its longest pieces with links.
 
-`?path=1` shows it: computing the path of a large trace takes seconds.
+`?path=1` turns it on, because computing the path of a large trace takes seconds.
 """
 
 from collections.abc import Mapping
@@ -41,14 +41,16 @@ def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
 
 
 def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
-    """Return a table of the pieces of the last step's critical path; without step marks, of the whole recording's."""
+    """Return a table of the pieces of the last step's critical path; if steps are not marked, of the whole
+    recording's.
+    """
     steps = [step.step for step in account_of(served, artefact).step_times]
     return path_through(artefact, served.options, steps[-1] if steps else None)
 
 
 @lru_cache(KEPT)
 def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
-    """Return a table of the pieces of a step's critical path, cached for the next zoom."""
+    """Return a table of the pieces of a step's critical path; it is cached for the next zoom."""
     return views.critical_path(artefact, options, step)
 
 
@@ -72,7 +74,7 @@ def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], wi
 
 
 def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    """Return tables of what the critical path consists of, and of its longest pieces, with links to show them."""
+    """Return tables of the parts of the critical path and of its longest pieces, with links to the pieces."""
     parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
@@ -89,7 +91,7 @@ def piece_name(position: int) -> str:
 
 
 def piece_address(start: int, dur: int, query: Mapping[str, str]) -> str:
-    """Return the address that shows the time around a piece, from its start and duration in ns."""
+    """Return the address that shows the time around a piece, given its start and duration in ns."""
     low, high = max(0, start - AROUND * dur), start + (1 + AROUND) * dur
     return address({**without_window(query), "from": str(low), "to": str(high)})
 

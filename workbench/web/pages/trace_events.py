@@ -87,14 +87,14 @@ def memory_section(served: ServedRun, artefact: Artefact, span: Nanoseconds | No
 
 @lru_cache(WINDOWS)
 def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
-    """Return a table of the events in a time range, cached: all events of a large trace take a third of a second."""
+    """Return a table of the events in a time range; it is cached, because a large trace takes a third of a second."""
     return views.timeline(artefact, options, span, WIDTH)
 
 
 def block_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, wanted: EventQuery
 ) -> tuple[list[str], dict[str, str]]:
-    """Return (for each block the name of what its colour means, {name: colour}).
+    """Return (for each block the legend name of its colour, {legend name: colour}).
 
     A name has the same colour in every time range.
     """
@@ -109,7 +109,7 @@ def block_colours(
 def named_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the same as `block_colours` for colouring by `colour`, before a search turns other blocks grey."""
+    """Return the result of `block_colours` for the colour meaning `colour`, before a search turns other blocks grey."""
     if colour == "kind":
         return blocks["kind"].tolist(), EVENT_KINDS
     known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
@@ -120,7 +120,7 @@ def named_colours(
 
 
 def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return charts of all ranks on a common clock: what each does, and how late it arrives at collectives."""
+    """Return charts of all ranks on a common clock: the activity of each, and how late each arrives at collectives."""
     if len(served.traces) == 1:
         return []
     shift = clock_shift(served, file)
@@ -142,13 +142,13 @@ def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Element
 
 
 def clock_shift(served: ServedRun, file: int) -> int:
-    """Return the ns to add to times of file number `file` to convert them to the common clock."""
+    """Return the ns to add to times in file number `file` to get times on the common clock."""
     shifts = views.axis(served.traces, served.options).set_index("path")["shift_ns"]
     return int(shifts[str(served.traces[file].path)])
 
 
 def callers(artefact: Artefact, served: ServedRun, query: Query) -> Elements:
-    """Return the clicked event and the events that enclose it, each with a link to its source if it names one."""
+    """Return the clicked event and the events that enclose it; each has a link to its source line if it names one."""
     names = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
     if not names:
         return []

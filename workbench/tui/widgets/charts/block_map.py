@@ -1,4 +1,4 @@
-"""The segments of an allocator as lines of cells; each cell has the colour of the category that fills most of it."""
+"""A map of the allocator's segments: lines of cells, each in the colour of the category with the most bytes in it."""
 
 from typing import Unpack
 
@@ -22,9 +22,9 @@ FREE = "·"
 
 
 class BlockMap(ScrollView, can_focus=True):
-    """A map with one line per segment, the largest first; each cell has the colour and letter of a category.
+    """A map with a line per segment, largest first; each cell has the colour and letter of a category.
 
-    A cell shows the category that fills most of it, `·` is free memory.
+    It is the category with the most bytes in the cell's address range; `·` is free memory.
     """
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"

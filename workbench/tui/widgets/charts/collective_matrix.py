@@ -1,4 +1,4 @@
-"""Ranks down, collectives across: one sign per cell, so that a rank that stopped is a gap in the last columns."""
+"""A matrix of ranks (rows) and collectives (columns) with a sign per cell; the row of a stopped rank ends early."""
 
 from typing import Unpack
 
@@ -34,7 +34,9 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
     def on_resize(self) -> None:
-        """Scroll to the newest columns again: the matrix may have been drawn before the widget had its size."""
+        """Scroll to the newest columns again, because the matrix may have been drawn before the widget's size was
+        known.
+        """
         self.scroll_to(x=self.virtual_size.width, animate=False)
 
     def render_line(self, y: int) -> Strip:

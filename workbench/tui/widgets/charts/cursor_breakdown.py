@@ -1,4 +1,4 @@
-"""The parts of the column under the cursor of a chart, beside or below the chart."""
+"""A list of the parts of the column at a chart's cursor, shown next to or below the chart."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -24,10 +24,10 @@ class Part(NamedTuple):
 
 
 class CursorBreakdown(Static):
-    """The parts of the total at a chart's cursor, largest first, beside the chart or, on a narrow screen, below it."""
+    """The parts of the total at a chart's cursor, largest first; next to the chart, or below it on a narrow screen."""
 
     def show(self, head: str, parts: Sequence[Part], written: Callable[[float], str]) -> None:
-        """Show `head` and the parts that are not zero; `written` returns a value as text with its unit."""
+        """Show `head` and the parts that are not zero; `written` formats a value with its unit."""
         ranked = sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
         lay_out = beside if self.app.size.width >= WIDE else below
         self.update(lay_out(Text(head, style="bold"), ranked, written))

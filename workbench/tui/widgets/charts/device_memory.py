@@ -1,4 +1,4 @@
-"""Memory of a traced device over time: what was allocated, and above it what was reserved and not allocated."""
+"""A chart of a traced device's memory over time: allocated memory, and above it memory that is only reserved."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ COLOURS = {"allocated": EVENT_KINDS["memory"], "unallocated": EVENT_KINDS["idle"
 
 
 class DeviceMemoryChart(StackedChart, TimeZoom):
-    """A chart of one device's memory over time, as `traces.views.memory` returns it."""
+    """A chart of a device's memory over time, as `traces.views.memory` returns it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="held.left", show=False),
@@ -38,7 +38,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
 
     @property
     def middle(self) -> int:
-        """The time at the cursor in ns, which stays in the middle when zooming."""
+        """The time at the cursor in ns; zooming keeps it in the middle."""
         return (
             int(self.instants["at_ns"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else super().middle
         )

@@ -1,4 +1,4 @@
-"""The events of a window of time: one row per stream or thread and depth, each event from its start to its end."""
+"""A chart of the events in a time range: each event from start to end, a row per stream or thread and nesting depth."""
 
 from typing import ClassVar, Unpack
 
@@ -70,9 +70,9 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
-        """Return the cells of the row of a lane and a depth, `width` characters together.
+        """Return the cells of the row of a lane (a stream or thread) and nesting depth, `width` characters in total.
 
-        An event is at least one character wide; it covers an earlier one in the same cell.
+        An event is at least one character wide; it covers an earlier event in the same cell.
         """
         first, last = self._window
         events = self._spans[(self._spans["lane"] == lane) & (self._spans["depth"] == depth)]
@@ -88,12 +88,12 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
 
 
 def block_name(count: int, name: str) -> str:
-    """Return the name of a block of `count` events; several short events have the name of the longest."""
+    """Return the name of a block of `count` events; a block of several short events has the name of the longest."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
 def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segment:
-    """Return event `number` as `length` characters: its name, or the sign of its kind if the name has no room.
+    """Return event `number` as `length` characters: its name, or the sign of its kind if the name does not fit.
 
     A negative number is a gap.
     """
@@ -122,7 +122,7 @@ def runs(owner: list[int]) -> list[tuple[int, int]]:
 
 
 def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return (lane, depth of nesting) of each row: devices first, then host threads, each lane by depth."""
+    """Return (lane, nesting depth) of each row; a lane is a device stream or a host thread. Devices come first."""
     if not len(spans):
         return []
     order = spans.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])

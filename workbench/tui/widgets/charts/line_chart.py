@@ -1,4 +1,4 @@
-"""Lines over the steps, one for each run, in dots of Braille; a sign on each line tells the runs apart."""
+"""A line chart over the steps with a line per run, drawn in Braille dots; signs on the lines distinguish the runs."""
 
 import math
 from collections import Counter
@@ -59,7 +59,7 @@ class Scale:
 
 
 class LineChart(Widget, can_focus=True):
-    """A chart of `Lines`; the cursor is the index of a row of their table, which is a step."""
+    """A chart of `Lines`; the cursor is the index of a row in their table, which is a step."""
 
     DEFAULT_CSS = "LineChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(0)
@@ -72,7 +72,7 @@ class LineChart(Widget, can_focus=True):
         self._signs: dict[Point, int] = {}
 
     def show(self, lines: Lines) -> None:
-        """Draw these lines; the cursor stays on its step if that exists."""
+        """Draw these lines; the cursor stays on its step if that step exists."""
         self._lines = lines
         # The new lines may have fewer steps than the number that the cursor stands on.
         self.move(0)
@@ -111,7 +111,7 @@ class LineChart(Widget, can_focus=True):
         return [Segment(f"{self._label(y - 1):>{LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
 
     def _label(self, row: int) -> str:
-        """Return the lowest, highest or marked value as text if it lies in this row of cells, else an empty text."""
+        """Return the lowest, highest or marked value as text if it belongs to this row of cells, else an empty text."""
         named = (self._scale.low, self._scale.high, self._lines.mark)
         return next((self._lines.text(v) for v in named if v is not None and self._scale.y(v) // 4 == row), "")
 
@@ -123,7 +123,9 @@ class LineChart(Widget, can_focus=True):
             yield self._cell((column, row), CURSOR if column == at else empty, reverse=column == at)
 
     def _cell(self, place: Point, empty: str, *, reverse: bool) -> Segment:
-        """Return a cell, in which a sign covers dots, and dots cover `empty`; `reverse`: the cursor is on it."""
+        """Return a cell: a sign if there is one, else its dots, else the character `empty`; `reverse` marks the
+        cursor.
+        """
         if place in self._signs:
             number = self._signs[place]
             return Segment(self._lines.sign(number), Style(color=self._lines.colour(number), reverse=reverse))
@@ -156,7 +158,7 @@ def connected(points: Sequence[Point | None]) -> Iterator[Point]:
 def sign_places(points: Sequence[Point | None], number: int, count: int) -> Iterator[Point]:
     """Yield the cells in which to draw the sign of line `number` of `count`.
 
-    The lines take turns, so that the signs of equal lines do not cover each other.
+    The lines take turns along the x axis, so that the signs of equal lines do not cover each other.
     """
     last = -SIGN_EVERY
     for row, point in enumerate(points):

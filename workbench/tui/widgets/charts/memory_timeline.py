@@ -1,4 +1,4 @@
-"""Memory over time as stacked layers: one per category, pool, stream or phase, with the peak and failures marked."""
+"""A chart of memory over time in stacked layers (category, pool, stream or phase), with peak and failures marked."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ class MemoryTimeline(StackedChart):
     """A chart of memory by category over trace entries, as `memory.views.timeline` returns it."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a timeline; the cursor goes to the last failed allocation, else to the peak."""
+        """Draw a timeline; the cursor starts at the last failed allocation, or else at the peak."""
         self.draw(frame, CATEGORIES, "allocated")
         self.cursor = max(self.failed, default=self.cursor)
 

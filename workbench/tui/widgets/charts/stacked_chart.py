@@ -1,4 +1,4 @@
-"""Stacked layers over time: each row of a frame takes one or more columns, and a cell has eight heights."""
+"""A chart of stacked layers over time: each table row is one or more columns wide, with eight heights per cell."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -31,16 +31,16 @@ NO_TOPS: Integers = np.zeros((0, 0), np.int64)
 
 
 class StackedChart(Widget, can_focus=True):
-    """Draws the rows of the table `instants` from left to right, each `wide` characters wide, its columns stacked.
+    """Draws the rows of the table `instants` from left to right, each `wide` characters wide; its columns are stacked.
 
-    A subclass provides marks and the line below. The cursor is the index of a row; moving it posts `Moved`.
+    Subclasses provide the marks and the line below the chart. The cursor is a row index; moving it posts `Moved`.
     """
 
     DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):
-        """Message: the cursor moved to a different row, which `row` has as {column: number}."""
+        """Message: the cursor moved to another row; `row` is that row as {column: number}."""
 
         def __init__(self, chart: "StackedChart", row: dict[str, float]) -> None:
             super().__init__()
@@ -69,9 +69,9 @@ class StackedChart(Widget, can_focus=True):
         raise NotImplementedError
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
-        """Draw the columns of a table that `colours` names, the first at the bottom.
+        """Draw the table columns named in `colours`, the first at the bottom.
 
-        `total` is the column whose highest value decides the height; the cursor goes to its row.
+        The maximum of the column `total` sets the height of the chart; the cursor starts at its row.
         """
         self.instants, self._total = instants, total
         self._colours = {name: colour for name, colour in colours.items() if name in instants.columns}
@@ -120,7 +120,7 @@ class StackedChart(Widget, can_focus=True):
             self.cursor = min(max(0, self.cursor + rows), len(self.instants) - 1)
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the clicked row; the line that shows the focus is not part of the chart."""
+        """Move the cursor to the clicked row; a click on the line that marks the focus is ignored."""
         at = event.get_content_offset(self)
         if at is not None and at.x // self.wide < len(self.instants):
             self.cursor = at.x // self.wide
@@ -145,17 +145,18 @@ class StackedChart(Widget, can_focus=True):
     def _segments(self, floor: int) -> list[Segment]:
         """Return the cells of a line without the cursor; `floor` is the height of its lower edge.
 
-        They are cached until something else is drawn, as the cursor moves often.
+        They are cached until another table is drawn, because the cursor moves often.
         """
         if floor not in self._drawn:
             self._drawn[floor] = [self._cell(row, floor) for row in range(len(self._tops))]
         return list(self._drawn[floor])
 
     def _cell(self, row: int, floor: int) -> Segment:
-        """Return the cell of a row at height `floor`: foreground is the layer at its bottom, background at its top.
+        """Return the cell of a row at height `floor`; its foreground is the lower layer in it, its background the upper
+        one.
 
         Heights are in eighths of a cell. With layers up to 5 and 20, the cell from 0 to 8 is five eighths of the first
-        layer's colour on a background of the second's.
+        layer's colour on a background of the second layer's.
         """
         column = self._tops[row]
         low, high = int(np.searchsorted(column, floor, "right")), int(np.searchsorted(column, floor + 8, "left"))
@@ -177,7 +178,7 @@ class StackedChart(Widget, can_focus=True):
 
 @lru_cache(maxsize=1024)
 def style_of(colour: str | None, behind: str | None) -> Style:
-    """Return the Style of a pair of colours, cached: creating and comparing styles takes longer than drawing."""
+    """Return the Style of a pair of colours; it is cached, because creating styles takes longer than drawing."""
     return Style(color=colour, bgcolor=behind)
 
 

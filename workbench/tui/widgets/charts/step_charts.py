@@ -35,7 +35,7 @@ class PhaseChart(StackedChart):
 
 
 class LossChart(StackedChart):
-    """A chart of the loss of each step, from `steps.views.series`; its lowest value is at the bottom."""
+    """A chart of the loss of each step, from `steps.views.series`; the bottom of the chart is the lowest loss."""
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw the losses in a table; a step whose loss is not finite has a mark instead."""
@@ -61,9 +61,9 @@ def ruler(frame: pd.DataFrame, legend: str) -> str:
 
 
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:
-    """Return at most `rows` rows of a table, so that every spike survives.
+    """Return at most `rows` rows of a table, keeping every spike.
 
-    Of each group of consecutive rows it keeps the one with the largest value in column `by`.
+    Of each group of consecutive rows, the row with the largest value in column `by` is kept.
     """
     if len(frame) <= rows or rows <= 0:
         return frame

@@ -1,4 +1,4 @@
-"""Zoom and pan for charts that show a window of time and ask for another one."""
+"""Zooming and panning for charts that show a time range and can request another one."""
 
 from textual.message import Message
 from textual.widget import Widget
@@ -8,7 +8,7 @@ SHORTEST_NS = 100
 
 
 class TimeZoom(Widget):
-    """A mixin for charts of a time range, with zoom and pan; it posts `WindowAsked` for each other range to show."""
+    """A mixin for charts of a time range, with zoom and pan; it posts `WindowAsked` when another range is requested."""
 
     _whole = _window = (0, 1)
 
@@ -20,14 +20,14 @@ class TimeZoom(Widget):
             self.window = window
 
     def set_window(self, window: tuple[int, int] | None, last: int) -> None:
-        """Remember the time range that is shown; None means the whole recording, which ends at `last`."""
+        """Store the time range that is shown; None means the whole recording, which ends at `last`."""
         if window is None:
             self._whole = (0, max(1, last))
         self._window = window or self._whole
 
     @property
     def middle(self) -> int:
-        """The time in ns that stays in the middle when zooming."""
+        """The time in ns that zooming keeps in the middle."""
         return sum(self._window) // 2
 
     def action_pan(self, by: int) -> None:
@@ -37,7 +37,7 @@ class TimeZoom(Widget):
         self._ask(first + step, last + step)
 
     def action_zoom(self, factor: float) -> None:
-        """Show `factor` times as much time around the middle; 0 for all of it."""
+        """Show a time range `factor` times as long around the middle; 0 shows the whole recording."""
         first, last = self._window
         span = max(SHORTEST_NS, int((last - first) * factor))
         if not factor or span >= self._whole[1]:

@@ -1,1 +1,1 @@
-"""Trees of the terminal app, which make a node only when its parent is opened."""
+"""Trees of the terminal app, which create a node only when its parent is opened."""

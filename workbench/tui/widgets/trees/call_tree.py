@@ -1,4 +1,4 @@
-"""The calls of a trace as a tree, by operator, module or function."""
+"""A tree of the calls in a trace, by operator, module or function."""
 
 from typing import Unpack
 
@@ -13,7 +13,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class CallTree(LazyTree):
-    """The tree of calls from `traces.views.tree`, with device time if there is any, else host time."""
+    """The tree of calls from `traces.views.tree`, with device time, or with host time if there is no device."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -21,7 +21,7 @@ class CallTree(LazyTree):
         self._clock = "host_ns"
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a tree; the calls of each level are sorted by time, the longest first."""
+        """Draw a tree; the calls of each level are sorted by time, longest first."""
         self._clock = "device_ns" if frame["device_ns"].any() else "host_ns"
         self._frame = frame.set_index("node")
         rows = {node: row for row, node in enumerate(frame["node"].tolist())}

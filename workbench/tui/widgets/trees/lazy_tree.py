@@ -1,4 +1,4 @@
-"""A tree that makes the children of a node when the node is opened, with a search."""
+"""A searchable tree that creates the children of a node when the node is opened."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Unpack
@@ -15,8 +15,8 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 class LazyTree(Tree[int]):
     """A tree over the rows of a table, whose nodes are created when their parent is opened.
 
-    The data of a node is the index of its row; a parent's row is before those of its children. A tree of at most
-    `OPEN_AT_MOST` rows is shown open.
+    The data of a node is its row index; a parent's row precedes the rows of its children. A tree of at most
+    `OPEN_AT_MOST` rows is shown fully opened.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 0
@@ -35,7 +35,9 @@ class LazyTree(Tree[int]):
         raise NotImplementedError
 
     def fill(self, root: Text, parents: Sequence[int], names: Sequence[str]) -> None:
-        """Draw a tree: `parents` has the index of each row's parent (-1: none), `names` the texts to search in."""
+        """Draw a tree: `parents` has the index of each row's parent (-1: none), `names` the searchable text of each
+        row.
+        """
         self._parents, self._names, self._children = parents, names, {}
         for row, parent in enumerate(parents):
             self._children.setdefault(parent, []).append(row)
@@ -57,7 +59,9 @@ class LazyTree(Tree[int]):
         self._open(event.node)
 
     def search(self, text: str) -> None:
-        """Move the cursor to the first node whose name contains the text; `n` and `N` go on from there."""
+        """Move the cursor to the first node whose name contains the text; `n` and `N` find the next and previous
+        nodes.
+        """
         self._text = text.casefold()
         self.action_next_match(1)
 
@@ -77,7 +81,7 @@ class LazyTree(Tree[int]):
         return "" if at is None else self._names[at]
 
     def _node(self, row: int) -> TreeNode[int]:
-        """Return the node of a row, after opening all nodes above it."""
+        """Return the node of a row; the nodes above it are opened first."""
         parent = self._parents[row]
         above = self.root if parent < 0 else self._node(parent)
         self._open(above)

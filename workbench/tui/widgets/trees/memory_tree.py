@@ -1,4 +1,4 @@
-"""Allocated memory as a tree, by module, source line, stack or category."""
+"""A tree of allocated memory, by module, source line, stack or category."""
 
 from typing import Unpack
 

@@ -1,4 +1,4 @@
-"""The Python stacks of all ranks merged into one tree, which branches where ranks differ."""
+"""A tree of the Python stacks of all ranks, which branches where the ranks differ."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Unpack
@@ -16,7 +16,7 @@ PLACE = ("filename", "line", "name")
 
 
 class StackTree(LazyTree):
-    """Stacks as `hangs.views.stacks` returns them, the outermost frame first; `i` shows and hides library frames.
+    """The stacks that `hangs.views.stacks` returns, outermost frame first; `i` shows or hides library frames.
 
     The innermost frame of a stack is always shown.
     """
@@ -38,7 +38,7 @@ class StackTree(LazyTree):
         self._draw()
 
     def action_library_frames(self) -> None:
-        """Show the frames of PyTorch and Python, or hide them."""
+        """Show or hide the frames of PyTorch and Python."""
         self._own_only = not self._own_only
         self._draw()
 
@@ -54,7 +54,7 @@ class StackTree(LazyTree):
         self.fill(Text(head + more), kept_parents(parents, kept), names)
 
     def label_of(self, row: int) -> Text:
-        """Return the line of a row: function, source line and ranks, in bold if other ranks are elsewhere."""
+        """Return the line of a row: function, source line and ranks; it is bold if other ranks are at other lines."""
         frame = self._frame.iloc[row]
         ranks = frame["ranks"]
         mark = (f"  {rank_names(ranks)}", "bold") if len(ranks) < self._all else (f"  {rank_ranges(ranks)}", "dim")
