@@ -1,9 +1,9 @@
-"""The cache of what readers wrote: one folder for each artefact, with a file for each column, checked when opened.
+"""Cache the columns that readers write: one folder for each artefact, with a file for each column, checked when opened.
 
-A disk may be full or read-only, lose power in the middle of a write, or be cleaned by somebody else. So an entry is
-used only if its `meta.json` is whole and each column has the length and the checksum that stand there; any other entry
-is deleted, and the artefact is read again. Where a folder cannot be written, a temporary one takes its place until the
-process ends.
+A disk may be full or read-only, lose power in the middle of a write, or be cleaned by other programs. So an entry is
+used only if its `meta.json` is complete and each column has the length and the checksum that are recorded there; any
+other entry is deleted, and the artefact is read again. If a folder cannot be written, a temporary folder is used until
+the process ends.
 """
 
 import atexit

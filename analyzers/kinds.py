@@ -198,7 +198,7 @@ def pickled_kind(head: bytes) -> Kind | None:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, decompressed if gzipped; empty where the gzip is damaged."""
+    """Return the first bytes of a file, decompressed if gzipped; empty if the gzip is damaged."""
     with open_regular(path) as file:
         head = file.read(HEAD_BYTES)
     if not head.startswith(b"\x1f\x8b"):

@@ -128,7 +128,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """Return the finding that the verdict is based on; None where there is no fault."""
+        """Return the finding that the verdict is based on; None if there is no fault."""
         first = self.findings[0] if self.findings else None
         return first if first and first.severity is not Severity.INFO else None
 

@@ -142,7 +142,7 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
 
 
 def doubt(change: MeasureChange | None) -> Doubt:
-    """Return why a measure cannot be judged with certainty; `change` is None where only one run has it."""
+    """Return why a measure cannot be judged with certainty; `change` is None if only one run has it."""
     if change is None:
         return Doubt.NOT_IN_BOTH
     return Doubt.WIDE_INTERVAL if change.is_sufficient else Doubt.FEW_STEPS
@@ -214,7 +214,7 @@ def unsure_text(change: MeasureChange) -> str:
 def parity_text(parity: LossParity | None) -> list[str]:
     """Return a phrase which says that the losses are identical, or from which step they diverge, in a list.
 
-    The list is empty where neither is the case.
+    The list is empty if neither is the case.
     """
     if parity is None:
         return []

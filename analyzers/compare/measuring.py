@@ -110,7 +110,7 @@ def medians_over(ranks: Sequence[RankSteps]) -> Measures:
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are not None; None where all are."""
+    """Return the median of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 

@@ -23,7 +23,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of one run, in seconds, bytes, and tokens per second of one rank; None or 0 where not recorded."""
+    """The measures of one run, in seconds, bytes, and tokens per second of one rank; None or 0 if not recorded."""
 
     step_s: float | None = None
     timed_steps: int = 0
@@ -34,7 +34,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareData(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of both runs and how these differ; None or empty where one of the runs lacks the files."""
+    """The measures of both runs and how these differ; None or empty if one of the runs lacks the files."""
 
     a: Measures
     b: Measures

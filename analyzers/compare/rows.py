@@ -13,7 +13,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity with its value in each run (None where a run lacks it).
+    """One quantity with its value in each run (None if a run lacks it).
 
     `write` formats a value as text. `interval` has the lower and upper 95 % bound of the relative change. `difference`
     formats b - a, for quantities whose difference says more than the relative change.
@@ -28,7 +28,7 @@ class Line:
 
     @property
     def change(self) -> str:
-        """The relative change as text, or the difference; empty where one run lacks the quantity."""
+        """The relative change as text, or the difference; empty if one run lacks the quantity."""
         if self.a is None or self.b is None:
             return ""
         if self.difference:

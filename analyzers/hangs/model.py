@@ -263,7 +263,7 @@ class RankState:
         return (op for op in self.ops if op.group == group and not op.p2p)
 
     def collective(self, group: int, seq: int) -> Op | None:
-        """Return the collective with sequence number `seq`; None where the dump does not have it."""
+        """Return the collective with sequence number `seq`; None if the dump does not have it."""
         return next((op for op in self.collectives(group) if op.seq == seq), None)
 
     def newest_time_ns(self) -> int:
@@ -295,7 +295,7 @@ class Job:
         return self.signatures[op.signature]
 
     def frames(self, op: Op) -> list[Frame]:
-        """Return the stack that issued an operation, innermost first; empty where none was recorded."""
+        """Return the stack that issued an operation, innermost first; empty if none was recorded."""
         return self.stacks[op.stack]
 
     def operation(self, op: Op) -> str:
@@ -303,7 +303,7 @@ class Job:
         return self.signatures[op.signature].operation
 
     def line(self, op: Op) -> Frame | None:
-        """Return the user's line that issued an operation; None where no stack was recorded."""
+        """Return the user's line that issued an operation; None if no stack was recorded."""
         return user_frame(self.frames(op))
 
 

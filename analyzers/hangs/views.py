@@ -200,7 +200,7 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
     """Return the value of `CellState` for an operation on a rank; `is_odd`: the majority issued a different one.
 
-    `op` is None where the rank's dump does not have the operation.
+    `op` is None if the rank's dump does not have the operation.
     """
     state = job.ranks.get(rank)
     if state is None:

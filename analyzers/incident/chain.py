@@ -66,7 +66,7 @@ class Event:
 
 
 def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
-    """Return the chain of events from the first cause to the last effect; empty where nothing is wrong."""
+    """Return the chain of events from the first cause to the last effect; empty if nothing is wrong."""
     completed = is_completed(manifest) or rooms.ended_cleanly
     failed_by = None if completed else crash
     questions: Sequence[Callable[[], list[Event]]] = (

@@ -33,7 +33,7 @@ class Crash:
 
     @property
     def ranks(self) -> list[int]:
-        """The rank that raised the exception, as a list; empty where it is unknown."""
+        """The rank that raised the exception, as a list; empty if it is unknown."""
         return [self.exit_file.rank] if self.exit_file.rank >= 0 else []
 
     @property
@@ -59,7 +59,7 @@ def first_crash(run: Run) -> Crash | None:
 
 
 def launchers_cause(cause: object) -> Crash | None:
-    """Return the error in the field `cause` of run.json, which has no traceback; None where it names no error."""
+    """Return the error in the field `cause` of run.json, which has no traceback; None if it names no error."""
     if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
         return None
     rank = cause.get("rank")

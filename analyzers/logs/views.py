@@ -54,7 +54,7 @@ def row_of(index: int, event: LogEvent) -> EventRow:
 
 
 def time_text(time_ns: int | None) -> str:
-    """Return a time as the log printed it, `03-26 16:50:50`; empty where it printed none."""
+    """Return a time as the log printed it, `03-26 16:50:50`; empty if it printed none."""
     if time_ns is None:
         return ""
     try:

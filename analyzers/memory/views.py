@@ -145,7 +145,7 @@ def search(
 
 
 def settings(artefact: Artefact, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the allocator's settings, empty where the file has none. Columns: key, value (both text)."""
+    """Return the allocator's settings, empty if the file has none. Columns: key, value (both text)."""
     return pd.DataFrame(list(open_snapshot(artefact, options).settings.items()), columns=["key", "value"])
 
 
@@ -231,7 +231,7 @@ def top_stacks(
     entry: int | None = None,
     limit: int = 20,
 ) -> pd.DataFrame:
-    """Return the stacks that allocated the most of what is alive after `entry` (the peak by default).
+    """Return the stacks that allocated most of the bytes alive after `entry` (the peak by default).
 
     Columns: bytes, count, category, label, frames.
     """

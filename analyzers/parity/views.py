@@ -30,7 +30,7 @@ def curve_of(run: RunParity, curve: Curve) -> dict[int, float]:
 
 
 def curve_table(data: ParityData, curve: Curve) -> pd.DataFrame:
-    """Return the values of a curve: one row per step, one column per run, NaN where a run has not logged the step."""
+    """Return the values of a curve: one row per step, one column per run, NaN if a run has not logged the step."""
     columns = {
         label: pd.Series(curve_of(run, curve), dtype=float) for label, run in zip(labels(data), data.runs, strict=True)
     }

@@ -343,7 +343,7 @@ def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
-    """Return durations in ns as seconds; NaN where they are not recorded (-1)."""
+    """Return durations in ns as seconds; NaN if they are not recorded (-1)."""
     return (ns / 1e9).where(ns >= 0)
 
 

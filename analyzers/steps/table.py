@@ -138,7 +138,7 @@ class Steps:
         return cells
 
     def by_rank(self, values: npt.ArrayLike, usable: Mask) -> Floats:
-        """Return, for each rank, the median of `values` over its rows in the mask `usable`; NaN where it has none."""
+        """Return, for each rank, the median of `values` over its rows in the mask `usable`; NaN if it has none."""
         return column_medians(self.cells(values, usable))
 
     def grid_rows(self, steps: pd.Index) -> Integers:

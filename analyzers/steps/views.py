@@ -92,7 +92,7 @@ def sparkline(
     """Return an overview of the run in at most `bins` bins of steps, indexed by the first step of each bin.
 
     Columns: `steps` (their number in the bin), `lowest_s`, `median_s`, `highest_s`, `loss` (mean), `loss_highest`,
-    `grad_norm_highest`, `last_rank` (the latest rank, None where none was late) and its `lateness_s`.
+    `grad_norm_highest`, `last_rank` (the latest rank, None if none was late) and its `lateness_s`.
     """
     steps = opened(artefacts, options)
     # All steps, also tagged ones: a face shows what happened, medians are for the table.
@@ -132,7 +132,7 @@ def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "
 
 
 def mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
-    """Return the mean over ranks of the finite values in column `name`, by step; NaN where no rank logged one."""
+    """Return the mean over ranks of the finite values in column `name`, by step; NaN if no rank logged one."""
     known = (steps.table[f"{name}_state"] == FINITE).to_numpy()
     return steps.grid(steps.table[name], known).mean(axis=1)
 
@@ -163,7 +163,7 @@ def heat(
 ) -> pd.DataFrame:
     """Return the largest lateness in seconds, as bins of ranks (rows) x bins of steps (columns).
 
-    Empty where the logs do not record it.
+    Empty if the logs do not record it.
     """
     late = lateness(opened(artefacts, options))
     if not late.is_known:

@@ -1,4 +1,4 @@
-"""The structs of device memory during a trace, as part of the JSON document `workbench.trace/1`."""
+"""The structs for the memory of devices during a trace, as part of the JSON document `workbench.trace/1`."""
 
 import msgspec
 

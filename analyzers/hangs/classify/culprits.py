@@ -85,7 +85,8 @@ def find_deaths(context: HangContext) -> list[Cause]:
     """Return the causes of ranks that ended by their own fault, although no rank was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
-    of memory comes before any other one. A rank that ended normally is to blame only where others gave up later.
+    of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks timed out
+    later.
     """
     if other_models := find_other_models(context):
         return other_models
@@ -133,7 +134,7 @@ def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> boo
 
 
 def find_early_ends(context: HangContext) -> list[RankEnd]:
-    """Return the ends of ranks that had ended normally when the first of the others gave up waiting."""
+    """Return the ends of ranks that had ended normally when the first of the other ranks timed out."""
     side = context.side
     gave_up_ns = min((end.time_ns for end in side.exits.values() if is_victim(end)), default=0)
     beats = side.last_words.beats.items()

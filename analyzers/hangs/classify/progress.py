@@ -19,7 +19,7 @@ SLOW_CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """Two rounds of dumps of the same ranks; `second` is None where no rank left a dump in the second round."""
+    """Two rounds of dumps of the same ranks; `second` is None if no rank left a dump in the second round."""
 
     first: Job
     second: Job | None
@@ -81,7 +81,7 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     """Return a cause after a second round of dumps: more certain if no rank involved made progress, slow if all did.
 
-    None where all did and a person had requested the dumps: such a job is not even stalled.
+    None if all did and a person had requested the dumps: such a job is not even stalled.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause

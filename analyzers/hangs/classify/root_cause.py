@@ -80,7 +80,7 @@ def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -
 def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     """Return the cause of an operation that does not complete although no rank is missing in it.
 
-    None where the operation may still be in flight.
+    None if the operation may still be in flight.
     """
     arrived = context.graph.arrived(node)
     waiting = find_victims(context.graph, [node, *arrived])

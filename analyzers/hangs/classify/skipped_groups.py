@@ -139,7 +139,7 @@ def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departur
 
 
 def is_waiting(context: HangContext, rank: int) -> bool:
-    """Return whether a rank waits in the creation of a process group, or has given up there."""
+    """Return whether a rank waits in the creation of a process group, or has timed out there."""
     if is_making_group(context.side.main_stack(rank)):
         return True
     end = context.side.exits.get(rank)

@@ -65,12 +65,12 @@ def dead(cause: Cause) -> str:
 
 
 def in_other_line(cause: Cause) -> str:
-    """Return the line at which the other ranks timed out, as ` in step (train.py:12)`; empty where none is known."""
+    """Return the line at which the other ranks timed out, as ` in step (train.py:12)`; empty if none is known."""
     return in_line(cause.expected.line) if cause.expected else ""
 
 
 def in_line(line: Frame | None) -> str:
-    """Return a source line as ` in step (train.py:12)`; empty where no line is known."""
+    """Return a source line as ` in step (train.py:12)`; empty if no line is known."""
     return f" in {line.name} ({format_line(line)})" if line else ""
 
 

@@ -19,12 +19,12 @@ ENDINGS = {
 
 
 def format_line(line: Frame | None) -> str:
-    """Return a source line as `data/text.py:41`; empty where no line is known."""
+    """Return a source line as `data/text.py:41`; empty if no line is known."""
     return source_line(line.filename, line.line) if line else ""
 
 
 def format_function(frames: list[Frame]) -> str:
-    """Return the user's innermost frame of a stack as `tokenize (data/text.py:41)`; empty where there is no stack."""
+    """Return the user's innermost frame of a stack as `tokenize (data/text.py:41)`; empty if there is no stack."""
     line = user_frame(frames)
     return f"{line.name} ({format_line(line)})" if line else ""
 
@@ -87,7 +87,7 @@ def format_ending(end: RankEnd) -> str:
 
 
 def at_step(cause: Cause) -> str:
-    """Return the step of a culprit as ` at step 6`; empty where no step is known."""
+    """Return the step of a culprit as ` at step 6`; empty if no step is known."""
     return f" at step {cause.culprit.step}" if cause.culprit.step is not None else ""
 
 

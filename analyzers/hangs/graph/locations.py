@@ -14,7 +14,7 @@ NO_DUMP = "no dump"
 
 
 class Location(NamedTuple):
-    """The ranks that are at one line. `name` is their operation or function; `line` is empty where no line is known."""
+    """The ranks that are at one line. `name` is their operation or function; `line` is empty if no line is known."""
 
     ranks: list[int]
     name: str

@@ -61,7 +61,7 @@ def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
 
 
 def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
-    """Return how many elements the members of an all_to_all send and receive in total; None where these are equal.
+    """Return how many elements the members of an all_to_all send and receive in total; None if these are equal.
 
     The ranks' sizes may differ, but the total sent must equal the total received, or the operation cannot complete.
     """

@@ -38,7 +38,7 @@ class OpNode(NamedTuple):
 
     @property
     def is_p2p(self) -> bool:
-        """Whether the node stands for sends and receives rather than a collective."""
+        """Whether the node represents sends and receives rather than a collective."""
         return self.sender >= 0
 
 

@@ -19,7 +19,7 @@ PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 class Child:
     """A process that a rank started; `stack` omits frames that the rank had before the fork.
 
-    The stack is empty where the process wrote none.
+    The stack is empty if the process wrote none.
     """
 
     pid: int
@@ -28,7 +28,7 @@ class Child:
 
 
 def read_children(path: Path) -> list[Child]:
-    """Return the child processes that a file of a rank lists; empty where it cannot be read."""
+    """Return the child processes that a file of a rank lists; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             text = file.read(TEXT_BYTES).decode(errors="replace")

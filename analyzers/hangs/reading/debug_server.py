@@ -67,7 +67,7 @@ def holds_many(path: Path) -> bool:
 
 
 def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
-    """Return the first bytes of a page, decompressed if it is gzipped; empty where it is damaged."""
+    """Return the first bytes of a page, decompressed if it is gzipped; empty if it is damaged."""
     with open_regular(path) as file:
         head = file.read(max(limit, GZIP_TABLES_BYTES))
         if not head.startswith(b"\x1f\x8b"):
@@ -93,7 +93,7 @@ def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
 
 @lru_cache(maxsize=8)
 def read_stacks(path: Path) -> dict[int, str]:
-    """Return the stacks of each rank in a page or text of the debug server, as text; empty where it cannot be read."""
+    """Return the stacks of each rank in a page or text of the debug server, as text; empty if it cannot be read."""
     try:
         return {
             part.rank: html.unescape(part.text.decode(errors="replace")) for part in split_sections(content_of(path))
@@ -207,7 +207,7 @@ def numbers(text: str) -> list[int]:
 
 
 def number(text: str) -> int:
-    """Return the number in a cell; 0 where it holds none."""
+    """Return the number in a cell; 0 if it holds none."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 

@@ -50,7 +50,7 @@ AllCounts = Mapping[int, MessageCounts]
 
 
 def read_message_counts(path: Path) -> MessageCounts:
-    """Return how often a rank issued each message, from its `p2p_R.bin`; empty where it cannot be read."""
+    """Return how often a rank issued each message, from its `p2p_R.bin`; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             content = file.read(FILE_BYTES)
@@ -118,7 +118,7 @@ class OtherHalf(NamedTuple):
 
 
 def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
-    """Return the counterpart of a rank's message; None where the process group or the peer is not known."""
+    """Return the counterpart of a rank's message; None if the process group or the peer is not known."""
     match, number = NAME.fullmatch(message.name), group_number(job, rank, message.group)
     if not match or number is None or int(match["peer"]) >= len(job.groups[number].ranks):
         return None
@@ -139,7 +139,7 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
     """Return an unrecorded message of gloo as a pending operation, as NCCL's recorder would have recorded it.
 
-    `launch` is its p2p sequence number, shared by all messages of the rank that lack a counterpart. None where the
+    `launch` is its p2p sequence number, shared by all messages of the rank that lack a counterpart. None if the
     group is not known.
     """
     number = group_number(job, state.rank, message.group)

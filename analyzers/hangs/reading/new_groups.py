@@ -42,7 +42,7 @@ NewGroups = Mapping[int, NewGroup]
 
 def read_new_groups(path: Path) -> NewGroups:
     """Return the process groups that a rank created, by number, up to the first damaged line;
-    empty where the file cannot be read.
+    empty if the file cannot be read.
     """
     return {group.number: group for group in calls_of(path)}
 

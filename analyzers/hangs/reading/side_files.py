@@ -58,7 +58,7 @@ class SideFiles:
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds in which dumps were requested, oldest first; empty where no collection was recorded."""
+        """The rounds in which dumps were requested, oldest first; empty if no collection was recorded."""
         return self.collection.rounds if self.collection else []
 
     def answer(self, rank: int) -> Answer | None:
@@ -116,7 +116,7 @@ class SideFiles:
         return bool(asked and beat.time_ns > max(asked) + AFTER_ROUND_NS) or self.ended_cleanly(rank)
 
     def main_stack(self, rank: int) -> list[Frame]:
-        """Return the frames of a rank's main thread, innermost first; empty where none were recorded."""
+        """Return the frames of a rank's main thread, innermost first; empty if none were recorded."""
         path = self.stack_files.get(rank)
         return read_main_thread(path, rank) if path else []
 

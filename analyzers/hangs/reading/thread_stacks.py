@@ -15,7 +15,7 @@ THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 
 def read_main_thread(path: Path, rank: int) -> list[Frame]:
-    """Return the stack of the thread that runs the script, innermost frame first; empty where the file cannot be read.
+    """Return the stack of the thread that runs the script, innermost frame first; empty if the file cannot be read.
 
     In a page of many ranks, the stack of `rank` is read. Neither tool marks the main thread reliably, so it is the
     thread whose stack begins in `<module>`, or else the one with the deepest stack.

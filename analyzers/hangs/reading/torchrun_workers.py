@@ -114,7 +114,7 @@ def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, 
 
 
 def read_error(path: Path, rank: int) -> ExitFile | None:
-    """Return the error in torchrun's `error.json`; None where it cannot be read.
+    """Return the error in torchrun's `error.json`; None if it cannot be read.
 
     Its format is {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
     """
@@ -150,7 +150,7 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the last lines of a log, joined into one; empty where it cannot be read."""
+    """Return the last lines of a log, joined into one; empty if it cannot be read."""
     lines = (line.strip() for line in read_tail(log).splitlines())
     return " | ".join([line for line in lines if line and not NOTICE.match(line)][-LOG_LINES:])[:500]
 
@@ -164,7 +164,7 @@ def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
 
 
 def read_tail(log: Path) -> str:
-    """Return the last `LOG_BYTES` of a log; empty where it cannot be read."""
+    """Return the last `LOG_BYTES` of a log; empty if it cannot be read."""
     try:
         with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))

@@ -25,7 +25,7 @@ def place(event: LogEvent) -> str:
 
 
 def at_step(event: LogEvent) -> str:
-    """Return the last step printed before an event as ` after step 6`; empty where no step is known."""
+    """Return the last step printed before an event as ` after step 6`; empty if no step is known."""
     return f" after step {event.step}" if event.step is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""Patterns of memory: CUDA out of memory in all wordings since torch 0.4, and the host's."""
+"""Patterns of running out of memory: on a CUDA device, in all wordings since torch 0.4, and on the host."""
 
 import re
 

@@ -23,7 +23,7 @@ Build = Callable[["re.Match[str]"], Found | None]
 
 
 class Pattern(NamedTuple):
-    """A pattern of lines: a word they contain, an expression they match, and a function that makes the event.
+    """A pattern of lines: a word they contain, an expression they match, and a function that returns the event.
 
     `word` has no digits, as lines that differ only in their numbers are recognised together.
     """
@@ -34,7 +34,7 @@ class Pattern(NamedTuple):
 
 
 def pattern(word: str, expression: str, build: Build) -> Pattern:
-    """Return the pattern of lines that contain `word` and match `expression`; `build` makes the event."""
+    """Return the pattern of lines that contain `word` and match `expression`; `build` returns the event."""
     return Pattern(word, re.compile(expression), build)
 
 

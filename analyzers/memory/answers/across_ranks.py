@@ -64,7 +64,7 @@ def fullness(device: Device) -> tuple[bool, float]:
 
 
 def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
-    """Return the device that peaks clearly above the median of the other ranks; None where there is none."""
+    """Return the device that peaks clearly above the median of the other ranks; None if there is none."""
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)
     if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:

@@ -128,7 +128,7 @@ def free_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
-    """Return the columns `segment` and `segment_bytes`: the range around each address; 0 and 0 where there is none."""
+    """Return the columns `segment` and `segment_bytes`: the range around each address; 0 and 0 if there is none."""
     starts, sizes = np.array(ranges, np.uint64).reshape(-1, 2).T
     position = np.searchsorted(starts, addresses, side="right")
     # Position 0 means before all ranges: an empty range stands there.

@@ -40,8 +40,8 @@ def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows
 def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
     """Return two arrays (segment, cell): the category that fills most of the cell, and its largest block there.
 
-    A segment is cut into `cells` equal parts. A category of "" and a block of -1 stand for a free cell; a block is
-    given by its row label.
+    A segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given by
+    its row label in `blocks`.
     """
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
     # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.
@@ -61,10 +61,10 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
 
 
 def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
-    """Return, for each address offset from `base`, the bytes of the blocks that lie below it.
+    """Return, for each address offset from `base`, the bytes of the blocks below it.
 
-    The blocks are sorted by address and do not overlap, so this grows linearly inside a block and is constant between
-    two: interpolating between the blocks' ends is exact, however many there are.
+    The blocks are sorted by address and do not overlap, so the result grows linearly inside a block and is constant
+    between blocks. So interpolating between the ends of blocks is exact.
     """
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     size = blocks["requested"].to_numpy(float)

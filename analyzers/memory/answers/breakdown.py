@@ -169,7 +169,7 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """Return what the device or process uses beyond the allocator's memory; None where that is not recorded."""
+    """Return what the device or process uses beyond the allocator's memory; None if that is not recorded."""
     # CUDA: the driver's number includes what the allocator reserved. CPU: the resident set includes the tensors.
     if used := trace.snapshot.recorded_number("device_used_bytes"):
         made_of = "the context, NCCL, cuBLAS and cuDNN, other processes on the device"

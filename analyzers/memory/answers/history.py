@@ -97,11 +97,10 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
     The function walks backwards from the segments at the end. An expandable segment is one segment at the end but was
     mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split where an entry
-    covers only a part of it. Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped
-    0-20: two ranges, reserved at 7 and at 2, and both still reserved at the end.
+    covers only a part of it.
 
-    Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two spans, born at 7
-    and at 2, both alive at the end.
+    Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two ranges, reserved
+    at 7 and at 2, and both still reserved at the end.
     """
     ranges = zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True)
     # Start address -> (bytes, entry that gives the range back): the ranges that exist at the entry looked at.

@@ -29,7 +29,7 @@ def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
 
 
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
-    """Return what full activation checkpointing would free; None where the labels name fewer than two layers.
+    """Return what full activation checkpointing would free; None if the labels name fewer than two layers.
 
     If `entry` is the peak and the recording has complete steps, blocks are moved as recomputation would (`scenario`).
     Where the trace ends in the forward pass, as when an allocation failed there, only a bound is possible

@@ -34,7 +34,7 @@ def stack_and_category(lives: Lifetimes, guess: Guess) -> Integers:
 
 
 def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integers, limit: int = 20) -> list[TopStack]:
-    """Return the stacks that allocated the most bytes of the blocks in `rows`, the largest first."""
+    """Return the stacks that allocated most of the bytes of the blocks in `rows`, the largest first."""
     keys, first, inverse, count = np.unique(
         stack_and_category(lives, guess)[rows], return_index=True, return_inverse=True, return_counts=True
     )

@@ -88,7 +88,7 @@ SignsOfBlocks = Mapping[Sign, Mask]
 
 
 def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
-    """Return the number of the first rule that holds for each block that ever lived; 0 where none does."""
+    """Return the number of the first rule that holds for each block that ever lived; 0 if none does."""
     rule = np.zeros(len(lives.born), np.int8)
     # Backwards, so that the weightier rules overwrite the others.
     for name, mask in reversed(list(matches(trace, lives))):

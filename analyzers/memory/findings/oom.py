@@ -87,7 +87,7 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
 
 
 def step_history(oom: Oom) -> str:
-    """Return, as a phrase, how the failing step compares with those before it; empty where the trace has none."""
+    """Return, as a phrase, how the failing step compares with those before it; empty if the trace has none."""
     usual = size(oom.usual_peak_bytes)
     match oom.pattern:
         case OomPattern.GROWTH:
@@ -103,7 +103,7 @@ def step_history(oom: Oom) -> str:
 
 
 def larger_inputs(oom: Oom) -> str:
-    """Return, as a phrase, how much larger the inputs of the failing step are; empty where they are not."""
+    """Return, as a phrase, how much larger the inputs of the failing step are; empty if they are not."""
     growth = input_growth(oom)
     if not growth:
         return ""

@@ -108,10 +108,10 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def on_rank(device: Device) -> str:
-    """Return the rank of a device as ` on rank 3`; empty where it is not known."""
+    """Return the rank of a device as ` on rank 3`; empty if it is not known."""
     return "" if device.rank is None else f" on rank {device.rank}"
 
 
 def in_line(use: UnusualUse) -> str:
-    """Return the line that allocated the memory as ` in function (file:line)`; empty where it is not known."""
+    """Return the line that allocated the memory as ` in function (file:line)`; empty if it is not known."""
     return f" in {innermost(use.frames)}" if use.frames else ""

@@ -51,7 +51,7 @@ def finding_id(kind: str) -> str:
 
 
 def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict where nothing failed: healthy, or unknown where no history was recorded."""
+    """Return the verdict where nothing failed: healthy, or unknown if no history was recorded."""
     missing = missing_evidence(devices)
     if not any(has_history(device) for device in devices):
         held = any(device.reserved_bytes for device in devices)

@@ -30,7 +30,7 @@ def frame_text(frame: Frame) -> str:
 class Frames:
     """The texts, frames and stacks of a snapshot by number, from the columns that `interning.InternTables` wrote.
 
-    Stack 0 is the empty one, text 0 the empty text.
+    Stack 0 and text 0 are empty.
     """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
@@ -78,7 +78,7 @@ class Frames:
         return self.frame(int(self._stack_frames[first]))
 
     def line(self, stack: int) -> str:
-        """Return the innermost frame as `file:line function`; empty where there is none."""
+        """Return the innermost frame as `file:line function`; empty if there is none."""
         frame = self.innermost(stack)
         return frame_text(frame) if frame else ""
 
@@ -86,7 +86,7 @@ class Frames:
         return int(self._stack_end[stack - 1]) if stack else 0, int(self._stack_end[stack])
 
     def _allocator_frames(self, start: int, end: int) -> int:
-        """Return how many innermost frames belong to the allocator or the capture of stacks; 0 where all do.
+        """Return how many innermost frames belong to the allocator or the capture of stacks; 0 if all do.
 
         The stack is the part from `start` to `end` of the column `stack_frames`.
         """

@@ -20,12 +20,12 @@ class StackNumber(NamedTuple):
 
 
 def line_number(line: int) -> int:
-    """Return a line number; 0 where none is known, which some recorders write as -1 in an unsigned number."""
+    """Return a line number; 0 if none is known, which some recorders write as -1 in an unsigned number."""
     return line if 0 <= line < 1 << 31 else 0
 
 
 class TextTable:
-    """Numbers for distinct texts; 0 is the empty text."""
+    """Numbers for distinct texts; number 0 is the empty text."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {"": 0}
@@ -87,9 +87,9 @@ class StackTable:
     times; where objects are not shared (JSON) the contents decide.
 
     Example: 22,332 entries of a training trace refer to 711,000 frames in 14,961 lists, but there are only 665 frame
-    objects and 188 different stacks. A list is first looked up by a sample of its identities (length, first frame,
-    those at a quarter and at half); the few lists known under that sample are compared with `==`, which is quick for
-    the same objects; only a list unlike all of them is read frame by frame.
+    objects and 188 different stacks. A list is first looked up by its length and the identities of three frames: the
+    first, and those at a quarter and at half of its length. The few known lists with the same key are compared with
+    `==`, which is quick for identical objects. Only a list that equals none of them is read frame by frame.
     """
 
     def __init__(self, texts: TextTable) -> None:

@@ -310,7 +310,7 @@ def scalar_text(value: object) -> str:
 
 
 def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
-    """Return, for each device, whether its ring buffer of entries lost the oldest; None where that is not recorded.
+    """Return, for each device, whether its ring buffer of entries lost the oldest; None if that is not recorded.
 
     Newer recorders write it at the top or among the settings, once for all devices or device by device.
     """

@@ -39,7 +39,7 @@ class Snapshot:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The memory limit of the device in bytes; None where it was not recorded."""
+        """The memory limit of the device in bytes; None if it was not recorded."""
         return self.recorded_number("limit_bytes")
 
     @property

@@ -103,7 +103,7 @@ class BlockArenas:
 
     @cached_property
     def pool_names(self) -> Column:
-        """The name of each arena's pool: `0.0` is the common pool."""
+        """The name of each arena's pool; `0.0` is the default pool."""
         return np.array([pool_name(*pool) for pool in self.pools.tolist()], object)
 
     @cached_property
@@ -136,8 +136,8 @@ class BlockArenas:
 def pool_name(first: int, second: int) -> str:
     """Return the name of a pool from its two numbers.
 
-    `0.0` is the common pool, `n.0` that of a captured graph, `0.n` that of a user's torch.cuda.MemPool, `?` an unknown
-    one.
+    `0.0` is the default pool, `n.0` the pool of a captured graph, `0.n` that of a user's torch.cuda.MemPool, and `?`
+    an unknown pool.
     """
     return UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
 

@@ -150,7 +150,7 @@ def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
-    """Return the number of the step that entry `index` is in; None where no annotation shows it."""
+    """Return the number of the step that entry `index` is in; None if no annotation shows it."""
     # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
     for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):

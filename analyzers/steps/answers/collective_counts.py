@@ -11,7 +11,7 @@ from analyzers.steps.table import Steps
 class CountMismatch:
     """Ranks that had issued more or fewer collectives of process group `group` than most ranks by the end of `step`.
 
-    `difference` is by how many collectives the first of `ranks` differs: above 0 it issued more, below 0 fewer.
+    `difference` is how many more collectives than most ranks the first of `ranks` issued; negative for fewer.
     """
 
     step: int
@@ -21,8 +21,8 @@ class CountMismatch:
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
-    """Return, for each process group,
-    the mismatch at the first step by whose end its ranks had issued unequal numbers.
+    """Return the mismatches of the process groups,
+    each at the first step at whose end its ranks had issued unequal numbers.
     """
     mismatches = []
     for group in map(str, steps.seqs):

@@ -97,7 +97,7 @@ def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple
 
 
 def extent(steps: Steps) -> tuple[int, int] | None:
-    """Return the start and the end of the run, in Unix ns; None where the logs do not record start times of steps.
+    """Return the start and the end of the run, in Unix ns; None if the logs do not record start times of steps.
 
     The start is the earliest start of a process or a step, the end is the latest end of a step.
     """
@@ -215,9 +215,10 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
 
 
 def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
-    """Return, for each part, the ns outside of steps that are charged to each row.
+    """Return, for each part of the wall time, the ns outside of steps that count for each row.
 
-    The time before a step is charged to that step's row; the time after a rank's last step to the row of that step.
+    The time before a step counts for the row of that step; the time after a rank's last step counts for that step's
+    row.
     """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
     first = np.insert(rank_changes(rows), 0, True)

@@ -54,7 +54,7 @@ def plain_times(steps: Steps) -> "pd.Series[float]":
 def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
     """Return the ascending indices of the steps that stalled.
 
-    Empty where so many or so similar steps are long that they recur. `usual` is, for each step, the median duration of
+    Empty if so many or so similar steps are long that they recur. `usual` is, for each step, the median duration of
     the steps around it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -30,7 +30,7 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
 
 
 def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
-    """Return the steps in which every rank lost time to one cause; None where they are few or cost little.
+    """Return the steps in which every rank lost time to one cause; None if they are few or cost little.
 
     `step_s` is the duration in seconds of each step that did nothing but train, indexed by step.
     """

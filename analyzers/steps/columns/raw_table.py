@@ -15,7 +15,7 @@ NAME_LENGTH = 200
 
 @dataclass
 class RawTable:
-    """A log in its original form: float64 columns under the writer's names, NaN where a row has no value.
+    """A log in its original form: float64 columns under the writer's names, NaN if a row has no value.
 
     `written_nan` marks, for the columns that have any, the rows in which NaN itself was written. `texts` names the
     columns whose values are no numbers, `omitted` counts values beyond COLUMNS_AT_MOST columns, `damaged` counts

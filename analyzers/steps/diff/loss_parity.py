@@ -45,7 +45,7 @@ def loss_parity(a: Steps, b: Steps) -> LossParity | None:
 
 
 def diverges_from(steps: Column, diverged: Mask) -> int | None:
-    """Return the step from which on the losses stay diverged; None where they agree at the last step.
+    """Return the step from which on the losses stay diverged; None if they agree at the last step.
 
     `diverged` says for each of the ascending `steps` whether the losses differ too much.
     """

@@ -105,7 +105,7 @@ def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
 
 
 def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
-    """Return the change of a statistic of the step times of two runs (seconds); None where a run has no such time."""
+    """Return the change of a statistic of the step times of two runs (seconds); None if a run has no such time."""
     # All ranks of a synchronised step last equally long: the median over ranks is the step.
     x, y = map(thinned, times)
     if not len(x) or not len(y) or not statistic(x):
@@ -119,7 +119,7 @@ def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stati
 
 
 def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
-    """Return the change of the peak memory of the fullest rank; None where a run does not record memory.
+    """Return the change of the peak memory of the fullest rank; None if a run does not record memory.
 
     The interval is wide if only one step reaches the peak.
     """

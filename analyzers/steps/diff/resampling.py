@@ -44,14 +44,11 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
-    """Return the interval of factors, as relative changes,
-    by which `x` can be scaled so that it does not differ from `y`.
+    """Return the interval of relative changes by which `x` can be scaled so that it does not differ from `y`.
 
-    A permutation test decides whether they differ. Example: x = 10 ms and y = 15 ms on average, both with much noise.
-    Scaled by 1.5, x equals y (p value 1); scaled by 1.2 or 1.8 it differs more than 95 % of random splits do. The
-    interval is then +20 % to +80 %.
+    A permutation test decides whether they differ.
 
-    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (chance 1); scaled by
+    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled by
     1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
     """
     order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (DRAWS, 1)), axis=1)

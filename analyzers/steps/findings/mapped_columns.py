@@ -48,7 +48,7 @@ def column_notes(steps: Steps) -> list[Finding]:
 
 
 def columns_note(log: MappedLog) -> Finding:
-    """Return the note that says which quantity each column of a log was read as."""
+    """Return the note that lists, for each column of a log, the quantity as which it was read."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
     title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} = {c.name}{unit_text(c)}" for c in read if c.quantity)

@@ -43,7 +43,7 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
     """Return the verdict on a run without faults, such as `4 ranks, 103 ms per step, no rank is late`.
 
-    It is unknown where the logs record neither step times nor losses. `missing` is the evidence that the logs lack.
+    It is unknown if the logs record neither step times nor losses. `missing` is the evidence that the logs lack.
     """
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
     if median is None and all(rank.last_loss is None for rank in data.ranks):

@@ -123,7 +123,7 @@ class Follower:
         return [(path, changed) for path, changed in files if changed >= self._since]
 
     def _rank(self, path: Path) -> RankLog:
-        """Return the log of the rank that a path names, or of rank 0 where the path names none."""
+        """Return the log of the rank that a path names, or of rank 0 if the path names none."""
         numbers = RANK.findall(str(path.relative_to(self.folder)))
         rank = int(numbers[-1]) if numbers else 0
         return self._ranks.setdefault(rank, RankLog(rank))
@@ -202,7 +202,7 @@ def tokens_per_s(line: Line) -> float | None:
 def utilisation(
     logs: Sequence[RankLog], manifest: Mapping[str, object], recent: Sequence[FinishedStep]
 ) -> float | None:
-    """Return the model-flops utilisation (0 to 1); None where it is neither logged nor can be computed.
+    """Return the model-flops utilisation (0 to 1); None if it is neither logged nor can be computed.
 
     It is the mean of the logged values, else tokens per second x flops per token / peak flops of the device.
     """

@@ -72,7 +72,7 @@ class StalledRanks:
     """Ranks that have not moved for up to `stalled_s` seconds.
 
     `step` and `phase` are those of the rank that stalled longest. Its collective times out in `ends_in_s` seconds, and
-    dumps are written in `dumps_in_s`; None where the timeout is unknown.
+    dumps are written in `dumps_in_s`; None if the timeout is unknown.
     """
 
     ranks: list[int]
@@ -139,7 +139,7 @@ class JobState:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The tokens per second of one rank over the last steps; None where they are not logged."""
+        """The tokens per second of one rank over the last steps; None if they are not logged."""
         rates = [step.tokens_per_s for step in self.recent[-SPEED_STEPS:] if step.tokens_per_s is not None]
         return fmean(rates) if rates else None
 

@@ -217,7 +217,7 @@ def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
 
 
 def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
-    """Return the value of a quantity in each row; NaN where a row has none."""
+    """Return the value of a quantity in each row; NaN if a row has none."""
     return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
 
 
@@ -230,7 +230,7 @@ def number_columns(name: str, values: Floats) -> Arrays:
 
 
 def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
-    """Return when each row was written, in Unix seconds; NaN where the log does not record it."""
+    """Return when each row was written, in Unix seconds; NaN if the log does not record it."""
     seconds = in_unit(rows, choice, Quantity.CLOCK, TIME_UNITS) / 1e9
     return np.where((seconds > UNIX_S[0]) & (seconds < UNIX_S[1]), seconds, np.nan)
 
@@ -246,7 +246,7 @@ def step_gaps(rows: Rows) -> Integers:
 
 
 def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
-    """Return the duration of a step for each row, in seconds; NaN where it is unknown.
+    """Return the duration of a step for each row, in seconds; NaN if it is unknown.
 
     It is the logged duration, else computed from the logged rate, else from the time since the previous row. `gaps` is
     the number of steps that each row covers.
@@ -264,7 +264,10 @@ def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers
 
 
 def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
-    """Return a quantity times the factor of its unit, which `units` has by name; NaN where its unit is unknown."""
+    """Return a quantity in its base unit; NaN if its unit is unknown.
+
+    `units` has the factor of each unit by name.
+    """
     used = choice.used(quantity)
     unit = choice.units[used[0]] if used else UNKNOWN_UNIT
     with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
@@ -272,7 +275,7 @@ def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[st
 
 
 def sizes(rows: Rows, choice: ColumnChoice) -> Arrays:
-    """Return the columns of allocated and reserved memory in bytes; 0 where they are not recorded."""
+    """Return the columns of allocated and reserved memory in bytes; 0 if they are not recorded."""
     pairs = (("memory_bytes", Quantity.MEMORY), ("reserved_bytes", Quantity.RESERVED))
     return {name: whole_or_zero(in_unit(rows, choice, quantity, SIZE_UNITS)) for name, quantity in pairs}
 

@@ -149,7 +149,7 @@ def is_a(name: str, quantity: Quantity) -> bool:
 
 
 def column_of(table: RawTable, quantity: Quantity) -> Floats:
-    """Return the first column of a table that stands for a quantity; all NaN where there is none."""
+    """Return the first column of a table that stands for a quantity; all NaN if there is none."""
     names = [name for name in table.columns if is_a(name, quantity)]
     return table.columns[names[0]] if names else np.full(len(table), np.nan)
 

@@ -47,7 +47,7 @@ class Dialect:
 
 
 def header_cells(header: bytes, separator: str) -> list[str]:
-    """Return the cells of a header line; empty where the line cannot be read as CSV."""
+    """Return the cells of a header line; empty if the line cannot be read as CSV."""
     text = header.decode("utf-8", "replace")
     try:
         return next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])

@@ -58,8 +58,8 @@ class Content(NamedTuple):
     """Lines of a step log as columns.
 
     `fixed` has a column per scalar field; `named` has, for each field of `NAMED`, a column per name. `tags` lists the
-    tags of each line (empty where no line has one). `numbers` are further columns in the log of another trainer, by
-    name; NaN where a line has none.
+    tags of each line (empty if no line has one). `numbers` are further columns in the log of another trainer, by
+    name; NaN if a line has none.
     """
 
     fixed: Arrays

@@ -30,7 +30,7 @@ NUMBERS = ("loss", "local_loss", "grad_norm")
 
 
 def content_of(text: bytes) -> Content | None:
-    """Return the step-log lines of a text as columns; None where they do not all have the same fields."""
+    """Return the step-log lines of a text as columns; None if they do not all have the same fields."""
     first, _, _ = text.partition(b"\n")
     try:
         # The first line has nearly always all names, so most files are decoded once.

@@ -63,7 +63,7 @@ def split_bytes(size: int, text: str, members: int) -> Integers:
 
 
 def decoded_splits(text: str) -> list[object]:
-    """Return the split sizes in a text; empty where none were recorded, NO_SPLITS where they cannot be decoded."""
+    """Return the split sizes in a text; empty if none were recorded, NO_SPLITS where they cannot be decoded."""
     # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):
         splits = msgspec.json.decode(text)

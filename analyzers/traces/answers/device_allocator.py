@@ -84,7 +84,7 @@ class Allocator:
 
     @cached_property
     def reserved(self) -> Integers:
-        """The bytes that the allocator had reserved from the driver after each event; 0 where none were recorded."""
+        """The bytes that the allocator had reserved from the driver after each event; 0 if none were recorded."""
         totals = self.column("reserved")
         return totals[latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
 

@@ -29,16 +29,11 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Return the idle time of a device or host by cause.
-
-    The event after a gap shows the causes: the gap is divided at the times of its launch. Example: nothing runs from
-    100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110 µs: 10 µs count for the
-    host, 30 µs for launch latency, and the last 10 µs are unexplained. Had the call returned before 100 µs, all 50 µs
-    would be a dependency: the kernel had been launched, and waited for something else.
+    """Return the idle time of a device or host by cause, from the launch of the event after each gap.
 
     Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110
-    µs: 10 µs are the host's, 30 µs are launch latency, the last 10 µs are unexplained. Had the call returned before
-    100 µs, all 50 µs would be a dependency: the kernel was there, and waited for something else.
+    µs: 10 µs count for the host, 30 µs for launch latency, and the last 10 µs are unexplained. Had the call returned
+    before 100 µs, all 50 µs would be a dependency: the kernel had been launched, and waited for something else.
     """
     if not len(work.rows):
         return Idle()

@@ -22,7 +22,7 @@ FULL = 1000
 
 
 def launch_times(work: Work) -> Launches | None:
-    """Return statistics over the launch delays of events whose launch is known; None where there are none.
+    """Return statistics over the launch delays of events whose launch is known; None if there are none.
 
     The delay is the time from the end of the launching call to the start of the kernel; it is negative if the kernel
     starts first.
@@ -175,7 +175,7 @@ def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
 
 
 def graphs(work: Work) -> CudaGraphs | None:
-    """Return the launches of CUDA graphs and the kernels in them; None where there were none.
+    """Return the launches of CUDA graphs and the kernels in them; None if there were none.
 
     A kernel belongs to a graph if it has a graph id, or if its launching call launched a whole graph.
     """

@@ -99,7 +99,7 @@ def arithmetic_of(types: list[str]) -> Arithmetic:
 
 
 def peak(formulas: Formulas, arithmetic: Arithmetic) -> float | None:
-    """Return the device's peak FLOP/s in this number format; None where the device is not known."""
+    """Return the device's peak FLOP/s in this number format; None if the device is not known."""
     if not formulas.peaks:
         return None
     device = device_of(formulas.trace)

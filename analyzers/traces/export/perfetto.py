@@ -257,6 +257,6 @@ def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> I
 
 
 def finding_event(tid: int, name: str, stretch: tuple[int, int], args: Mapping[str, object]) -> Event:
-    """Return an event in the process of the findings; `stretch` is (start, duration) in ns of the common clock."""
+    """Return an event in the process of the findings; `stretch` is its (start, duration) in ns of the common clock."""
     where = {"ph": "X", "name": name, "cat": "finding", "pid": FINDINGS_PID, "tid": tid}
     return where | {"ts": stretch[0] / 1000, "dur": stretch[1] / 1000, "args": args}

@@ -1,4 +1,4 @@
-"""Find the opportunities of one device or host to save time, the largest first; no time counts for two of them.
+"""Find the opportunities of one device or host to save time, the largest first; each ns counts for one of them only.
 
 Waiting of the device, exposed communication and work of the device exclude each other. If a kernel could be shorter
 for two reasons, the first in the order of `OpportunityKind` counts: float32 products of an unfused attention count as

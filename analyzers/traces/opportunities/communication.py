@@ -71,7 +71,7 @@ class ExposedCollectives:
     def parts(self, steps: int) -> Iterator[tuple[OpportunityKind, Integers, dict[str, float]]]:
         """Yield (kind, by how many ns each collective could be shorter, measures) for each kind of opportunity.
 
-        No time counts for two kinds.
+        Each ns counts for one kind only.
         """
         left = self.exposed
         small = self.small(steps)

@@ -206,7 +206,7 @@ def joined(parts: Sequence[Cause]) -> Cause:
 
 
 def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
-    """Yield the causes of gaps that end with a launch by one thread; no time counts for two causes.
+    """Yield the causes of gaps that end with a launch by one thread; each ns counts for one cause only.
 
     `lanes` are the lane numbers of the launching thread and of the training loop.
     """
