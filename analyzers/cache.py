@@ -174,7 +174,8 @@ PUBLISHING_ATTEMPTS = 5
 
 
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
-    """Move what a child process wrote to `scratch` into the cache as `entry`, in one step, and return its columns.
+    """Move the folder `scratch`, which a child process has written,
+    into the cache as `entry` by a rename; return its columns.
 
     If a different process published the entry first, its columns are returned.
 
@@ -238,7 +239,7 @@ def failure(folder: Path, error: Exception) -> CacheFailure:
 def cache_folder() -> Path | None:
     """Return the folder of the cache: `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder.
 
-    None for a user without a home folder.
+    The result is None for a user without a home folder.
     """
     if folder := os.environ.get("WORKBENCH_CACHE"):
         return Path(folder)
@@ -317,7 +318,7 @@ def entry_of(path: Path) -> Entry | None:
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Delete the entries used longest ago until the rest fits into `limit` bytes; the newest one always stays."""
+    """Delete the least recently used entries until the rest fits into `limit` bytes; the newest entry always stays."""
     total = 0
     for number, entry in enumerate(entries(folder)):
         total += entry.size
@@ -347,7 +348,7 @@ def remove_scratch(folder: Path, older_than_s: float) -> None:
 
 
 def limit_bytes(folder: Path) -> int:
-    """Return the bytes that a cache may hold: what `workbench cache --limit` set, else 10 GiB."""
+    """Return how many bytes a cache may hold: the limit set by `workbench cache --limit`, or 10 GiB."""
     try:
         return int((folder / LIMIT_FILE).read_text())
     except (OSError, ValueError):

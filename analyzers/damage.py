@@ -19,7 +19,8 @@ FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<n
 
 
 def damage_of(path: Path, kind: Kind | None) -> str:
-    """Return why the content of a file does not fit its name or `kind`; empty if it does, or if the name says nothing.
+    """Return why the content of a file does not fit its name or `kind`;
+    empty if it does, or if any content fits the name.
 
     Raises:
         OSError: The file cannot be read.
@@ -48,8 +49,8 @@ def damage_of_heartbeat(path: Path) -> str:
 
 
 def damage_of_stacks(path: Path) -> str:
-    """Return what is wrong with a file of stack dumps:
-    it has no frame, or ends in the middle of one. Empty if it is sound.
+    """Return what is wrong with a file of stack dumps: it has no frame, or ends in the middle of one.
+    The result is empty if it is sound.
     """
     with open_regular(path) as file:
         content = file.read(STACK_BYTES)

@@ -99,7 +99,9 @@ TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
 def text_kind(path: Path, head: bytes) -> Kind | None:
-    """Return `Kind.TEXT` if a file is a text log, by its name or by what PyTorch and launchers print; else None."""
+    """Return `Kind.TEXT` if a file is a text log,
+    by its name or by typical lines of PyTorch and launchers; else None.
+    """
     # A JSON file of another kind and a damaged pickle may have any name.
     if head.startswith((b"\x80", b'{"', b"PK")) or not head:
         return None
@@ -110,7 +112,7 @@ def text_kind(path: Path, head: bytes) -> Kind | None:
 
 
 def tail_of(path: Path) -> bytes:
-    """Return the last bytes of a file; empty if it is gzipped, or no longer than what `head_of` returns."""
+    """Return the last bytes of a file; empty if it is gzipped, or so short that `head_of` returns all of it."""
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size <= HEAD_BYTES or path.suffix == ".gz":

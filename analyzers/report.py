@@ -155,7 +155,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding per id; several with the same id are merged (see `merge`)."""
+    """Return one finding per id; findings with the same id are merged (see `merge`)."""
     by_id: dict[str, list[Finding]] = {}
     for finding in findings:
         by_id.setdefault(finding.id, []).append(finding)
@@ -163,7 +163,9 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merge(same: Sequence[Finding]) -> Finding:
-    """Return one finding for several with the same id: the latest of the most severe, with the ranks of all."""
+    """Return one finding for several with the same id:
+    the latest of the most severe findings, with the ranks of all.
+    """
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})

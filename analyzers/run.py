@@ -146,7 +146,7 @@ def as_run(source: Run | str | os.PathLike[str]) -> Run:
 
 
 def hint_for(path: Path) -> str:
-    """Return the hint for a path without files of a known kind: what to give instead."""
+    """Return the hint for a path without files of a known kind, which says what path to give instead."""
     texts = (
         file for file in files_below(path, []) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt"))
     )
@@ -240,7 +240,7 @@ def step_of(path: Path) -> tuple[int | None, bool]:
 
 
 def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the artefacts of the last step; those written when the job died count as last."""
+    """Return the artefacts of the last step; artefacts written when the job died count as the last step."""
     if not artefacts:
         return []
     # A job that ran out of memory in step 7 leaves an exit folder named after step 6.

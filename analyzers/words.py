@@ -154,7 +154,7 @@ def bandwidth(bytes_per_s: float | None) -> str:
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:
-    """Return ranks as text with consecutive ones joined: `0-2, 5, 7-8` for {0, 1, 2, 5, 7, 8}."""
+    """Return ranks as text with consecutive ranks joined: `0-2, 5, 7-8` for {0, 1, 2, 5, 7, 8}."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and rank == spans[-1][1] + 1:

@@ -104,7 +104,7 @@ def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, li
 
 
 def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
-    """Return the difference between the newest traces of two runs; None unless both have readable ones."""
+    """Return the difference between the newest traces of two runs; None unless both have readable traces."""
     before, after = (run.newest_step(source.of(Kind.TRACE)) for source in (a, b))
     return answer_or_none(lambda: trace_diff.compare(before, after, options)) if before and after else None
 

@@ -41,7 +41,7 @@ class Line:
         return self.a is not None and self.b is not None and bool(self.a or self.difference)
 
     def row(self) -> Row:
-        """Return the compared quantity as the texts of one table row."""
+        """Return the compared quantity as a table row of texts."""
         a, b = ("" if value is None else self.write(value) for value in (self.a, self.b))
         return Row(self.what, a, b, self.change, interval_text(*self.interval) if self.interval else "")
 

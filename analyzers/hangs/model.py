@@ -91,7 +91,7 @@ class Lack(StrEnum):
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
-    """One frame of a stack: function, file and line; `line` is 0 for native code without one."""
+    """One frame of a stack: function, file and line; `line` is 0 for native code without line numbers."""
 
     name: str
     filename: str
@@ -247,7 +247,7 @@ class RankState:
 
     @property
     def current(self) -> Op | None:
-        """The operation that the rank is in: its first one that is not done; None without one."""
+        """The operation that the rank is in, which is its first one that is not done; None if all are done."""
         return self.pending[0] if self.pending else None
 
     def enqueued(self, group: int) -> int:
@@ -275,7 +275,8 @@ class RankState:
 class Job:
     """The ranks that left a dump, and the lists that their operations refer to by index.
 
-    `unreadable` maps the ranks of damaged dumps to the error; `lacks` maps what dumps lack to the ranks of these dumps.
+    `unreadable` maps the ranks of damaged dumps to the error; `lacks` maps each kind of missing information to the
+    ranks whose dumps lack it.
     """
 
     world_size: int

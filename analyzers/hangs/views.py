@@ -45,8 +45,8 @@ NOT_ISSUED = IssuedAt("", "")
 def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.Options | None = None) -> pd.DataFrame:
     """Return the state of each operation of a process group: one row per rank, one column per sequence number.
 
-    `group` is a name or description, by default that of the group in which most ranks wait; the last `limit` numbers
-    are shown. Cells are values of `CellState`.
+    `group` is a name or description, by default the group in which most ranks wait; the last `limit` numbers are
+    shown. Cells are values of `CellState`.
     """
     job, _ = open_job(run, options)
     number = group_number(job, group)
@@ -62,10 +62,10 @@ def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.O
 def operations(
     run: Run, group: str | None = None, around: int = 8, options: store.Options | None = None
 ) -> pd.DataFrame:
-    """Return what each rank issued around the first sequence number at which members of a group differ.
+    """Return the operations of each rank around the first sequence number at which members of a group differ.
 
-    The table has a row for each sequence number and a column for each rank; each cell is an `IssuedAt`. `around` is how
-    many numbers before and after the first difference are shown.
+    The table has a row for each sequence number and a column for each rank; each cell is an `IssuedAt`. `around` is
+    how many numbers before and after the first difference are shown.
     """
     job, _ = open_job(run, options)
     number = group_number(job, group)
@@ -198,7 +198,7 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
 
 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
-    """Return the value of `CellState` for an operation on a rank; `is_odd`: the majority issued a different one.
+    """Return the `CellState` of an operation on a rank; `is_odd`: the majority issued a different operation.
 
     `op` is None if the rank's dump does not have the operation.
     """

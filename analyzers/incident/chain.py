@@ -108,7 +108,9 @@ def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
 
 
 def out_of_memory(rooms: RoomReports) -> list[Event]:
-    """Return the event of a rank that ran out of memory, then those of ranks that wait for it; empty without one."""
+    """Return the event of a rank that ran out of memory,
+    then the events of ranks that wait for it; empty if none did.
+    """
     culprits = rooms.hang.data.culprits if rooms.hang else []
     dead = [c for c in culprits if c.out_of_memory]
     if rooms.memory and rooms.memory.verdict.kind == IncidentClass.OOM:
@@ -164,9 +166,10 @@ def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
 
 
 def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
-    """Return the event of the failure that the text logs show, then those of ranks that wait; empty without one.
+    """Return the event of the failure that the text logs show,
+    then the events of ranks that wait; empty if they show none.
 
-    `kinds` are the classes of failure that count, if their finding is sure; None: all classes.
+    `kinds` are the classes of failure that count, if their finding is certain; None: all classes.
     """
     if rooms.logs is None or rooms.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
@@ -196,10 +199,10 @@ def printed_reason(rooms: RoomReports) -> list[Event]:
 
 
 def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:
-    """Return the event that the victims of a culprit wait, with an operation that one of them waits in.
+    """Return the event that the victims of a culprit wait, with an operation in which a victim waits.
 
-    An operation that waits for the culprit itself is preferred to one that waits for another victim. The list is empty
-    if the culprit has no victims.
+    An operation that waits for the culprit itself is preferred to an operation that waits for another victim. The list
+    is empty if the culprit has no victims.
     """
     if not culprit.victims or rooms.hang is None:
         return []

@@ -77,5 +77,5 @@ def first_line(text: str) -> str:
 
 
 def is_completed(manifest: Mapping[str, object]) -> bool:
-    """Return whether run.json says that the run ended well."""
+    """Return whether run.json records that the run ended without an error."""
     return manifest.get("status") == "completed"

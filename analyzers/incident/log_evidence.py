@@ -26,7 +26,9 @@ TEXT_LENGTH = 240
 
 
 def with_log_evidence(findings: Iterable[Finding], rooms: RoomReports) -> list[Finding]:
-    """Return all findings; to those on hangs, memory and crashes, add the log lines on their ranks or operation."""
+    """Return all findings;
+    those on hangs, memory and crashes get the log lines about their ranks or operation as evidence.
+    """
     if rooms.logs is None:
         return list(findings)
     events = rooms.logs.data.events

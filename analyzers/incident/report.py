@@ -166,7 +166,7 @@ def is_text_alone(rooms: RoomReports) -> bool:
 
 
 def is_open(logs: Report[LogsData]) -> bool:
-    """Return whether the logs have an error as a finding: a run with one is not healthy, even without a known cause."""
+    """Return whether the logs have an error as a finding; such a run is not healthy, even without a known cause."""
     return any(finding.severity is Severity.ERROR for finding in logs.findings)
 
 
@@ -202,7 +202,7 @@ def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:
 
 
 def inputs(run: Run, rooms: RoomReports) -> list[Input]:
-    """Return the files that the analyzers read, and those about the run itself."""
+    """Return the files that the analyzers read, and the files about the run itself."""
     # Two rooms may read one file, such as a step log.
     read = {given.path: given for report in rooms.reports() for given in report.inputs}
     own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)

@@ -1,4 +1,4 @@
-"""The training job that memory belongs to, and what one of its layers keeps for the backward pass."""
+"""The training job that wrote a snapshot, and the bytes that one of its layers saves for the backward pass."""
 
 import msgspec
 
@@ -29,16 +29,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def activation_bytes_per_layer(self) -> int | None:
-        """Bytes that one pre-norm block with SwiGLU saves for its backward pass, without recomputation.
+        """Return the bytes that one pre-norm block with SwiGLU saves for its backward pass, without recomputation.
 
-        Counted as Korthikanti et al. 2022 do (arXiv:2205.05198, section 4.1), for a block without dropout and biases
-        whose attention (FlashAttention, Dao et al. 2022) keeps no scores. In units of tokens x dim: the inputs of both
-        norms and of the projections behind them (4), queries, keys and values with heads repeated (3), the attention's
-        output (1) and its copy for the projection (1); and 4 of tokens x hidden_dim: both branches, the activated one
-        and their product. In float32 a factor for each norm and the logarithms of the sums for each head.
+        The count follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), for a block without dropout and
+        biases whose attention (FlashAttention, Dao et al. 2022) keeps no scores. In units of tokens x dim: the inputs
+        of both norms and of the projections behind them (4), queries, keys and values with heads repeated (3), the
+        attention's output (1) and its copy for the projection (1); and 4 of tokens x hidden_dim: both branches, the
+        activated branch and their product. In float32: a factor for each norm and the logarithms of the sums for each
+        head.
 
-        Example: dim 256, hidden_dim 768, 8 heads, 512 tokens in bfloat16 (2 bytes) save
-        512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes. None where run.json lacks one of these.
+        The result is None if run.json lacks one of these values. Example: dim 256, hidden_dim 768, 8 heads, 512 tokens
+        in bfloat16 (2 bytes) save 512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes.
         """
         if self.dim is None or self.hidden_dim is None or self.heads is None:
             return None

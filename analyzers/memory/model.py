@@ -93,7 +93,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
     """The free blocks at the end in one pool for one stream, or in one `segment` (its address) there.
 
-    `split_bytes` of them are in segments in use, which cannot be given back to the device.
+    `split_bytes` of them are in segments in use, which cannot be released to the device.
     """
 
     pool: str
@@ -344,7 +344,7 @@ class Activations(msgspec.Struct, frozen=True):
 class Overhead(msgspec.Struct, frozen=True):
     """The bytes that the device (or, on a CPU, the process) uses, and those that the allocator knows about.
 
-    `of` is `device` or `process`; `made_of` names what the untracked bytes usually are.
+    `of` is `device` or `process`; `made_of` lists the usual contents of the bytes that the allocator does not track.
     """
 
     of: str

@@ -263,7 +263,7 @@ def live_blocks(artefact: Artefact, entry: int, options: store.Options | None = 
 
 
 def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the reserved address ranges after an entry, adjacent ones joined. Columns: address, bytes."""
+    """Return the reserved address ranges after an entry, with adjacent ranges joined. Columns: address, bytes."""
     ranges = allocator_state.segments_at(open_snapshot(artefact, options).device(device), entry)
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 

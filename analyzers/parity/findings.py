@@ -33,13 +33,13 @@ NO_VALUES = "tensors of both runs (debug.record_values), to name the first one t
 
 
 def findings_of(data: ParityData) -> list[Finding]:
-    """Return a finding for each run that is not the same training as the first one."""
+    """Return a finding for each run that is not the same training as the first run."""
     first, *others = data.runs
     return [finding for run in others if (finding := difference_finding(first, run, data.tolerance))]
 
 
 def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
-    """Return the finding on how a run differs from the first one; None if it does not."""
+    """Return the finding on how a run differs from the first run; None if it does not."""
     curve = min(
         (curve for curve in run.curves if curve.step is not None), key=lambda curve: curve.step or 0, default=None
     )
@@ -61,7 +61,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
 
 
 def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
-    """Return the title: from which step on a curve differs from that of the first run, with both values."""
+    """Return the title on a curve that differs from that of the first run: from which step on, and both values."""
     before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
@@ -97,7 +97,7 @@ def why(value: ValueDifference, tolerance: float) -> str:
 
 
 def norm_text(norm: float, first: float) -> str:
-    """Return a norm and that of the first run, with as many digits as are needed for them to differ."""
+    """Return a norm and the norm in the first run, with as many digits as are needed for them to differ."""
     if figures(norm) != figures(first):
         return f"{figures(norm)} instead of {figures(first)}"
     return f"{norm:.7g} instead of {first:.7g}"

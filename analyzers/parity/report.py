@@ -36,7 +36,7 @@ class Recorded:
 def analyze(
     runs: Sequence[NamedRun], options: store.Options | None = None, tolerance: float = TOLERANCE
 ) -> Report[ParityData]:
-    """Return whether all runs are the same training as the first one: losses, gradient norms and tensors.
+    """Return whether all runs are the same training as the first run, by losses, gradient norms and tensors.
 
     Raises:
         InputError: There are fewer than two runs, or one of the folders holds no run.
@@ -98,7 +98,7 @@ def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
 
 
 def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
-    """Return a run with its differences from the first one filled in."""
+    """Return the comparison of a run with the first run."""
     a, b = first.parity, other.parity
     pairs = ((Curve.LOSS, a.losses, b.losses), (Curve.GRAD_NORM, a.grad_norms, b.grad_norms))
     found = [curve_difference(curve, before, after, tolerance) for curve, before, after in pairs]

@@ -74,7 +74,7 @@ class Chunk:
         return np.full(len(self.files), -1 if name.startswith("seq.") else 0, dtype=np.int32)
 
     def rank(self) -> Column:
-        """Return the rank of each row: the logged one, else that of its file."""
+        """Return the rank of each row: the logged rank, else the rank of its file."""
         logged = self.columns["rank"]
         of_file = np.asarray(self.ranks, dtype=np.int32)
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
@@ -252,7 +252,7 @@ def split_evenly(logs: Sequence[run.Artefact], jobs: int) -> list[Sequence[run.A
 
 
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the rank of each log: the one in its header, else the one in its name or folder.
+    """Return the rank of each log, from its header, else from its name or folder.
 
     `files` are the entries of the logs in `meta.files`.
     """

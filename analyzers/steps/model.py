@@ -80,7 +80,7 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a log that a different trainer wrote.
 
     `quantity` is None if the column is kept without a known meaning. `unit` is the unit of the values in the file,
-    `unknown` where neither the column's name nor its writer says it. `chosen`: the user named the column for the
+    `unknown` if neither the column's name nor its writer shows it. `chosen`: the user named the column for the
     quantity.
     """
 

@@ -163,7 +163,7 @@ def heat(
 ) -> pd.DataFrame:
     """Return the largest lateness in seconds, as bins of ranks (rows) x bins of steps (columns).
 
-    Empty if the logs do not record it.
+    The result is empty if the logs do not record it.
     """
     late = lateness(opened(artefacts, options))
     if not late.is_known:

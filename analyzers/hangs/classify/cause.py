@@ -1,4 +1,6 @@
-"""A cause as data: a culprit, and the facts that distinguish it. `findings` makes all sentences from these."""
+"""Represent a cause as data: a culprit, and the facts that distinguish it.
+`findings` writes the sentences from these.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,7 +70,7 @@ class Cause:
 
     @property
     def kind(self) -> HangClass:
-        """The class of the hang: that of the culprit."""
+        """The class of the hang, taken from the culprit."""
         return self.culprit.kind
 
     @property

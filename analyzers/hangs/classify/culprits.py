@@ -26,7 +26,7 @@ BEST_FIRST = tuple(HangClass)
 def find_causes(context: HangContext) -> list[Cause]:
     """Return the causes of a hang, each once, the best explanation first.
 
-    They come from the wait-for graph, and from ranks that died although no other was seen waiting for them.
+    They come from the wait-for graph, and from ranks that died although no other rank was seen waiting for them.
     """
     causes = classify_roots(context, find_roots(context.graph))
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))

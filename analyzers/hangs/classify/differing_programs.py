@@ -54,8 +54,8 @@ def find_own_group(context: HangContext, deviation: Deviation) -> int:
 def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
     """Return the cause of members of a process group that issued different operations under one sequence number.
 
-    Where nothing shows which of them diverged, all are named. A skipped operation in another group makes members issue
-    different ones in this group too, so a deviation of the program, if there is one, is the cause. `involved` are
+    If nothing shows which of them diverged, all are named. If a rank skipped an operation in another group, its
+    operations differ in this group too; so a deviation of the program, if there is one, is the cause. `involved` are
     further ranks that wait.
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members

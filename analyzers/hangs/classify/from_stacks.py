@@ -42,9 +42,9 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is: the operation that it waits in (empty in its own code), and the user's line.
+    """A rank's current operation (empty if it runs its own code), and the user's line.
 
-    `moved`: whether it was somewhere else in a later sample of its stack; None with one sample.
+    `moved`: whether it was elsewhere in a later sample of its stack; None with one sample.
     """
 
     rank: int
@@ -102,7 +102,7 @@ def python_frames(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
-    """Return what a rank is doing, and the operation that it waits in (empty: none), from its stack."""
+    """Return the activity of a rank and the operation in which it waits (empty: none), judged by its stack."""
     own = next((index for index, f in enumerate(frames) if origin_of(f.filename) is Origin.USER), len(frames))
     inner = frames[:own]
     if any(START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):

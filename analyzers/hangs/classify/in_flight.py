@@ -42,7 +42,7 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
 
 
 def longest_pause_ns(job: Job, rank: int) -> int:
-    """Return the longest time between two operations of a rank, or the longest that one took, in nanoseconds."""
+    """Return the longest time between two operations of a rank, or the longest duration of one, in nanoseconds."""
     ops = job.ranks[rank].ops
     pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))
     return max([*pauses, *(op.completed_ns - op.created_ns for op in ops if op.done)], default=0)

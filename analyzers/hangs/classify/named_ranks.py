@@ -29,8 +29,8 @@ def ranks_in(match: re.Match[str]) -> list[str]:
 def find_other_models(context: HangContext) -> list[Cause]:
     """Return the cause of ranks whose model has a different number of parameters than most, from the errors of DDP.
 
-    Each rank compares itself with the first that differs, so only all messages together show which is the odd one. The
-    list is empty if the errors show no difference.
+    Each rank compares itself with the first rank that differs, so only all messages together show which rank is wrong.
+    The list is empty if the errors show no difference.
     """
     counts: dict[int, int] = {}
     for end in context.side.exits.values():

@@ -81,7 +81,7 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     """Return a cause after a second round of dumps: more certain if no rank involved made progress, slow if all did.
 
-    None if all did and a person had requested the dumps: such a job is not even stalled.
+    The result is None if all did and a person had requested the dumps: such a job is not even stalled.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause

@@ -19,7 +19,10 @@ DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
 def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
-    """Return the cause at one root of the wait-for graph; None if it may be in flight, or no rank waits for it."""
+    """Return the cause at one root of the wait-for graph.
+
+    The result is None if the operation may still be in flight, or if no rank waits for it.
+    """
     ranks = sorted(node for node in root if isinstance(node, int))
     nodes = [node for node in root if isinstance(node, OpNode)]
     waiting = find_victims(context.graph, root)
@@ -80,7 +83,7 @@ def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -
 def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     """Return the cause of an operation that does not complete although no rank is missing in it.
 
-    None if the operation may still be in flight.
+    The result is None if the operation may still be in flight.
     """
     arrived = context.graph.arrived(node)
     waiting = find_victims(context.graph, [node, *arrived])

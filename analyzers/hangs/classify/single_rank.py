@@ -151,7 +151,7 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
 
 
 def read_host_state(side: SideFiles, rank: int) -> HostState:
-    """Return what the heartbeat, the answers to requests and the operating system show of a rank's process."""
+    """Return the state of a rank's process, from its heartbeat, its answers to requests and the operating system."""
     answer, thread_error = side.answer(rank), side.last_words.thread_errors.get(rank)
     if answer is None:
         return HostState(thread_error=thread_error)
@@ -167,7 +167,9 @@ def read_host_state(side: SideFiles, rank: int) -> HostState:
 
 
 def read_process_state(answer: Answer) -> ProcessState | None:
-    """Return what keeps a rank's process from running (stopped, or in the kernel); None if nothing does."""
+    """Return the reason why a rank's process does not run (stopped, or in the kernel);
+    None if there is no such reason.
+    """
     return next((state for state in ProcessState if state == answer.process), None)
 
 

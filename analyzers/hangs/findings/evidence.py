@@ -61,7 +61,7 @@ def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_process(child: Child, path: Path) -> Evidence:
-    """Return the function that one child process of a rank is in, or its command without a stack."""
+    """Return evidence with the function in which a child process of a rank is; without a stack, with its command."""
     line = user_frame(child.stack)
     does = f"is in {line.name}" if line else f"runs {child.command}"
     at = f"{line.filename}:{line.line}" if line else ""

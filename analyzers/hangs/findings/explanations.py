@@ -117,7 +117,9 @@ def further_evidence(cause: Cause) -> str:
 
 
 def detail(cause: Cause) -> str:
-    """Return the evidence for the field `data.culprits[].detail`: what was compared, then what decides."""
+    """Return the evidence for the field `data.culprits[].detail`:
+    the compared operations, then the evidence that decides.
+    """
     if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
         return f"{list_issued(cause.sides)}; {evidence_of_reason(cause)}"
     return evidence_of_reason(cause)

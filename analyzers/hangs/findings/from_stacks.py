@@ -109,7 +109,7 @@ def place_name(place: Place) -> str:
 
 
 def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
-    """Return the culprits as one item for the JSON document, in a list; empty without a culprit."""
+    """Return the culprits in a list of one item, for the JSON document; an empty list without a culprit."""
     if not cause.ranks:
         return []
     first = next(place for side in cause.places for place in side if place.rank in cause.ranks)

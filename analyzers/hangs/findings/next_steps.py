@@ -98,7 +98,7 @@ def for_skipped(cause: Cause) -> str:
 
 
 def differing_lines(cause: Cause) -> list[str]:
-    """Return the source lines that issued the differing operations, each once, that of most ranks first."""
+    """Return the source lines that issued the differing operations, each once; the line of most ranks comes first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
     return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 

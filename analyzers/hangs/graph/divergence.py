@@ -226,7 +226,7 @@ def is_shifted(
 
 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
-    """Return whether the operations in `mine` from `seq` on are those in `theirs` one sequence number later."""
+    """Return whether `mine` skipped an operation: from `seq` on, it equals `theirs` one sequence number later."""
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
     # Keys are compared without their lines, which dumps in JSON lack.
     later = [s for s in mine if s >= seq and s + 1 in theirs]

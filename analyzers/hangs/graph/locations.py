@@ -45,8 +45,8 @@ def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
 
 
 def find_python_function(stack: list[Frame], line: Frame) -> str:
-    """Return the name of the innermost Python function in a stack, else that of `line`.
+    """Return the name of the innermost Python function in a stack, else the function of `line`.
 
-    It names the operation where no dump does.
+    It is used as the name of the operation if no dump has one.
     """
     return next((frame.name for frame in stack if frame.filename.endswith(".py")), line.name)

@@ -31,9 +31,9 @@ Keys = list[int]
 
 @dataclass(frozen=True)
 class Deviation:
-    """A rank's first operation, `issued`, that differs from what ranks with the same program issued, `expected`.
+    """A rank's first operation that differs from the operation of ranks with the same program.
 
-    `kind` is skipped, order_cycle or mismatch.
+    `issued` is the rank's operation, `expected` that of the others; `kind` is skipped, order_cycle or mismatch.
     """
 
     rank: int

@@ -72,7 +72,7 @@ def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
 
 
 def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    """Return a field of sizes as a tuple of shapes; a single shape that is in no list counts as a list of one."""
+    """Return a field of sizes as a tuple of shapes; a single shape outside of a list counts as a list of one shape."""
     if not isinstance(value, (list, tuple)):
         return ()
     shapes = value if any(isinstance(item, (list, tuple)) for item in value) else [value] if value else []
@@ -80,7 +80,7 @@ def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def dtypes(value: Any) -> tuple[str, ...]:
-    """Return the names of tensor types; a single name that is in no list counts as a list of one."""
+    """Return the names of tensor types; a single name outside of a list counts as a list of one name."""
     items = value if isinstance(value, (list, tuple)) else [value] if value else []
     return tuple(text(item) for item in items)
 
@@ -111,7 +111,7 @@ def whole(value: Any, default: int = -1) -> int:
 
 
 def text(value: Any) -> str:
-    """Return a value as text, truncated to `TEXT_AT_MOST` characters and without what UTF-8 cannot encode.
+    """Return a value as text, truncated to `TEXT_AT_MOST` characters and without characters that UTF-8 cannot encode.
 
     Lists and dicts become an empty text.
     """

@@ -115,10 +115,10 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 
 
 def timed_out(stall: Collection, later: Collection) -> bool:
-    """Return whether a stall's timeout had passed, and had ended ranks, when a later set of dumps was taken.
+    """Return whether the timeout of a stall had passed, and had ended ranks, before a later set of dumps was taken.
 
-    All ranks that had ended by then must have moved last before the stall. NCCL's watchdog ends a rank without any
-    message, so nothing else shows that such a rank is a victim.
+    All ranks that had ended by then must have made their last progress before the stall. NCCL's watchdog ends a rank
+    without any message, so nothing else shows that such a rank is a victim.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)

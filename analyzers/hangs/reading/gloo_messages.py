@@ -139,8 +139,8 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
     """Return an unrecorded message of gloo as a pending operation, as NCCL's recorder would have recorded it.
 
-    `launch` is its p2p sequence number, shared by all messages of the rank that lack a counterpart. None if the
-    group is not known.
+    `launch` is its p2p sequence number, shared by all messages of the rank that lack a counterpart. The result is None
+    if the group is not known.
     """
     number = group_number(job, state.rank, message.group)
     if number is None:

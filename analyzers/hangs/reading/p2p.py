@@ -78,7 +78,8 @@ def count_peers(job: Job, current: Op) -> Counter[Peer]:
 def count_halves(job: Job, current: Op, peer: Peer) -> int:
     """Return how many messages in the batch of `peer.rank` match those that the rank of `current` issued to or from it.
 
-    `peer` says whether the rank of `current` sends or receives. 0 if the peer is in no message of this process group.
+    `peer` says whether the rank of `current` sends or receives. The result is 0 if the peer is in no message of this
+    process group.
     """
     state = job.ranks.get(peer.rank)
     if state is None or state.current is None or not state.current.p2p or state.current.group != current.group:

@@ -70,7 +70,9 @@ class GroupRegistry:
                 self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
     def _is_incomplete(self, group: Group) -> bool:
-        """Return whether all ranks that used a group wait in one operation of it: then a member must be missing."""
+        """Return whether all ranks that used a group wait in the same operation of it,
+        which means that a member is missing.
+        """
         current_ops = [self.job.ranks[rank].current for rank in group.ranks]
         operations = {(current.group, current.seq) if current else None for current in current_ops}
         return len(operations) == 1 and all(

@@ -212,9 +212,9 @@ class Tables:
         ]
 
     def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
-        """Return the index of a stack in the table of distinct stacks; a new one is added there and to `known`.
+        """Return the index of a stack in the table of distinct stacks; a new stack is added there and to `known`.
 
-        Entries of a pickle share their frame objects, so `known` finds a stack again by the addresses of its frames,
+        Entries of a pickle share their frame objects, so `known` can find a stack by the addresses of its frames,
         without comparing their texts.
         """
         if not isinstance(value, (list, tuple)):
@@ -256,7 +256,7 @@ class Tables:
     def configured(self, config: Any) -> dict[str, list[Any]]:
         """Return the field `pg_config` as {name: [description, number of the list of members]}.
 
-        The lists have numbers because every file repeats the same long ones.
+        The lists have numbers because every file repeats the same long lists.
         """
         if not isinstance(config, dict):
             return {}
@@ -314,10 +314,10 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 
 
 def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
-    """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first one.
+    """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
 
     If a group's oldest entry is not done, all operations before it must have completed. Statuses may count sends and
-    receives or not, depending on the backend, so operations are lost only if both counts say so.
+    receives or not, depending on the backend, so operations are lost only if both ways of counting show it.
     """
     # A ring that still holds its first entry has lost nothing.
     if not entries or whole(entries[0].get("record_id")) <= 0:
@@ -336,7 +336,7 @@ def newest(entries: list[Entry]) -> list[Entry]:
 
 
 def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, Column]:
-    """Return the columns `prefix.name` of a table; `rows` is one array with its rows one after the other."""
+    """Return the columns `prefix.name` of a table; `rows` is an array with all rows, one after the other."""
     matrix = (
         np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
         if rows

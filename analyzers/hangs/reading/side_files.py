@@ -73,7 +73,8 @@ class SideFiles:
     def asked_ns(self, rank: int) -> int | None:
         """Return a time before which everything that a rank did is in its dump, in nanoseconds since the epoch.
 
-        It is the time of the request; operations that began later may be missing. None if the rank did not answer.
+        It is the time of the request; operations that began later may be missing. The result is None if the rank did
+        not answer.
         """
         answer = self.answer(rank)
         return answer.asked_ns if answer and answer.status == AnswerStatus.OK else None
@@ -240,7 +241,7 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
 
 
 def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
-    """Return the file of each rank for one kind, taken from the earliest round that has one, `first_round` or later.
+    """Return, for one kind of file, the file of each rank from the earliest round that has one, `first_round` or later.
 
     Files in the folders of other sets of dumps are ignored.
     """

@@ -93,7 +93,7 @@ class Round(msgspec.Struct):
 
 
 class Collection(msgspec.Struct):
-    """`collection.json`: why and when dumps were requested, and what each rank answered in each round."""
+    """`collection.json`: why and when dumps were requested, and the answer of each rank in each round."""
 
     reason: str = ""
     detail: str | None = None

@@ -25,7 +25,7 @@ UNKNOWN_RANK = -1
 
 @dataclass(frozen=True)
 class Worker:
-    """A file of one torchrun worker; `rank` is None where workers of several nodes may have written it."""
+    """A file of one torchrun worker; `rank` is None if workers of several nodes may have written it."""
 
     path: Path
     attempt: int

@@ -80,7 +80,7 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the program continued after an error, or printed it as one that it caught.
+    """Return whether the program continued after an error, or printed the error as one that it caught.
 
     `found` are all occurrences.
     """

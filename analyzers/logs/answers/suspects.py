@@ -27,7 +27,8 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
 
 
 def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
-    """Return an error that each blamed rank caught, if all of these ranks and none of the waiting ones caught one.
+    """Return, for each blamed rank, an error that it caught,
+    if all of these ranks and none of the waiting ranks caught one.
 
     Otherwise the list is empty.
     """

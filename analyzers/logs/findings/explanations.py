@@ -88,7 +88,7 @@ def numbers_of(cause: Cause) -> str:
 
 
 def chain_of(cause: Cause) -> str:
-    """Return a sentence about the exceptions that preceded and caused this one; empty if there are none."""
+    """Return a sentence about the exceptions that led to this one; empty if there are none."""
     chain = cause.lead.chain
     return f"It was raised while this was handled: {chain[0].splitlines()[0][:200]}" if chain else ""
 

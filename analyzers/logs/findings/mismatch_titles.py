@@ -24,7 +24,8 @@ def mismatch(cause: Cause) -> str:
 
 
 def fingerprint_sides(cause: Cause) -> list[str]:
-    """Return what each rank called, as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`; ranks to blame come first.
+    """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`;
+    ranks to blame come first.
 
     Each rank's own error names its operation and line; if the logs lack that error, the other ranks' errors name them.
     """

@@ -85,7 +85,7 @@ TIMEOUTS = {
 
 
 def next_step(cause: Cause) -> str:
-    """Return what the user should do about a cause, with the exact setting where there is one."""
+    """Return advice on a cause, with the exact setting if there is one."""
     special = SPECIAL.get(cause.kind)
     return special(cause) if special else STEPS[cause.kind]
 

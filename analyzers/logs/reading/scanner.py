@@ -79,7 +79,7 @@ class Fatal:
 
 @dataclass
 class Scanner:
-    """The state of reading one log: the events found so far, and what is needed to recognise the next ones."""
+    """The state of reading one log: the events found so far, and the data needed to recognise further events."""
 
     year: int
     rank: int | None = None
@@ -151,7 +151,7 @@ class Scanner:
             start += len(raw) + 1
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes that may contain a word of a pattern, except those known to hold no event.
+        """Return the shapes that may contain a word of a pattern, except those that are known to report no event.
 
         A shape is a line without its digits.
         """

@@ -23,7 +23,7 @@ Range = tuple[int, int]
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved address ranges after a trace entry, as (address, bytes), with adjacent ones joined."""
+    """Return the reserved address ranges after a trace entry, as (address, bytes); adjacent ranges are joined."""
     return join_adjacent(ranges_at(trace, entry))
 
 
@@ -46,7 +46,7 @@ def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
 
 
 def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
-    """Return what remains of the range `whole` without `start` to `stop`: none, one or two ranges."""
+    """Return the parts of the range `whole` outside of `start` to `stop`: none, one or two ranges."""
     low, high = whole[0], whole[0] + whole[1]
     if stop <= low or high <= start:
         return [whole]
@@ -55,7 +55,7 @@ def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
 
 
 def join_adjacent(ranges: list[Range]) -> list[Range]:
-    """Return the ranges in order of address, with ranges that touch joined into one."""
+    """Return the ranges in order of address; ranges that touch are joined."""
     joined: list[Range] = []
     for address, size in sorted(ranges):
         if joined and joined[-1][0] + joined[-1][1] == address:

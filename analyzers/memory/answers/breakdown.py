@@ -129,7 +129,9 @@ def narrow_category(category: str, name_and_site: str) -> str:
 
 
 def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
-    """Return the bytes, count and largest names of these tensors by category, the one with the most bytes first."""
+    """Return the bytes, number and largest names of these tensors by category,
+    the category with the most bytes first.
+    """
     groups: defaultdict[str, list[LiveTensor]] = defaultdict(list)
     for tensor in live:
         groups[tensor.category].append(tensor)
@@ -169,7 +171,9 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """Return what the device or process uses beyond the allocator's memory; None if that is not recorded."""
+    """Return the memory that the device or process uses in addition to the allocator's;
+    None if that is not recorded.
+    """
     # CUDA: the driver's number includes what the allocator reserved. CPU: the resident set includes the tensors.
     if used := trace.snapshot.recorded_number("device_used_bytes"):
         made_of = "the context, NCCL, cuBLAS and cuDNN, other processes on the device"

@@ -1,4 +1,4 @@
-"""Answer every question about one device of one snapshot."""
+"""Collect the answers to all questions about one device of one snapshot."""
 
 from collections.abc import Iterator
 

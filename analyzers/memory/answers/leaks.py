@@ -138,9 +138,10 @@ def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int],
 
 
 def growing_steps(series: Integers) -> int:
-    """Return how many steps at the end of a series of live bytes grow without a fall, and pause for one step at most.
+    """Return how many steps at the end of a series of live bytes grew, allowing pauses of one step but no fall.
 
-    Example: 5, 4, 6, 6, 7 are 3 steps, as the last fall is before 4. Of 5, 4, 6, 6, 6 no step grows any more.
+    Example: 5, 4, 6, 6, 7 are 3 steps, as the last fall is before 4. For 5, 4, 6, 6, 6 the result is 0, as the pause
+    is too long.
     """
     changes = np.diff(series)
     falls = np.flatnonzero(changes < 0)
@@ -154,7 +155,7 @@ def growing_steps(series: Integers) -> int:
 
 
 def trailing_rises(series: Integers) -> int:
-    """Return how many of the last values in a row are above the one before: 2 for 5, 4, 6, 7."""
+    """Return how many values at the end of a series are each above the value before: 2 for 5, 4, 6, 7."""
     falls = np.flatnonzero(np.diff(series) <= 0)
     return len(series) - 1 - (int(falls[-1]) + 1 if len(falls) else 0)
 
@@ -187,7 +188,9 @@ def is_minor(rise: Growth, allocated: int) -> bool:
 
 
 def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
-    """Return the growth of the live bytes over snapshots of one device, taken at different steps; None if none."""
+    """Return the growth of the live bytes over snapshots of one device, taken at different steps;
+    None if they do not grow.
+    """
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
     rises = trailing_rises(ends) if len(ends) > 1 else 0
     if rises < SNAPSHOT_RISES_AT_LEAST:

@@ -67,8 +67,8 @@ def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
 def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
     """Return how many bytes of the new optimizer state in `new` replaced older blocks of unknown category.
 
-    Those blocks are older than the trace, have the sizes of the new ones, and are freed after the first allocation by
-    the same lines.
+    A replaced block is older than the trace, has the size of a new block, and is freed after the first allocation of
+    new state.
     """
     lives = replay.lifetimes
     if not len(new):

@@ -184,7 +184,7 @@ def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[in
 
 
 def checkpoint(scenario: Scenario, value: str) -> str:
-    """Move the activations of layers, except each one's input, to where its backward pass begins; describe the change.
+    """Move the activations of each layer, except its input, to where its backward pass begins, and describe the change.
 
     Raises:
         InputError: The mode cannot be predicted from a recording, or no layer is known by name.

@@ -94,7 +94,7 @@ def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_r
     """Return the rows of the blocks that may have replaced each other, by category, lifetime and size.
 
     They have a lasting category, or they are in `open_rows`, outlive a phase, and share their size with a block that
-    is freed and one that is allocated. Empty if there are too many.
+    is freed and one that is allocated. The result is empty if there are too many.
     """
     born, died = lives.born, np.minimum(lives.died, phases.count - 1)
     outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))

@@ -133,7 +133,7 @@ def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
 def optimizer_rules(
     trace: DeviceTrace, lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline
 ) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks of the optimizer's step: by PyTorch's annotation if there is one, then by stacks."""
+    """Yield the rules for blocks of the optimizer's step: by PyTorch's annotation if there is any, then by stacks."""
     optimizer = annotated_windows(trace, "Optimizer.step")
     inside = optimizer.contains(lives.born)
     next_pass = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.next(Phase.BACKWARD, lives.born))

@@ -30,8 +30,8 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
 def would_have_served(free: FreeMemory, request: int) -> bool:
     """Return whether a request fits into all free memory together, but into no single free block.
 
-    Free memory in segments that other blocks use is added to what the device had left: expandable segments can join
-    both.
+    Free memory in segments that other blocks use is added to the free memory of the device, because expandable
+    segments could join both.
     """
     return free.largest_bytes < request <= free.split_bytes + (free.device_free_bytes or 0)
 
@@ -83,7 +83,9 @@ def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
 
 
 def defragment(device: Device) -> str:
-    """Return what to do about fragmentation: expandable segments, unless a simulation shows that they free nothing."""
+    """Return advice against fragmentation:
+    expandable segments, unless a simulation shows that they would free nothing.
+    """
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     if saving and not saving.frees_bytes:
         return (
@@ -98,7 +100,7 @@ def defragment(device: Device) -> str:
 
 
 def free_place(free: FreeBlocks) -> str:
-    """Return, as a phrase, the memory that is free in one pool or segment and cannot be given back to the device."""
+    """Return a phrase on the memory that is free in one pool or segment and cannot be released to the device."""
     where = f"segment {free.segment:#x}" if free.segment is not None else f"pool {free.pool}, stream {free.stream}"
     return (
         f"{where}: {size(free.split_bytes)} free in segments in use, {quantity(free.count, 'free block')},"

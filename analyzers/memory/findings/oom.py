@@ -32,7 +32,7 @@ def oom_findings(device: Device) -> Iterator[Finding]:
 
 
 def oom_finding(device: Device, oom: Oom) -> Finding:
-    """Return the finding of a failed allocation: what was requested, what was free, and what filled the memory."""
+    """Return the finding of a failed allocation: the request, the free memory, and the largest categories in use."""
     category, total = largest(oom.categories)
     where = f" in {innermost(oom.frames)}" if oom.frames else ""
     title = f"Out of memory: a request for {size(oom.requested_bytes)} failed{where}"
@@ -58,13 +58,13 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
 def abnormal_batch(oom: Oom) -> str:
     """Return, as text, how many times larger the inputs of a failing step are than usual.
 
-    Empty unless that step alone needed far more memory and its inputs are clearly larger.
+    The result is empty unless that step alone needed far more memory and its inputs are clearly larger.
     """
     return figures(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
 
 
 def input_growth(oom: Oom) -> float:
-    """Return the size of the failing step's inputs as a multiple of earlier ones; 0 if not clearly larger."""
+    """Return the size of the failing step's inputs as a multiple of that in earlier steps; 0 if not clearly larger."""
     now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
     return now / usual if usual and now >= LARGER_INPUTS_RATIO * usual else 0.0
 
@@ -87,7 +87,7 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
 
 
 def step_history(oom: Oom) -> str:
-    """Return, as a phrase, how the failing step compares with those before it; empty if the trace has none."""
+    """Return a phrase on how the failing step compares with those before it; empty if the trace has no earlier step."""
     usual = size(oom.usual_peak_bytes)
     match oom.pattern:
         case OomPattern.GROWTH:
@@ -154,7 +154,7 @@ def large_request_finding(device: Device, oom: Oom) -> Finding:
 
 
 def smaller_request(oom: Oom) -> str:
-    """Return what to do to make the failed request smaller."""
+    """Return advice on how to make the failed request smaller."""
     where = innermost(oom.frames, "the failing operation")
     return (
         f"Limit the batch size and the sequence length, or compute the batch in smaller pieces. The request of"
@@ -163,7 +163,7 @@ def smaller_request(oom: Oom) -> str:
 
 
 def what_differs(oom: Oom) -> str:
-    """Return how the failing step differs from earlier ones, as far as it is known, as a sentence."""
+    """Return a sentence on how the failing step differs from earlier steps, as far as that is known."""
     inputs = larger_inputs(oom)
     return f"{capitalised(inputs)}." if inputs else "Earlier steps fitted, so this one had larger inputs or kept more."
 

@@ -31,7 +31,7 @@ def peak_findings(device: Device) -> Iterator[Finding]:
 
 
 def activation_finding(device: Device, saving: Saving) -> Finding:
-    """Return the finding that activations are most of the peak, with what checkpointing would free."""
+    """Return the finding that activations are most of the peak, with the saving of activation checkpointing."""
     activations, peak = device.categories["activations"], device.peak_allocated_bytes
     return Finding(
         id="memory.activation_peak",
@@ -91,7 +91,7 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def kept_finding(device: Device, use: UnusualUse) -> Finding:
-    """Return the finding that activations are still alive steps after their backward pass."""
+    """Return the finding that activations are still alive several steps after their backward pass."""
     return Finding(
         id="memory.kept",
         severity=Severity.WARNING,

@@ -66,5 +66,5 @@ def advice(device: Device, category: str) -> str:
 
 
 def saving_by(device: Device, wanted: Remedy) -> Saving | None:
-    """Return the estimate for one remedy; None if the snapshot does not allow one."""
+    """Return the estimated saving of one remedy; None if the snapshot does not allow an estimate."""
     return next((saving for saving in device.savings if saving.remedy is wanted), None)

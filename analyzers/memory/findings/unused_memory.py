@@ -92,7 +92,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 def kept_back(device: Device) -> str:
     """Return what `empty_cache` keeps, such as `; the other 165.9 MiB is in segments that still hold live blocks`.
 
-    Empty if it can release everything.
+    The result is empty if it can release everything.
     """
     kept = device.fragmentation.inactive_split_bytes
     return f"; the other {size(kept)} is in segments that still hold live blocks" if kept else ""

@@ -105,7 +105,8 @@ def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> st
 
 
 def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
-    """Return which rank ran out of memory, when, where, for how much, and what took most of the rest; as a sentence.
+    """Return a sentence on which rank ran out of memory, when, where,
+    for how many bytes, and what used most of the memory.
 
     `present` has the findings by id.
     """

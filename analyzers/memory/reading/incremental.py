@@ -1,7 +1,7 @@
 """Turn trace entries into columns while the rest of their pickle is still being read.
 
-An unpickler holds on to every object until its end. Entries that are emptied as soon as their columns exist take a
-quarter of the memory.
+An unpickler keeps every object in memory until it ends. Entries that are emptied as soon as their columns exist take
+only a quarter of the memory.
 
 Worked example: the pickle of a snapshot fills a list with a million entry dicts. Each time the unpickler asks the file
 for more bytes, `WatchedFile` calls `IncrementalReader.collect` first. That asks the garbage collector for the lists
@@ -30,7 +30,9 @@ CHECKS_OF_AN_EMPTY_LIST = 16
 
 @dataclass
 class PartialTrace:
-    """A trace that is still being read: its list of entries, the tables so far, and how many entries these cover."""
+    """A trace that is still being read:
+    its list of entries, the tables so far, and how many entries are in these tables.
+    """
 
     trace: RawTrace
     tables: list[Table] = field(default_factory=list)

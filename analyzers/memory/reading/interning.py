@@ -141,7 +141,9 @@ class StackTable:
         return known[0]
 
     def columns(self) -> dict[str, Column]:
-        """Return three columns of the frames, one with the frame numbers of all stacks, and where each stack ends."""
+        """Return three columns of the frames, a column with the frame numbers of all stacks,
+        and the end of each stack in it.
+        """
         table = np.array(list(self.frames), np.int64).reshape(-1, 3)
         return {
             "frame_name": table[:, 0],

@@ -292,7 +292,7 @@ def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Colu
 
 
 def settings_of(snapshot: Row) -> dict[str, str]:
-    """Return the allocator's settings as texts by name; nested ones have the name `outer.inner`."""
+    """Return the allocator's settings as texts by name; a nested setting has the name `outer.inner`."""
     settings: dict[str, str] = {}
     for key, value in (snapshot.get("allocator_settings") or {}).items():
         nested = value.items() if isinstance(value, dict) else [("", value)]

@@ -51,7 +51,7 @@ class Snapshot:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The allocator's settings as texts by name; nested ones have the name `outer.inner`."""
+        """The allocator's settings as texts by name; a nested setting has the name `outer.inner`."""
         values: Mapping[str, str] = self.columns.meta["settings"]
         return values
 
@@ -90,7 +90,7 @@ class DeviceTrace:
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of entries, in which the devices follow one another."""
+        """The rows of this device in the columns of entries, which have one device after the other."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 

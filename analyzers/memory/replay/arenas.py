@@ -155,7 +155,7 @@ def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
 
 
 def stream_uses(arenas: BlockArenas) -> list[StreamUse]:
-    """Return the memory use of each stream, the one with the highest peak first."""
+    """Return the memory use of each stream, the stream with the highest peak first."""
     uses = [stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
     return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:POOLS_AT_MOST]
 

@@ -96,7 +96,9 @@ class PhaseTimeline:
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
-        """Return, for each entry index, the number of the interval of one phase that the entry is in."""
+        """Return, for each entry index, the number of the interval that the entry is in;
+        each interval has one phase.
+        """
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:

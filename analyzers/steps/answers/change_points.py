@@ -41,7 +41,7 @@ class Segment:
 
 
 def segments(values: Floats) -> list[Segment]:
-    """Return the segments of a series between which its level changes, in order; a single one if it does not change."""
+    """Return the segments of constant level in a series, in order; a single segment if the level does not change."""
     block = -(-len(values) // LONGEST_SERIES)
     # Values after the last whole block belong to the last segment.
     whole = len(values) // block * block
@@ -64,8 +64,8 @@ def penalty(values: Floats) -> float:
 def neighbour_correlation(values: Floats) -> float:
     """Return the correlation of neighbouring values, limited to 0 to 0.8; 0 for a series too short to estimate it.
 
-    It is estimated from the differences of values one and two apart: these have the variances 2 s^2 (1 - r) and 2 s^2
-    (1 - r^2), whose ratio is 1 + r. Unlike the usual estimate, a few changes of level do not raise it.
+    It is estimated from the differences between values one and two steps apart, which have the variances 2 s^2 (1 - r)
+    and 2 s^2 (1 - r^2), whose ratio is 1 + r. Unlike the usual estimate, a few changes of level do not increase it.
     """
     if len(values) < 3 * SHORTEST:
         return 0.0

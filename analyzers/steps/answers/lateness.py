@@ -199,7 +199,9 @@ def others(grid: pd.DataFrame) -> "pd.Series[float]":
 
 
 def lower_median(values: Floats) -> Floats:
-    """Return the lower median of each row: with two ranks the smaller value, so that the later one shows as late."""
+    """Return the lower median of each row;
+    of two ranks it is the smaller value, so that the other rank shows as late.
+    """
     middle = (values.shape[1] - 1) // 2
     medians: Floats = np.partition(values, middle, axis=1)[:, middle]
     return medians

@@ -54,8 +54,8 @@ def plain_times(steps: Steps) -> "pd.Series[float]":
 def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
     """Return the ascending indices of the steps that stalled.
 
-    Empty if so many or so similar steps are long that they recur. `usual` is, for each step, the median duration of
-    the steps around it.
+    The result is empty if so many or so similar steps are long that they recur. `usual` is, for each step, the median
+    duration of the steps around it.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(usual > 0, seconds / usual, 1.0)
@@ -74,7 +74,7 @@ def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
 
 
 def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, usual: float, total: float) -> LongStep:
-    """Return a stalled step with the ranks that the others waited for and the phase that took the time.
+    """Return a stalled step, with the ranks that the others waited for and the phase that took most of the time.
 
     `seconds` is its duration, `usual` that of the steps around it, and `total` the sum of all step times, all in
     seconds.
@@ -104,7 +104,7 @@ def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -
 def main_phase(steps: Steps, step: int, extra_s: float) -> str:
     """Return the phase that explains most of the extra time `extra_s` of a step, or an empty text.
 
-    The phase's time is that of the rank on which it took longest.
+    The time of a phase is its time on the rank where it took longest.
     """
     rows = (steps.table["step"] == step).to_numpy()
     extra = {

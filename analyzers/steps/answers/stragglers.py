@@ -85,8 +85,8 @@ def late_thresholds(late: Lateness) -> Floats:
 def lateness_noise(late: Lateness) -> float:
     """Return the robust standard deviation of a rank's lateness from step to step, in seconds.
 
-    It is taken from differences of neighbouring steps (hence the sqrt(2)), so that a rank which is always late does not
-    raise it.
+    It is taken from differences of neighbouring steps (hence the sqrt(2)), so that it is not increased by a rank that
+    is always late.
     """
     if len(late) < 2:
         return 0.0
@@ -124,7 +124,7 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> S
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:
     """Return the first late step from which on the rank is late in most steps.
 
-    None if there is no such step, or most of the late steps come before it.
+    The result is None if there is no such step, or most of the late steps come before it.
     """
     # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()

@@ -43,10 +43,10 @@ def typical_rows(steps: Steps, selected: Mask) -> Mask:
 
 @dataclass(frozen=True)
 class Medians:
-    """Medians over typical steps, as arrays with one value per rank in the order of `Steps.ranks`.
+    """Medians over typical steps of each rank, as arrays with one value per rank in the order of `Steps.ranks`.
 
-    `rows` is the mask of the typical rows. `step` is the duration, `mad` its median absolute deviation and `phases` the
-    time by clock and phase, all in seconds; `tokens` counts tokens per step.
+    `rows` is the mask of the rows of typical steps. `step` is the duration, `mad` its median absolute deviation and
+    `phases` the time by clock and phase, all in seconds; `tokens` is the number of tokens per step.
     """
 
     rows: Mask

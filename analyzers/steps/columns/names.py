@@ -122,7 +122,7 @@ class Meaning:
 def meaning_of(name: str) -> Meaning | None:
     """Return the quantity and unit that the name of a column stands for.
 
-    None if it is no known quantity of a training step.
+    The result is None if it is no known quantity of a training step.
     """
     words = words_of(RUN_PREFIX.sub("", name))
     if not words or OTHER_SPLITS.intersection(words) or words[-1] in STATISTICS:
@@ -154,7 +154,9 @@ def split_unit(words: list[str]) -> tuple[list[str], str]:
 
 
 def without_scope(words: list[str]) -> list[str]:
-    """Return the words of a name without leading ones such as `train` that only say that it belongs to the training."""
+    """Return the words of a name without words such as `train` at its beginning
+    that only say that it belongs to training.
+    """
     begin = 0
     while begin < len(words) - 1 and words[begin] in SCOPES:
         begin += 1

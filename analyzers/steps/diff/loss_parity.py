@@ -47,7 +47,7 @@ def loss_parity(a: Steps, b: Steps) -> LossParity | None:
 def diverges_from(steps: Column, diverged: Mask) -> int | None:
     """Return the step from which on the losses stay diverged; None if they agree at the last step.
 
-    `diverged` says for each of the ascending `steps` whether the losses differ too much.
+    `diverged` has, for each of the ascending `steps`, whether the losses differ by more than is allowed.
     """
     if not diverged[-1]:
         return None

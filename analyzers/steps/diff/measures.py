@@ -100,7 +100,7 @@ def processor_times(steps: Steps) -> Floats:
 
 
 def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
-    """Return the 95th percentile of a series; with `axis=1` that of each row."""
+    """Return the 95th percentile of a series; with `axis=1`, of each row."""
     return np.asarray(np.quantile(values, 0.95, axis=axis))
 
 
@@ -133,8 +133,8 @@ def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
 def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the mean loss over the last common steps.
 
-    None without a common step or with a mean loss of 0. The bootstrap resamples the differences of the runs and not
-    their losses, because losses fall over time, which would make the interval far too wide.
+    The result is None without a common step or with a mean loss of 0. The bootstrap resamples the differences of the
+    runs and not their losses, because losses fall over time, which would make the interval far too wide.
     """
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)

@@ -27,7 +27,7 @@ def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Fi
 
 
 def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
-    """Return the finding on stragglers of one pattern, which `group` lists with the costliest first."""
+    """Return the finding on stragglers with the same pattern; `group` has the costliest of them first."""
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))

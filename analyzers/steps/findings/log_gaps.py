@@ -27,7 +27,7 @@ def log_notes(steps: Steps) -> list[Finding]:
 
 
 def unanswered(steps: Steps, late: Lateness) -> list[str]:
-    """Return what logs of this kind cannot show about late ranks, one sentence each."""
+    """Return one sentence for each question about late ranks that logs of this kind cannot answer."""
     if len(steps.ranks) < 2:
         return []
     if not late.is_known:

@@ -61,7 +61,7 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
-    """Return the findings on the highest spike of the loss and on a rise that stayed, as far as `events` has them."""
+    """Return findings on the highest spike of the loss and on a rise that stayed, if `events` has any."""
     spikes, jumps = of_kind(events, EventKind.LOSS_SPIKE), of_kind(events, EventKind.GRAD_NORM_JUMP)
     findings = [spike_finding(steps, max(spikes, key=height), jumps)] if spikes else []
     return findings + [rise_finding(steps, rise) for rise in of_kind(events, EventKind.LOSS_RISE)]

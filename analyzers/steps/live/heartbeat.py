@@ -49,7 +49,7 @@ def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
 def is_running(header: Mapping[str, object]) -> bool | None:
     """Return whether the process that wrote a log with this header still runs.
 
-    None if that process is on another machine, or unknown.
+    The result is None if that process is on another machine, or unknown.
     """
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():

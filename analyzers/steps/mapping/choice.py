@@ -43,7 +43,7 @@ def parsed_map(texts: Iterable[str]) -> ColumnMap:
 
 
 def parsed_pair(text: str) -> tuple[str, str]:
-    """Return (quantity, column) of one `--map` option."""
+    """Return (quantity, column) from the text of a `--map` option."""
     quantity, separator, column = text.partition("=")
     quantity, column = quantity.strip(), column.strip()
     if not separator or not column:
@@ -58,7 +58,7 @@ def parsed_pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """The columns that stand for each quantity, the preferred one first, and the unit of each column.
+    """The columns for each quantity, the preferred column first, and the unit of each column.
 
     `chosen` holds the columns that the user named.
     """
@@ -92,7 +92,7 @@ class ColumnChoice:
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
-    """Return which columns of a table stand for which quantity.
+    """Return which columns of a table have which quantity.
 
     `wanted` holds the (quantity, column) pairs that the user gave; all others are recognised by name.
     """

@@ -80,7 +80,7 @@ class UnknownColumn(InputError):
 
 
 def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
-    """Raise InputError if the user named a column that no log has, or one that holds text.
+    """Raise InputError if the user named a column that no log has, or a column of texts.
 
     `wanted` holds the user's (quantity, column) pairs.
     """

@@ -68,8 +68,8 @@ FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 class Printed:
     """The content of one console line: numbers by name, and the counters of a progress display.
 
-    `bar`: the line is a progress bar. `plain_bar`: nothing precedes the bar. `opens`: numbers of the same step follow
-    on indented lines. `is_dict`: the numbers were printed as a dict.
+    `bar`: the line is a progress bar. `plain_bar`: nothing precedes the bar. `opens`: further numbers of the same step
+    follow on indented lines. `is_dict`: the numbers were printed as a dict.
     """
 
     values: dict[str, float] = field(default_factory=dict)

@@ -156,7 +156,7 @@ def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
 
 
 def unique(names: list[str]) -> list[str]:
-    """Return the names made unique: a repeated name gets a number, an empty one becomes `column N`."""
+    """Return the names made unique: a number is added to a repeated name, and an empty name becomes `column N`."""
     seen: dict[str, int] = {}
     distinct = []
     for position, given in enumerate(names):

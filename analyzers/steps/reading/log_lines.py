@@ -218,7 +218,7 @@ def integers(values: list[int]) -> Column:
 
 
 def number(value: Any) -> float:
-    """Return a value as a float; NaN for what is no number."""
+    """Return a value as a float; NaN if it is no number."""
     if type(value) is float:  # nearly all are
         return value
     try:
@@ -239,7 +239,7 @@ def states(values: Sequence[Any], numbers: Column) -> Column:
 def line_of(row: Mapping[str, Any]) -> Line | None:
     """Return the step-log line in a decoded JSON object, ignoring fields of a wrong type.
 
-    None if it has no step number.
+    The result is None if it has no step number.
     """
     if not is_whole(row.get("step")):
         return None

@@ -62,7 +62,7 @@ def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
 def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
     """Return the lower and upper bound of the slope in ppm, from the ranked slopes between all pairs of points.
 
-    The estimator is that of Theil and Sen, the interval that of Sen (1968): Kendall's statistic of n points without a
+    The slope is the Theil-Sen estimator with the interval of Sen (1968): Kendall's statistic of n points without a
     trend has the variance n (n - 1) (2 n + 5) / 18.
     """
     first, second = np.triu_indices(len(at), 1)

@@ -50,7 +50,9 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
 
     def ahead(self, at: Column) -> Integers:
-        """Return by how many ns this clock is ahead of the first rank's when it shows each moment (Unix ns)."""
+        """Return by how many ns this clock is ahead of the first rank's clock,
+        at each time `at` that it shows (Unix ns).
+        """
         return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
@@ -96,7 +98,7 @@ class SharedCollectives:
     def bounds(self) -> tuple[int, int]:
         """The least and the greatest possible lead of the other clock, in ns.
 
-        They follow from the fact that no rank leaves a collective before the last one arrives.
+        They follow from the fact that no rank leaves a collective before the last rank arrives.
         """
         low = self.without_drift(self.other_start) - self.end
         high = self.without_drift(self.other_end) - self.start

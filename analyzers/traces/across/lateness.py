@@ -142,7 +142,7 @@ class Replay:
 
     @cached_property
     def begin(self) -> Integers:
-        """The moment when each rank's work for its first collective began (Unix ns)."""
+        """The time at which each rank's work for its first collective began (Unix ns)."""
         first = np.unique(self.lateness.matched.rank_index, return_index=True)[1]
         return self.lateness.on_first_clock("since")[first]
 

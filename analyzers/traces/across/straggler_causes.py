@@ -89,7 +89,7 @@ def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
 
 
 def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
-    """Return how a rank's computing differs from that of the others: more kernels, or the same ones for longer."""
+    """Return how a rank's computing differs from that of the others: more kernels, or longer kernels."""
     kernel, growth = grown_most(mine, others)
     return ComputeGrowth(
         on_device=mine.source == "device",

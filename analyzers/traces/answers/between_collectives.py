@@ -82,7 +82,7 @@ def previous_arrivals(trace: Trace, arrival: Column) -> Column:
 
 
 def overlaps(arrival: Column, still: CoveredTime) -> Integers:
-    """Return how long (ns) the rank kept working after each arrival: until it blocked, or until its next arrival.
+    """Return how long (ns) the rank kept working after each arrival: until it was blocked, or until its next arrival.
 
     `still` is the time in which it did nothing.
     """

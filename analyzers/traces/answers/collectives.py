@@ -109,7 +109,9 @@ class RankCollectives:
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
-        """The job's description of each process group, such as `mesh_tp`, by name, as far as the trace has it."""
+        """The job's description of each process group, such as `mesh_tp`, by the group's name;
+        only groups that the trace lists.
+        """
         return {group["name"]: group["desc"] for group in self.work.trace.header.get("groups", [])}
 
     def labels(self, numbers: Column) -> Labels:

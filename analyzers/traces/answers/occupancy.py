@@ -75,7 +75,7 @@ def number(text: str) -> float:
 def limits(text: str) -> str:
     """Return the limits in an occupancy text, such as `registers, warps` for `{"limitingFactors": "REGS|WARPS"}`.
 
-    Empty if none are recorded.
+    The result is empty if none are recorded.
     """
     with suppress(msgspec.DecodeError):
         recorded = msgspec.json.decode(parts_of(text)[-1])

@@ -49,9 +49,9 @@ KIND_NAMES = ("compute", "communication", "memory")
 
 
 def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
-    """Return the starts and ends of the disjoint intervals, in ascending order, that cover the same time.
+    """Return the starts and ends of disjoint intervals that cover the same time, in ascending order.
 
-    Intervals that touch are joined, empty ones vanish: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
+    Intervals that touch are joined and empty ones are dropped: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
     """
     lasting = end > start
     start, end = start[lasting], end[lasting]
@@ -101,7 +101,7 @@ class CoveredTime:
         return int(self.before[-1])
 
     def until(self, at: Column) -> Integers:
-        """Return the covered time before each moment in `at`, in ns."""
+        """Return how much time is covered before each moment in `at`, in ns."""
         begun = np.searchsorted(self.start, at, side="right")
         last = np.maximum(begun - 1, 0)
         if not len(self.start):

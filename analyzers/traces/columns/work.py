@@ -24,8 +24,8 @@ class Work:
     """The work of one device in one trace, or of the host if no device worked.
 
     `rows` are the rows of its events in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY, and `launch` is the row
-    of the call that launched each event: NONE if the file has no such call; a host event launches itself. `own` is the
-    duration of each event in ns, without events that it calls (which only exist on a host).
+    of the call that launched each event: The result is NONE if the file has no such call; a host event launches
+    itself. `own` is the duration of each event in ns, without events that it calls (which only exist on a host).
     """
 
     trace: Trace

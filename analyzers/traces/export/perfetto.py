@@ -48,7 +48,7 @@ class Times(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One end of an arrow in the export: a moment of the common clock (ns) on a track."""
+    """One end of an arrow in the export: a time on the common clock (ns), and a track."""
 
     pid: int
     tid: int

@@ -257,7 +257,7 @@ def largest_wait(account: RankTrace) -> Opportunity | None:
 
 
 def wait_parts(account: RankTrace) -> list[str]:
-    """Return texts on what the host did while the device waited for it, the longest first."""
+    """Return texts on the host's activity while the device waited for it, the longest first."""
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)
     return [

@@ -1,4 +1,4 @@
-"""The sentences about what is wrong with a trace file, one for each kind of problem."""
+"""The sentences about the problems of a trace file, one for each kind of problem."""
 
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.words import duration_ns, quantity

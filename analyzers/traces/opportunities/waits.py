@@ -117,7 +117,7 @@ class Host:
         """The lane number of the thread of the training loop:
         the one with step marks, else with the most launching calls.
 
-        NONE if there is neither.
+        The result is NONE if there is neither.
         """
         c = self.trace.columns
         marks = self.trace.rows_named(self.trace.text_matches(PROFILER_STEP), ANNOTATIONS)

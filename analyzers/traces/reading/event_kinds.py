@@ -150,7 +150,10 @@ class EventKinds:
         return kinds
 
     def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
-        """Return the kind of each event of a block with one template, by the digits inside its texts."""
+        """Return the kind of each event of a block whose events all have the template `known`.
+
+        The kind is looked up by the digits inside the events' texts.
+        """
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
     def update_arrays(self) -> None:

@@ -174,7 +174,7 @@ class EventTable:
         return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
     def shape_id(self, args: Args) -> int:
-        """Return the number of the text of an operator's input shapes; even a large file has few different ones."""
+        """Return the number of the text of an operator's input shapes; even a large file has few different texts."""
         return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
@@ -241,7 +241,7 @@ def copied_bytes(args: Args) -> int:
 
 
 def concatenated(parts: list[Column]) -> Column:
-    """Return the parts of a column as one array; an empty one if there are none."""
+    """Return the parts of a column as one array; an empty array if there are no parts."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 

@@ -336,7 +336,7 @@ def keep_counters(text: bytes, state: ReadState) -> None:
 def decode_singly(text: bytes, state: ReadState) -> Events:
     """Return the events in a JSON list, decoded one at a time.
 
-    An event whose arguments have unexpected types is kept without them; one that does not decode even so is dropped.
+    An event whose arguments have unexpected types is kept without them; other events with errors are dropped.
     """
     events: Events = []
     for raw in RAW.decode(text):
@@ -352,7 +352,7 @@ def decode_singly(text: bytes, state: ReadState) -> Events:
 
 
 def salvage(buffer: bytes, state: ReadState) -> bytes:
-    """Decode the events of a damaged text one at a time, and return the text that follows the last one."""
+    """Decode the events of a damaged text one at a time, and return the text that follows the last event."""
     blanked = buffer.translate(BLANKED)
     repaired = NOT_FINITE.sub(b"null", blanked.decode("utf-8", "replace").encode())
     state.repaired |= repaired != blanked or has_control_characters(buffer)
@@ -390,7 +390,7 @@ def has_control_characters(buffer: bytes) -> bool:
 
 
 def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """Return the keys beside the events, before and after them; only those before if the text after is incomplete."""
+    """Return the keys of the file beside its events, from the text before and after; without `tail` if it is cut."""
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:

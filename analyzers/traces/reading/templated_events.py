@@ -176,7 +176,7 @@ class TemplateReader:
     def read_block(self, buffer: bytes, state: ReadState) -> int | None:
         """Add the events at the beginning of the buffer to the table, and return how many bytes they took.
 
-        None if the whole block has to be decoded instead.
+        The result is None if the whole block has to be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
             self.seam = most_common_seam(buffer)

@@ -113,7 +113,7 @@ class Trace:
 
     @cached_property
     def devices(self) -> Integers:
-        """The device of each row of `work`: the recorded one, else the event's pid."""
+        """The device of each row of `work`: the recorded device, else the event's pid."""
         recorded, pid = self.columns["device"][self.work], self.columns["pid"][self.work]
         return np.maximum(np.where(recorded >= 0, recorded, pid), 0)
 
