@@ -1,4 +1,4 @@
-"""How far `workbench estimate` is from the peak that the same run measures: python -m benchmarks.estimate."""
+"""Measure how far `workbench estimate` is from the measured peak of the same run: python -m benchmarks.estimate."""
 
 import sys
 import tempfile
@@ -20,7 +20,7 @@ OP = (*SELECTIVE, "--activation_checkpoint.selective_ac_option", "op")
 
 
 class Case(NamedTuple):
-    """A run: ranks and what it changes in configs/NAME.toml."""
+    """A run: its number of ranks, and its changes to configs/NAME.toml."""
 
     config: str
     ranks: int
@@ -49,7 +49,7 @@ CASES = [
 
 
 def measured(case: Case, folder: Path, start: Start = start_job) -> tuple[int, dict[str, int]]:
-    """(peak of rank 0 over three steps, its bytes by category) of a real run on CPU."""
+    """Run the case on the CPU for three steps, and return rank 0's (peak in bytes, bytes by category)."""
     flags = [
         "--profiling.enable_memory_snapshot", "--profiling.profile_freq", "3", "--training.steps", "3",
         "--job.dump_folder", str(folder), *case.flags,
@@ -61,7 +61,7 @@ def measured(case: Case, folder: Path, start: Start = start_job) -> tuple[int, d
 
 
 def estimated(case: Case) -> tuple[int, dict[str, int]]:
-    """(peak, its bytes by category) of the same run without running it."""
+    """Return the estimated (peak in bytes, bytes by category) of the case, without running it."""
     request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
     first = estimate(request, None).data.ranks[0]
     return first.peak_bytes, first.categories

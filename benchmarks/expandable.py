@@ -1,7 +1,10 @@
-"""Compare what expandable segments make usable with what the finding says: python -m benchmarks.expandable SNAPSHOT ...
+"""Compare the memory that expandable segments make usable with the finding about it.
 
-Needs no GPU: the requests of recordings that were made on GPUs go through `analyzers.memory.replay.simulator`,
-once with ordinary segments, which should reserve what was recorded, and once with expandable ones.
+    python -m benchmarks.expandable SNAPSHOT ...
+
+It needs no GPU: the requests in snapshots that were recorded on GPUs are replayed by
+`analyzers.memory.replay.simulator`, once with ordinary segments, which should reserve the recorded amount, and once
+with expandable segments.
 """
 
 import sys
@@ -18,7 +21,9 @@ MIB = 1 << 20
 
 
 def compared(path: Path) -> Iterator[str]:
-    """Yield rows in MiB: reserved as recorded, simulated ordinary and expandable; split, bound, usable, finding."""
+    """Yield rows in MiB: reserved as recorded, simulated ordinary and expandable; then split, bound, usable, and the
+    finding.
+    """
     [artefact] = discover(path).of(Kind.SNAPSHOT)
     snapshot = open_snapshot(artefact)
     for number in snapshot.devices:

@@ -1,9 +1,9 @@
-"""How long the terminal app takes: the first paint, the longest gap while it loads, and each key.
+"""Measure the speed of the terminal app: the first paint, the longest gap while it loads, and each key.
 
     python benchmarks/faces.py [--entries 1000000] [--megabytes 500]
 
-A gap is a time in which the event loop did nothing for the user. A key is answered when the screen is next painted.
-Paints are told in processor time, as wall time depends on what else runs. Exits with 1 where a target is missed.
+A gap is a time in which the event loop did not run. The time of a key ends when the screen is next painted. Paints are
+measured in processor time, because wall time depends on what else runs. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Watch:
 
 
 class Painted(WorkbenchApp):
-    """Notes when it has painted."""
+    """The app, with an event that is set when it has painted."""
 
     CSS_PATH = Path(inspect.getfile(WorkbenchApp)).with_name("workbench.tcss")
 
@@ -88,7 +88,7 @@ async def until(happened: Any) -> None:
 
 
 async def loading(path: Path) -> tuple[float, Watch]:
-    """Seconds until the picture of a file that nobody has read yet is there, and the longest gap until then."""
+    """Return the seconds until the chart of a file that is not cached is drawn, and the longest gap until then."""
     began = time.perf_counter()
     async with opened(path) as (app, _, watch):
         await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
@@ -96,7 +96,7 @@ async def loading(path: Path) -> tuple[float, Watch]:
 
 
 async def first_paint(path: Path) -> tuple[float, float]:
-    """Processor seconds from the start of the app until it is on the screen, and until the answer is."""
+    """Return the processor seconds from the start of the app until its first paint, and until its chart is drawn."""
     began = time.process_time()
     async with opened(path) as (app, _, _):
         painted_s = time.process_time() - began
@@ -105,7 +105,9 @@ async def first_paint(path: Path) -> tuple[float, float]:
 
 
 async def keys(path: Path) -> dict[str, tuple[float, float]]:
-    """By key: seconds until the next paint, the best of several presses, and the longest gap that followed one."""
+    """Return {key: (seconds until the next paint, longest gap after it)}; the seconds are the best of several
+    presses.
+    """
     found: dict[str, tuple[float, float]] = {}
     async with opened(path) as (app, pilot, watch):
         await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
@@ -121,7 +123,7 @@ async def keys(path: Path) -> dict[str, tuple[float, float]]:
 
 
 async def painted(app: Painted, key: str) -> float:
-    """Seconds from a key to the next paint; 0 where there is nothing to paint."""
+    """Press a key, and return the seconds until the next paint; 0 if nothing needs painting."""
     app.painted.clear()
     began = time.perf_counter()
     app.simulate_key(key)

@@ -1,7 +1,7 @@
-"""Real gloo jobs for `hangs.py`: small training loops over groups of a mesh, with one fault each.
+"""Real gloo jobs for `hangs.py`: small training loops over the groups of a mesh, with one fault each.
 
-The parent imports torch once and forks the ranks of every job; each rank is a plain script as users write them, with
-our recorders attached by their two lines.
+The parent process imports torch once and forks the ranks of every job. Each rank is a plain script as users write them,
+with the two lines that attach our recorders.
 """
 
 import ctypes
@@ -75,7 +75,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job of `world` ranks in which `fault` strikes `rank` before its operation in a group of `kind`."""
+    """A job of `world` ranks; `fault` happens on `rank` before its operation in a group of kind `kind`."""
 
     world: int
     fault: str = "healthy"
@@ -87,10 +87,10 @@ class Job:
         return {(CLASSES[self.fault], (self.rank,))} if self.fault in CLASSES else set()
 
     def explains(self, found: set[tuple[str, tuple[int, ...]]]) -> bool:
-        """Return whether an answer is exact.
+        """Return whether the answer `found` is exactly the cause.
 
-        A host that waits for each collective stops at the second of two that it swapped: so far it has left one out,
-        and whether it would have issued it later nothing tells.
+        If a host that waits for each collective swaps two of them, it hangs in the second. Nothing shows whether it
+        would have issued the first one later, so an answer that the collective was left out is accepted.
         """
         return found == self.truth or (self.fault == "order" and found == {("skipped", (self.rank,))})
 
@@ -100,7 +100,7 @@ EVERYWHERE = ("stuck_loop", "stuck_sleep", "stuck_gil", "stopped", "slow", "erro
 
 
 def jobs() -> Iterator[Job]:
-    """Return every fault in every kind of group that it can strike, on 4 to 8 ranks."""
+    """Yield a job for every fault in every kind of group in which it can occur, on 4 to 8 ranks."""
     count = 0
     for fault in CLASSES:
         for kind in places_of(fault):
@@ -113,16 +113,17 @@ def jobs() -> Iterator[Job]:
 
 
 def places_of(fault: str) -> tuple[str, ...]:
-    """Return the kinds of groups in which a fault has one culprit.
+    """Return the kinds of groups in which a fault has a single culprit.
 
-    Two ranks that disagree are a tie, so a mismatch needs three members or earlier steps; a ring needs two groups.
+    With two ranks that disagree, neither is the culprit, so a mismatch needs three members or earlier steps; a cycle
+    needs two groups.
     """
     anywhere = KINDS if fault not in STATES or fault in EVERYWHERE else ("default",)
     return {"no_send": ("pp",), "order": ("tp", "dp", "pp")}.get(fault, anywhere)
 
 
 def groups_of(shape: tuple[int, int, int], rank: int) -> dict[str, tuple[dist.ProcessGroup, list[int]]]:
-    """Return this rank's groups. All ranks make all groups in the same order, as PyTorch requires."""
+    """Return this rank's groups. All ranks create all groups in the same order, as PyTorch requires."""
     tp, dp, pp = shape
     size = tp * dp * pp
     lists = {
@@ -176,7 +177,7 @@ class Loop:
         self.collective("pp", dist.all_reduce, torch.ones(2))
 
     def exchange(self) -> None:
-        """Let the first stage send to the last."""
+        """Send from the first pipeline stage to the last."""
         group, ranks = self.groups["pp"]
         if len(ranks) < 2 or self.strikes("no_send", "pp"):
             return
@@ -223,7 +224,7 @@ class Endless(Dataset[torch.Tensor]):
 
 
 def write_to_nobody() -> None:
-    """Write to a pipe that nobody reads: it stands for storage that hangs."""
+    """Write to a pipe that nobody reads, which hangs like a broken storage system."""
     _read_end, write_end = os.pipe()
     with os.fdopen(write_end, "wb") as checkpoint:
         torch.save(torch.ones(1 << 20), checkpoint)
@@ -303,7 +304,7 @@ def run(job: Job, folder: Path) -> None:
 
 
 def collected(folder: Path) -> bool:
-    """Return whether the collector has finished both rounds."""
+    """Return whether the collector has completed both rounds of dumps."""
     try:
         collection = json.loads((folder / "dumps/collection.json").read_text())
     except (OSError, ValueError):
@@ -312,7 +313,7 @@ def collected(folder: Path) -> bool:
 
 
 def look_at_a_healthy_job(folder: Path) -> None:
-    """Request dumps while the job moves, as `workbench hang --run` does."""
+    """Request dumps while the job is running, as `workbench hang --run` does."""
     deadline = time.monotonic() + GIVE_UP_S
     while time.monotonic() < deadline and not list((folder / "steps").glob("heartbeat_*.bin")):
         time.sleep(0.1)
@@ -333,7 +334,7 @@ def fork(job: Job, rank: int, folder: Path) -> int:
 
 
 def warm_up() -> None:
-    """Import in the parent what every rank would import; resolving frames needs hundreds of modules."""
+    """Import in the parent all modules that the ranks would import; resolving stack frames needs hundreds of them."""
     import torch._dynamo
 
     assert torch._dynamo  # noqa: SLF001

@@ -1,8 +1,7 @@
-"""Synthetic jobs of NCCL's flavour for `hangs.py`: a mesh of ranks whose hosts run ahead of their devices, and faults.
+"""Synthetic NCCL jobs with faults for `hangs.py`: a mesh of ranks whose hosts run ahead of their devices.
 
-A small event simulation: hosts issue launches, devices take them in order, a launch completes when all that it needs
-have come to it with the same signature. So each fault has the consequences that it would have, and the dumps of
-healthy ranks in between are those of a running job.
+An event simulation: hosts issue launches, devices start them in order, and a launch completes when all its ranks have
+reached it with the same signature. So faults have realistic consequences, and dumps look like those of a running job.
 """
 
 import heapq
@@ -28,7 +27,7 @@ Group = tuple[str, str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks in an order of pp, dp, tp, tp innermost."""
+    """The ranks of a job, ordered by pp, dp and tp; tp is the innermost dimension."""
 
     tp: int
     dp: int
@@ -43,7 +42,7 @@ class Mesh:
 
     @cache  # noqa: B019 - the members of thousands of ranks must not be listed for each of them
     def members(self, kind: str, first: int) -> tuple[int, ...]:
-        """Return the ranks of the group of a kind whose first rank is `first`."""
+        """Return the ranks of the group of kind `kind` (such as "tp") whose first rank is `first`."""
         match kind:
             case "tp":
                 return tuple(range(first, first + self.tp))
@@ -68,7 +67,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a host issues: a collective, or sends and receives in one batch. `sync`: the host waits for its device."""
+    """A call of the host: a collective, or a batch of sends and receives. With `sync` the host waits for its device."""
 
     kind: str
     ops: tuple[str, ...]
@@ -85,7 +84,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Style:
-    """How the job is built and how its dumps were taken."""
+    """Settings of the simulated job and of its dumps."""
 
     layers: int = 3
     steps: int = 4
@@ -102,7 +101,7 @@ class Style:
 
 
 def program(mesh: Mesh, rank: int, style: Style) -> list[Launch]:
-    """Return what a rank issues in the steps of a run."""
+    """Return the launches of a rank in all steps of a run."""
     stage, last = mesh.stage(rank), mesh.pp - 1
     gather = Launch("dp", ("_all_gather_base",), 31, outputs=(4 * mesh.dp, 1024))
     scatter = Launch("dp", ("_reduce_scatter_base",), 52, inputs=(4 * mesh.dp, 1024), dtype="Float")
@@ -125,7 +124,7 @@ def program(mesh: Mesh, rank: int, style: Style) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of a kind that strikes a rank at its launch number `place`."""
+    """A fault of kind `kind` that happens on a rank at its launch number `place`."""
 
     kind: str
     rank: int
@@ -147,7 +146,7 @@ class Rank:
 
 
 class Simulation:
-    """Runs a job until nothing moves any more."""
+    """Simulates a job until no rank can continue."""
 
     def __init__(self, mesh: Mesh, style: Style, faults: list[Fault], seed: int) -> None:
         self.mesh, self.style = mesh, style
@@ -162,7 +161,7 @@ class Simulation:
         self.groups = [{k: mesh.group(k, rank) for k in ("default", "tp", "dp", "pp")} for rank in range(mesh.size)]
 
     def altered(self, rank: int, faults: list[Fault]) -> list[Launch]:
-        """Return a rank's program with its faults."""
+        """Return a rank's launches, changed by its faults."""
         launches = program(self.mesh, rank, self.style)
         for fault in faults:
             if fault.rank == rank:
@@ -181,14 +180,14 @@ class Simulation:
 
     @property
     def finished(self) -> list[int]:
-        """Return the ranks that reached the end of their programs."""
+        """Return the ranks that have completed all their launches."""
         return [rank for rank, state in enumerate(self.ranks) if len(state.done_ns) == len(state.launches)]
 
     def push(self, when: int, rank: int, index: int) -> None:
         heapq.heappush(self.events, (when, self.random.getrandbits(30), rank, index))
 
     def issue(self, rank: int, now: int) -> None:
-        """Let the host issue its next launch, unless it is stuck or has to wait for its device."""
+        """Let the host issue its next launch, unless it is stuck or must wait for its device."""
         state = self.ranks[rank]
         index = len(state.issued)
         if index == len(state.launches) or self.faults.get((rank, index)) in ("host_stuck", "dead"):
@@ -228,7 +227,7 @@ class Simulation:
                     self.settle(member, at, now)
 
     def ready(self, key: object, launch: Launch) -> bool:
-        """Return whether all members have arrived in an operation with the same signature."""
+        """Return whether all members of the group have reached the operation `key` with the same signature."""
         here = self.arrived[key]
         if key in self.broken:
             return False
@@ -241,7 +240,7 @@ class Simulation:
         return len({(one.ops, one.inputs, one.outputs, one.dtype) for one in issued}) == 1
 
     def settle(self, rank: int, index: int, now: int) -> None:
-        """End a launch if all its operations have ended."""
+        """Complete a launch if all its operations have completed."""
         state = self.ranks[rank]
         left = (rank, index)
         launch = state.issued[index][0]
@@ -265,7 +264,7 @@ class Simulation:
 
 
 def keys(name: str, launch: Launch, number: int, numbers: dict[object, int]) -> list[object]:
-    """Return the meeting points of a launch: one for a collective, one for each send and receive by count per pair."""
+    """Return the keys by which ranks match a launch: one for a collective; one per pair and count for sends."""
     if not launch.p2p:
         return [(name, number)]
     found: list[object] = []
@@ -278,7 +277,7 @@ def keys(name: str, launch: Launch, number: int, numbers: dict[object, int]) -> 
 
 
 def with_fault(launches: list[Launch], fault: Fault) -> list[Launch]:
-    """Return a program with one launch changed, left out or moved behind the next."""
+    """Return the launches with one of them changed, left out or moved behind the next."""
     before, here, after = launches[: fault.place], launches[fault.place], launches[fault.place + 1 :]
     changed = {
         "shape": [replace(here, inputs=(6, *here.inputs[1:]), outputs=(6, *here.outputs[1:])), *after],
@@ -294,7 +293,7 @@ def with_fault(launches: list[Launch], fault: Fault) -> list[Launch]:
 
 
 def entries(simulation: Simulation, rank: int, now: int) -> list[dict[str, Any]]:
-    """Return what a rank has issued up to an instant, as its recorder writes it."""
+    """Return the operations that a rank has issued up to an instant, as Flight Recorder entries."""
     state, found, seqs, op_ids = simulation.ranks[rank], [], defaultdict(int), defaultdict(int)
     records = itertools.count()
     for index, (launch, name, number, created) in enumerate(state.issued):
@@ -350,7 +349,7 @@ def frames(launch: Launch) -> list[dict[str, Any]]:
 
 
 def status(issued: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return pg_status, which also counts operations that the ring no longer holds."""
+    """Return `pg_status`, which also counts operations that are no longer in the ring buffer."""
     found: dict[str, dict[str, int]] = {}
     names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
     for entry in issued:
@@ -367,7 +366,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
-    """Return a whole dump of schema 2.10."""
+    """Return a complete dump in Flight Recorder's format version 2.10."""
     style, issued = simulation.style, entries(simulation, rank, now)
     used = {entry[1] for entry in simulation.ranks[rank].issued} | {"0"}
     return {
@@ -384,7 +383,7 @@ def dump(simulation: Simulation, rank: int, now: int) -> dict[str, Any]:
 
 
 def with_past(content: dict[str, Any], period: int, ring: int) -> dict[str, Any]:
-    """Return a dump as if the job had run for long: its first `period` entries are repeated until the ring is full."""
+    """Return the dump of a long job: its first `period` entries are repeated until the ring buffer is full."""
     recent = content["entries"]
     steps = -(-ring // period)
     grown = {e["process_group"]: (e["collective_seq_id"], e["p2p_seq_id"], e["op_id"]) for e in recent[:period]}
@@ -407,7 +406,7 @@ def with_past(content: dict[str, Any], period: int, ring: int) -> dict[str, Any]
 
 
 def write(simulation: Simulation, folder: Path, instants: dict[int, int]) -> None:
-    """Write one dump for each rank, taken at its instant; the file's time is that instant too."""
+    """Write a dump for each rank, taken at its instant, which is also the modification time of the file."""
     folder.mkdir(parents=True)
     for rank, now in instants.items():
         path = folder / f"rank_{rank}"
@@ -416,6 +415,6 @@ def write(simulation: Simulation, folder: Path, instants: dict[int, int]) -> Non
 
 
 def places(launches: list[Launch], steps: int, kinds: tuple[str, ...]) -> Iterator[int]:
-    """Return the launches of the last two steps that a fault of a kind may strike."""
+    """Yield the launches in the last two steps at which a fault can happen; `kinds` are the kinds of their groups."""
     first = len(launches) * (steps - 2) // steps
     return (i for i in range(first, len(launches) - 1) if launches[i].kind in kinds)

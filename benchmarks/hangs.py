@@ -1,12 +1,12 @@
-"""Measure how often the hang analyzer names the planted cause, and what it costs, beside torchfrtrace.
+"""Measure how often the hang analyzer names the simulated cause, and its cost, compared with torchfrtrace.
 
-    python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--official]      sets with planted causes
+    python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--official]      simulated jobs with known causes
     python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
     python benchmarks/hangs.py states                               what the collector gets of a rank in each state
     python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
 
-A verdict counts only if classes and culprit ranks are exactly the planted ones. torchfrtrace prints a report for each
-unmatched operation and no class: it gets the point if any one of its reports names exactly the planted ranks.
+A verdict counts only if its classes and culprit ranks are exactly the simulated ones. torchfrtrace prints a report for
+each unmatched operation, without a class: it gets the point if any of its reports names exactly these ranks.
 """
 
 import argparse
@@ -58,7 +58,7 @@ Truth = set[tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Case:
-    """A folder of dumps and the causes planted in it."""
+    """A folder of dumps, and the simulated causes."""
 
     folder: Path
     truth: Truth
@@ -119,7 +119,7 @@ def differ_in_one_group(first: Launch, second: Launch) -> bool:
 
 
 def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES) -> Case | None:
-    """Return a case on disk; None where chance planted no fault that the dumps could show."""
+    """Write the dumps of a case and return it; None if the random fault cannot be seen in the dumps."""
     dice = random.Random(f"{scenario} {seed}")
     mesh, style = dice.choice(meshes), style_of(scenario, dice)
     faults = faults_of(scenario, mesh, style, dice)
@@ -146,8 +146,8 @@ def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES
 
 
 def shows(job: Simulation, fault: Fault) -> bool:
-    """Return whether a fault struck and is visible: a host that also waits for its device keeps nobody waiting, and
-    of an operation that the ring has overwritten nothing tells.
+    """Return whether a fault happened and the dumps show it: they do not if its operation has left the ring buffer, or
+    if a stuck host has launches that its device has not completed.
     """
     state = job.ranks[fault.rank]
     hidden = fault.kind == "host_stuck" and len(state.done_ns) < len(state.issued)
@@ -169,7 +169,7 @@ def struck(job: Simulation, fault: Fault) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """Return what the analyzer says: causes, the group of each, and the sentence."""
+    """The analyzer's answer: causes, the group of each, and the verdict's sentence."""
 
     found: Truth
     groups: dict[tuple[int, ...], str | None]
@@ -185,7 +185,7 @@ def answer(folder: Path) -> Answer:
 
 
 def official(case: Case, limit_s: float = 120.0) -> bool:
-    """Return whether any report of torchfrtrace names exactly the planted ranks, or none does for a healthy job."""
+    """Return whether a report of torchfrtrace names exactly the culprits; for a healthy job, whether none names any."""
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(case.folder), "-p", "rank_"]
     try:
         said = subprocess.run(
@@ -202,7 +202,7 @@ def official(case: Case, limit_s: float = 120.0) -> bool:
 
 
 def score(asked: argparse.Namespace) -> bool:
-    """Print a table of exact answers by scenario; return whether the aim is reached."""
+    """Print a table of exact answers by scenario; return whether the target is reached."""
     right: dict[str, Counter[str]] = defaultdict(Counter)
     total: Counter[str] = Counter()
     for scenario in asked.only or SCENARIOS:
@@ -218,7 +218,7 @@ def score(asked: argparse.Namespace) -> bool:
 
 
 def hits(case: Case, asked: argparse.Namespace) -> dict[str, bool]:
-    """Return for each tool whether its answer is exact, and whether the group of each culprit is the one struck."""
+    """Return, for each tool, whether its answer is exact, and whether the culprit's group is right."""
     said = answer(case.folder)
     found = {"ours": said.found == case.truth, "its group": said.groups.items() >= case.groups.items()}
     if asked.verbose and not all(found.values()):
@@ -240,7 +240,7 @@ def cases(scenario: str, asked: argparse.Namespace) -> "itertools.islice[Case]":
 
 
 def zoo(asked: argparse.Namespace) -> bool:
-    """Run real jobs with one fault each and print who is named; return whether all answers are exact."""
+    """Run real jobs with one fault each and print the named ranks; return whether all answers are exact."""
     import gloo_zoo
 
     gloo_zoo.warm_up()
@@ -287,7 +287,7 @@ def states(asked: argparse.Namespace) -> bool:
 
 
 def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str, str]:
-    """Return what both rounds brought from a rank and from rank 0, and when the last rank answered."""
+    """Return the results of both rounds for a rank and for rank 0, and the time of the last answer."""
     looks = [look["ranks"] for look in told["rounds"]]
     answers = [one["answered_ns"] for look in looks for one in look.values() if one["answered_ns"]]
     first, second, *_ = [*(channels(look[rank]) for look in looks), "none"]
@@ -295,13 +295,13 @@ def looks_at(told: dict[str, Any], rank: str) -> tuple[str, str, str, str]:
 
 
 def channels(rank: dict[str, Any]) -> str:
-    """Return what came back: `pickle, stacks by http`."""
+    """Return what was received from a rank, such as `pickle, stacks by http`."""
     stacks = f", stacks by {rank['stacks']}" if rank["stacks"] else ", no stacks"
     return (rank["channel"] or f"no dump: {rank['status']}") + stacks
 
 
 def speed(asked: argparse.Namespace) -> bool:
-    """Print what one large set costs; return whether that is within the aim for 1024 ranks."""
+    """Print the cost of analysing one large set; return whether it is within the target for 1024 ranks."""
     home = Path(tempfile.mkdtemp())
     try:
         big_set(home / "dumps", asked.ranks, asked.entries)
@@ -347,7 +347,7 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said)
 
 
 def measure(name: str, code: str, home: Path) -> tuple[float, float]:
-    """Return the CPU seconds of a snippet with its children, and the peak resident MB of its largest process."""
+    """Return the CPU seconds of a code snippet with its child processes, and the peak resident MB of a process."""
     started = time.monotonic()
     told = subprocess.run(
         [sys.executable, "-c", PEAK, code, str(home / "dumps")], capture_output=True, text=True, check=True
@@ -359,7 +359,7 @@ def measure(name: str, code: str, home: Path) -> tuple[float, float]:
 
 
 def big_set(folder: Path, ranks: int, entries: int) -> None:
-    """Write dumps of full rings; rank 643 never joins an operation of its dp group in the last step."""
+    """Write dumps with full ring buffers; rank 643 never joins an operation of its dp group in the last step."""
     mesh, style = Mesh(8, ranks // 16, 2), Style(layers=4, steps=2)
     launches = program(mesh, 0, style)
     place = next(i for i in places(launches, style.steps, ("dp",)) if i > len(launches) // 2)

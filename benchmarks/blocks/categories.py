@@ -1,12 +1,12 @@
-"""Measure how well the rules guess what a block is: what our recorder wrote is hidden, guessed and compared.
+"""Measure how well rules guess the category of memory blocks, compared with the categories that our recorder wrote.
 
     python benchmarks/blocks/categories.py PATH ...
 
-PATH is a run folder, of which the last snapshots are taken, or a snapshot that our recorder wrote. What a foreign
-recording lacks is hidden in several ways: `tags` hides the categories alone; `notes` the annotations of steps and
-phases too; `python` leaves what stacks="python" records on CUDA, where the backward pass runs in threads without Python
-frames; `late` drops the first half of the trace. Bytes are those of all blocks that ever lived in what is left of the
-trace, and those at its peak.
+PATH is a snapshot that our recorder wrote, or a run folder, of which the last snapshots are used. Before guessing, the
+information that a recording without our recorder lacks is removed, in four ways: `tags` removes only the categories;
+`notes` also the annotations of steps and phases; `python` leaves what stacks="python" records on CUDA, where the
+backward pass runs in threads without Python frames; `late` drops the first half of the trace. The results are bytes:
+of all blocks in the rest of the trace, and of those live at its peak.
 """
 
 import pickle
@@ -39,13 +39,16 @@ def without_tags(raw: Raw) -> None:
 
 
 def without_notes(raw: Raw) -> None:
-    """Only what PyTorch's optimizers annotate by themselves stays."""
+    """Remove categories and annotations, except those that PyTorch's optimizers write themselves."""
     without_tags(raw)
     raw["external_annotations"] = [n for n in raw["external_annotations"] if n["name"].startswith("Optimizer.")]
 
 
 def with_python_stacks(raw: Raw) -> None:
-    """From the first Python frame on: our recorder has none in the step in which it begins, CUDA's does."""
+    """Keep only Python frames, and drop the trace before its first Python frame.
+
+    In its first step our recorder has no Python frames, but CUDA's has.
+    """
     without_notes(raw)
     raw["device_traces"] = [trace[first_in_python(trace) :] for trace in raw["device_traces"]]
     cut: dict[int, list[Raw]] = {}
@@ -77,13 +80,13 @@ def blocks(raw: Raw) -> Iterator[Raw]:
 
 
 def python_part(frames: list[Raw]) -> list[Raw]:
-    """The frames that a thread of the autograd engine, or else the main one, has in Python."""
+    """Return the Python frames of the autograd engine's thread if it is on the stack, else of the main thread."""
     engine = (k for k, frame in enumerate(frames) if frame["name"].startswith("autograd::engine"))
     return [frame for frame in frames[: next(engine, len(frames))] if frame["filename"]]
 
 
 def scores(path: Path, hide: Callable[[Raw], None]) -> tuple[Column, Column]:
-    """Return the bytes by (recorded category, guessed category): of all blocks, and of those alive at the peak."""
+    """Return the bytes by (recorded category, guessed category): of all blocks, and of those live at the peak."""
     with path.open("rb") as stream:
         raw = unpickle.load(stream)
     truth = tags_of(replays(path))
@@ -116,7 +119,10 @@ def tags_of(found: list[Replay]) -> dict[tuple[int, int, int], int]:
 
 
 def keys_of(replay: Replay) -> Iterator[tuple[int, int, int]]:
-    """Yield (device, address, entries from its end to the end of the trace): the same whatever was cut off before."""
+    """Yield (device, address, number of entries from the block's end to the end of the trace) for each block.
+
+    These keys stay the same if the beginning of the trace is cut off.
+    """
     lives: Lifetimes = replay.lifetimes
     for address, died in zip(lives.addr.tolist(), lives.died.tolist(), strict=True):
         yield replay.trace.number, address, len(replay.trace) - died
@@ -141,7 +147,9 @@ def rates(found: Column, width: int = 9) -> str:
 
 
 def by_category(found: Column) -> None:
-    """Print how much of each category was recognised, and how much of what was called so is so."""
+    """Print, for each category, the share of its bytes that was recognised, and the share of the guesses that was
+    right.
+    """
     print(f"  {'noted':<22}{'MB':>12}{'right':>9}{'labelled':>9}{'precise':>9}   most often taken for")
     for kind, name in enumerate(CATEGORIES):
         row, total = found[kind], found[kind].sum()

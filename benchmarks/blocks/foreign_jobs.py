@@ -1,6 +1,8 @@
-"""Jobs unlike the trainer's, to test the rules of memory categories: python -m benchmarks.blocks.foreign_jobs FOLDER
+"""Training jobs of other kinds than the trainer's, to test the rules of memory categories.
 
-Each leaves FOLDER/NAME with the snapshot of its last step and exact tags, for
+    python -m benchmarks.blocks.foreign_jobs FOLDER
+
+Each job writes FOLDER/NAME with the snapshot of its last step and its exact categories, for
 `benchmarks/blocks/categories.py FOLDER/*`.
 """
 
@@ -72,7 +74,9 @@ class Layer(nn.Module):
 
 
 class Language(nn.Module):
-    """A decoder; `tied` shares the embedding with the output, `again` recomputes its layers in the backward pass."""
+    """A decoder. With `tied`, embedding and output share a weight; with `again`, layers are recomputed in the
+    backward pass.
+    """
 
     def __init__(self, layers: Iterable[nn.Module], *, tied: bool = False, again: bool = False) -> None:
         super().__init__()
@@ -89,7 +93,7 @@ class Language(nn.Module):
 
 
 class Hourglass(nn.Module):
-    """A U-Net with skip connections; a frozen network judges its output."""
+    """A U-Net with skip connections, whose output goes through a frozen network to compute the loss."""
 
     def __init__(self) -> None:
         super().__init__()

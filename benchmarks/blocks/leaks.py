@@ -1,13 +1,13 @@
-"""Plant leaks into snapshots that mark no steps, and count how many are found.
+"""Add leaks to snapshots in which no steps are marked, and count how many are found.
 
     python -m benchmarks.blocks.leaks SNAPSHOT... [--kept-back]
 
-Each snapshot, of any job, gives the operations of a step: the entries between two occurrences of a stack that recurs,
-else the whole trace. These are repeated with new addresses, so that each repetition is a step; then a leak is planted
-by leaving out frees. Half of the cases have no leak, but what resembles one: caches that fill up, queues, evaluation,
-state that comes with the first step, weights that are loaded one by one, caches that grow by replacement.
+A snapshot of any job gives the operations of a step: the entries between two occurrences of a recurring stack, or else
+the whole trace. They are repeated with new addresses as further steps; then frees are left out to make a leak. Half of
+the cases have no leak, but something similar: caches that fill up, queues, evaluation, state that is created in the
+first step, weights that are loaded one by one, caches that grow by replacement.
 
-A third of the cases, chosen by a hash of their names, is kept back: it is run only with `--kept-back`.
+A third of the cases, selected by a hash of the name, is kept back: it runs only with `--kept-back`.
 """
 
 import argparse
@@ -36,7 +36,9 @@ SITE = {"name": "log_metrics", "filename": "/home/me/train.py", "line": 77}
 
 @dataclass
 class Block:
-    """An allocation of a step: born and freed at positions in the step's operations; `freed` None: it stays."""
+    """An allocation of a step; `born` and `freed` are positions in the step's operations (`freed` None: it is not
+    freed).
+    """
 
     size: int
     frames: Frames
@@ -45,7 +47,7 @@ class Block:
 
 @dataclass
 class Pretended:
-    """A device whose allocator never reuses an address, and what it recorded."""
+    """A simulated device whose allocator never reuses an address, and the trace that it records."""
 
     entries: list[Entry] = field(default_factory=list)
     live: dict[int, tuple[int, Frames]] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class Pretended:
         self.entries.append(entry)
 
     def snapshot(self, lost: int = 0) -> dict[str, Any]:
-        """Return what PyTorch would write, without the first `lost` entries."""
+        """Return the snapshot that PyTorch would write, without the first `lost` trace entries."""
         segments = [
             {
                 "device": 0, "address": address, "total_size": -(-size // 512) * 512, "stream": 0,
@@ -83,7 +85,7 @@ class Pretended:
 
 
 def step_operations(trace: Sequence[Entry]) -> list[Block]:
-    """Return the allocations of one step of a trace, in order; `freed` counts allocations of the step."""
+    """Return the allocations of a step of a trace, in order; `freed` is counted in allocations of the step."""
     first, last = step_bounds(trace)
     blocks: list[Block] = []
     open_blocks: dict[int, Block] = {}
@@ -97,7 +99,10 @@ def step_operations(trace: Sequence[Entry]) -> list[Block]:
 
 
 def step_bounds(trace: Sequence[Entry]) -> tuple[int, int]:
-    """Return the entries of the last step, by the stack that occurs twice with the most entries in between."""
+    """Return the first and last entry of the last step.
+
+    The step starts and ends at a stack that occurs twice, with the most entries between its two occurrences.
+    """
     places: dict[str, list[int]] = {}
     for index, entry in enumerate(trace):
         if entry["action"] == "alloc":
@@ -109,7 +114,7 @@ def step_bounds(trace: Sequence[Entry]) -> tuple[int, int]:
 
 @dataclass
 class Job:
-    """A training loop made of one step's operations."""
+    """A training loop that repeats the operations of a recorded step."""
 
     step: list[Block]
     dice: random.Random
@@ -132,7 +137,9 @@ class Job:
         return [block.size for block in self.step if block.freed is None][:200] or [1 << 20] * 8
 
     def one_step(self, number: int) -> None:
-        """Allocate and free as the recorded step did; what it kept, it keeps in the first step alone."""
+        """Allocate and free as in the recorded step; blocks that the step did not free are allocated in the first
+        step only.
+        """
         factor = self.dice.choice((1.0, 1.0, 0.75, 0.5)) if self.varies else 1.0
         kept, due = self.keep(self, number), dict[int, list[int]]()
         for position, block in enumerate(self.step):
@@ -148,7 +155,7 @@ class Job:
                 self.device.free(address)
 
     def sizeable(self) -> list[int]:
-        """Return positions of freed blocks with a known stack that are so large that a leak of them matters."""
+        """Return the positions of freed blocks that have a known stack and are large enough for a leak to matter."""
         total = sum(sorted((block.size for block in self.step), reverse=True)[:20])
         wanted = SIZEABLE * total
         return [p for p, b in enumerate(self.step) if b.freed is not None and b.frames and b.size >= wanted]
@@ -168,7 +175,10 @@ class Case:
 
 
 def keeping(choose: Callable[[Job, int], set[int]], lost: float = 0.0, **options: Any) -> Build:
-    """Return how a job is made that keeps what `choose` says; `lost` is the part of its entries that is lost."""
+    """Return a function that builds a job which does not free the blocks that `choose` returns.
+
+    `lost` is the fraction of trace entries to drop.
+    """
 
     def build(step: list[Block], dice: random.Random) -> tuple[Pretended, int]:
         job = Job(step, dice, keep=choose, **options)
@@ -179,37 +189,37 @@ def keeping(choose: Callable[[Job, int], set[int]], lost: float = 0.0, **options
 
 
 def one_block(job: Job, _number: int) -> set[int]:
-    """A single tensor of each step is kept."""
+    """Leak a single tensor in each step."""
     return {job.state.setdefault("position", job.dice.choice(job.sizeable()))}
 
 
 def several_blocks(job: Job, _number: int) -> set[int]:
-    """What a list of outputs with their graph would keep."""
+    """Leak several tensors in each step, like a list of outputs that keeps their autograd graph."""
     return job.state.setdefault("positions", set(job.dice.sample(job.sizeable(), min(8, len(job.sizeable())))))
 
 
 def from_fourth(job: Job, number: int) -> set[int]:
-    """The leak begins in the fourth step."""
+    """Leak a tensor in each step from the fourth on."""
     return one_block(job, number) if number >= 4 else set()
 
 
 def every_second(job: Job, number: int) -> set[int]:
-    """Every second step logs."""
+    """Leak a tensor in every second step, like a job that logs in every second step."""
     return one_block(job, number) if number % 2 == 0 else set()
 
 
 def first_four(job: Job, number: int) -> set[int]:
-    """A cache that fills up."""
+    """Keep tensors of the first four steps only, like a cache that fills up."""
     return several_blocks(job, number) if number <= 4 else set()
 
 
 def nothing(_job: Job, _number: int) -> set[int]:
-    """Each step frees what it allocates."""
+    """Keep nothing: each step frees what it allocates."""
     return set()
 
 
 def queue(job: Job, _number: int) -> None:
-    """The last four outputs are kept."""
+    """Keep the last four outputs, like a queue."""
     size = max(block.size for block in job.step) // 8 + 1
     held = job.state.setdefault("queue", [])
     held.append(job.device.alloc(size, [SITE]))
@@ -218,7 +228,7 @@ def queue(job: Job, _number: int) -> None:
 
 
 def replaced(job: Job, number: int) -> None:
-    """A history that grows by concatenation: each step frees the old one. It does grow, if slowly."""
+    """Grow a history by concatenation: each step allocates a longer one and frees the old one. It grows slowly."""
     held = job.state.setdefault("history", [])
     held.append(job.device.alloc(256 * number, [SITE]))
     if len(held) > 1:
@@ -226,7 +236,7 @@ def replaced(job: Job, number: int) -> None:
 
 
 def evaluation(job: Job, number: int) -> None:
-    """After each third step the first third of a step runs without a backward pass."""
+    """After every third step, run the first third of a step without a backward pass."""
     if number % 3:
         return
     addresses = [job.device.alloc(block.size, block.frames) for block in job.step[: len(job.step) // 3]]
@@ -235,14 +245,14 @@ def evaluation(job: Job, number: int) -> None:
 
 
 def checkpoint(job: Job, number: int) -> None:
-    """Each fifth step copies the weights, and frees the copies."""
+    """In every fifth step, copy the weights and free the copies."""
     if number % 5 == 0:
         for address in [job.device.alloc(size, [SITE]) for size in job.weights()]:
             job.device.free(address)
 
 
 def loading(_step: list[Block], _dice: random.Random) -> tuple[Pretended, int]:
-    """Only a model that is loaded: each layer is read, converted and kept."""
+    """Only load a model: read, convert and keep each layer."""
     device = Pretended()
     read = [{"name": "load_weights", "filename": "/home/me/model.py", "line": 31}]
     convert = [{"name": "to", "filename": "/home/me/model.py", "line": 32}]
@@ -255,7 +265,7 @@ def loading(_step: list[Block], _dice: random.Random) -> tuple[Pretended, int]:
 
 
 def one_step_only(step: list[Block], dice: random.Random) -> tuple[Pretended, int]:
-    """No loop at all."""
+    """Run a single step, without a loop."""
     return Job(step, dice, steps=1).run(), 0
 
 
@@ -288,7 +298,7 @@ def is_kept_back(name: str) -> bool:
 
 
 def answers(case: Case, step: list[Block], seed: str, folder: Path) -> tuple[bool, str]:
-    """Return whether the report is right about a case, and what it says."""
+    """Return whether the report on a case is right, and what it says."""
     device, lost = case.build(step, random.Random(seed))
     path = folder / "rank0_memory_snapshot.pickle"
     path.write_bytes(pickle.dumps(device.snapshot(lost), protocol=4))
@@ -298,7 +308,7 @@ def answers(case: Case, step: list[Block], seed: str, folder: Path) -> tuple[boo
 
 
 def run(paths: Sequence[Path], *, kept_back: bool) -> Iterator[tuple[Case, str, bool, str]]:
-    """Yield (case, source, whether it is right, what the report says)."""
+    """Yield (case, source snapshot, whether the report is right, what it says)."""
     for path in paths:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rb") as file:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.blocks.replaced_state [NAME ...] [--wrong]
 
-Each job trains a small model on the CPU for six steps, all of them recorded, and replaces tensors as scripts do:
-out-of-place updates, swaps with an average of the weights, casts, offloading, loaded checkpoints, new optimizers. When
-it ends it says which storage is what, as it still holds them all. Two answers are compared with that: what our recorder
-wrote, and what the rules guess when its tags, steps and phases are hidden. Prints the bytes that are right and the
-findings that speak of late memory.
+Each job trains a small model on the CPU for six recorded steps and replaces tensors as scripts do: out-of-place
+updates, swaps with an average of the weights, casts, offloading, loaded checkpoints, new optimizers. At its end, the
+job lists the true category of each storage that it holds. Two answers are compared with that list: what our recorder
+wrote, and what the rules guess when its tags, steps and phases are removed. Prints the bytes with the right category,
+and the findings about memory that is freed late.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Model(nn.Module):
 
 
 class Job:
-    """A model and its optimizer; `step` is the number of the present step."""
+    """A model and its optimizer; `step` is the number of the current step."""
 
     def __init__(self) -> None:
         self.model: nn.Module = Model()
@@ -71,7 +71,7 @@ class Job:
         self.optimizer.step()
 
     def train(self) -> None:
-        """One step; jobs override what they do otherwise."""
+        """Run one step; subclasses override it."""
         self.optimizer.zero_grad()
         self.pass_through()
         self.before_update()
@@ -83,7 +83,7 @@ class Job:
     def after_update(self) -> None: ...
 
     def truth(self) -> dict[int, str]:
-        """Return {address of a storage: category} of all that the job holds."""
+        """Return {address of a storage: its true category} of all storages that the job holds."""
         found: dict[int, str] = {}
 
         def add(tensor: torch.Tensor, kind: str) -> None:
@@ -128,7 +128,7 @@ class WeightsClipped(Job):
 
 
 class AverageSwapped(Job):
-    """Evaluates with averaged weights: swaps them in, and the trained ones back."""
+    """Evaluates with averaged weights: swaps them in, and then swaps the trained weights back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class AverageSwapped(Job):
 
 
 class WeightsSwappedInTraining(Job):
-    """Lookahead: every second step the weights are replaced by the mean of old and new ones."""
+    """Lookahead optimizer: every second step replaces the weights by the mean of old and new weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class CastEveryStep(Job):
 
 
 class StateOffloaded(Job):
-    """Moves the optimizer's state away after each step, and back before the next."""
+    """Moves the optimizer's state to other memory after each step, and back before the next step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class StateOffloaded(Job):
 
 
 class StateReloadedInHelper(Job):
-    """Loads the state back in a function of its own after each step."""
+    """Loads the optimizer's state back after each step, in a separate function."""
 
     def after_update(self) -> None:
         reload_state(self.optimizer)
@@ -279,7 +279,7 @@ class GradientsReplaced(Job):
 
 
 class GradientsInBuckets(Job):
-    """Copies gradients into one flat buffer, of which they are views from then on."""
+    """Copies gradients into a single flat buffer; after that the gradients are views of it."""
 
     def before_update(self) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -291,7 +291,7 @@ class GradientsInBuckets(Job):
 
 
 class StateReplacedInStep(Job):
-    """An optimizer of the script's own that makes its averages anew in each step."""
+    """Uses an optimizer of the script that creates new tensors for its averages in each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class StateReplacedInStep(Job):
 
 
 class Momentum(torch.optim.Optimizer):
-    """Momentum that is replaced, not updated in place."""
+    """An optimizer whose momentum is replaced rather than updated in place."""
 
     def __init__(self, parameters: object) -> None:
         super().__init__(parameters, {"lr": 1e-3})  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ class StateQuantised(Job):
 
 
 class WeightsRequantised(Job):
-    """Keeps a rounded copy of a weight in a buffer that each step makes anew."""
+    """Keeps a rounded copy of a weight in a buffer, which each step creates again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -346,7 +346,7 @@ JOBS: dict[str, type[Job]] = {snake(kind.__name__): kind for kind in (Plain, *Jo
 
 
 def record(make: Callable[[], Job], folder: Path) -> tuple[Path, dict[int, str]]:
-    """Return the snapshot of a job, and what is what at its end."""
+    """Run a job, and return the path of its snapshot and {address: true category} at its end."""
     torch.manual_seed(0)
     job = make()
     recorder = MemoryRecorder(folder, job.model, job.optimizer, freq=STEPS, window=STEPS + 1)
@@ -362,7 +362,7 @@ def record(make: Callable[[], Job], folder: Path) -> tuple[Path, dict[int, str]]
 
 
 def right_bytes(path: Path, truth: dict[int, str], show: bool) -> tuple[int, int]:
-    """Return (bytes in the right category, bytes) of what the truth knows, at the end of the trace."""
+    """Return (bytes with the right category, all bytes) of the storages in `truth`, at the end of the trace."""
     replay = Replay(Snapshot(store.load([path], READER)).device(0))
     lives, category = replay.lifetimes, categorise(replay).category
     rows = lives.alive(len(replay.trace) - 1)
@@ -412,7 +412,7 @@ def main() -> None:
 
 
 def late_findings(path: Path) -> list[str]:
-    """Return the titles of findings that speak of late memory."""
+    """Return the titles of findings about memory that is freed late."""
     return [f.title for f in memory.analyze(path).findings if f.id == "memory.late_state"]
 
 

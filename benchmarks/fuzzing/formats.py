@@ -1,4 +1,4 @@
-"""What is mutated: the files of recorded runs as trees, lines or records, and how these are written back."""
+"""Read the files of recorded runs as trees, lines or records, to be mutated, and write them back."""
 
 import contextlib
 import gzip
@@ -22,7 +22,7 @@ Files = dict[str, bytes]
 
 
 def seeds() -> list[Files]:
-    """Return the files of recorded runs, a set for each: what is long is cut, so that an input takes milliseconds."""
+    """Return sets of files, one set per recorded run; long files are cut so that an input takes milliseconds."""
     folders = [path for path in sorted(FIXTURES.iterdir()) if path.is_dir() and not path.name.endswith("4ranks")]
     runs = [folder for top in folders for folder in parts_of(top)]
     sets = [files_of(run) for run in runs]
@@ -30,7 +30,7 @@ def seeds() -> list[Files]:
 
 
 def seeds_by_kind() -> dict[str, list[Files]]:
-    """Return single files by kind, so that each format is mutated equally often, however few files have it."""
+    """Return single files grouped by kind, so that each format is mutated equally often, even if few files have it."""
     found: dict[str, list[Files]] = {}
     for folder in sorted(path for path in FIXTURES.iterdir() if path.is_dir()):
         for name, body in files_of(folder).items():
@@ -41,7 +41,7 @@ def seeds_by_kind() -> dict[str, list[Files]]:
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """Return the sets of a folder. A folder of runs, or of examples, is one set for each."""
+    """Return the folders of the sets below a folder; a folder of runs or examples has a set for each."""
     if folder.name in ("traces", "other_trainers", "debug_server"):
         return sorted(path for path in folder.iterdir() if path.is_dir())
     return [folder]
@@ -54,7 +54,7 @@ def files_of(folder: Path) -> Files:
 
 
 def cut(name: str, body: bytes) -> bytes:
-    """Return the same artefact with fewer entries."""
+    """Return the content of the same file with fewer entries."""
     kind, value = parsed(name, body)
     if kind in ("json", "pickle"):
         return written(name, kind, shortened(value))
@@ -70,7 +70,7 @@ def shortened(value: Any, most: int = 40) -> Any:
 
 
 def parsed(name: str, body: bytes) -> tuple[str, Any]:
-    """Return what a file holds, and how: pickle, json, records (TensorBoard), lines or bytes."""
+    """Return (format, content) of a file; the format is pickle, json, records (TensorBoard), lines or bytes."""
     plain = gzip.decompress(body) if name.endswith(".gz") else body
     with contextlib.suppress(Exception):
         if plain[:1] == b"\x80":
@@ -102,7 +102,7 @@ def written(name: str, kind: str, value: Any) -> bytes:
 
 
 def toml(value: Any) -> str:
-    """Return TOML for sections of keys; what TOML has no type for becomes a text."""
+    """Return TOML for sections of keys; values of types that TOML lacks are written as text."""
     if not isinstance(value, dict):
         return toml_value(value)
     plain = [f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items() if not isinstance(item, dict)]
@@ -133,5 +133,5 @@ def record(data: bytes) -> bytes:
 
 
 def masked_crc(data: bytes) -> int:
-    """Return the CRC-32C of TFRecord files, masked as they have it."""
+    """Return the CRC-32C of `data`, masked as in TFRecord files."""
     return masked(crc32c_of_one(data))

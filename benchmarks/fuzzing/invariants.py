@@ -1,4 +1,6 @@
-"""What must hold of every input: it is answered or refused, and no document, page or screen of it leaks."""
+"""Checks that every input must pass: it is analysed or refused, and nothing harmful reaches a document, page or
+screen.
+"""
 
 import asyncio
 import contextlib
@@ -28,13 +30,13 @@ PATIENCE_S = 60
 
 
 class Leak(Exception):
-    """A document holds what it must not."""
+    """A document contains control characters or markup from an input."""
 
 
 def check_documents(folder: Path, baseline: Path | None = None, forms: Iterable[Format] = Format) -> str:
-    """Discover, analyse and render as documents of these forms; return the room that answered.
+    """Discover and analyse the files, and render the report in these formats; return the name of the analyzer.
 
-    Whatever this raises, other than an error for the user, is a failure.
+    Any exception except an error for the user is a failure.
     """
     run = discover(folder)
     room = room_for(run)
@@ -83,7 +85,7 @@ def check_configuration(path: Path) -> str:
 
 
 def check_pages(folder: Path) -> str:
-    """Lay out each page of the dashboard as the JSON that the browser gets."""
+    """Build each page of the dashboard as the JSON that the browser gets."""
     from dash._utils import to_json
 
     from workbench.web.app import LAYOUTS
@@ -99,7 +101,7 @@ def check_pages(folder: Path) -> str:
 
 
 def check_components(component: Any) -> None:
-    """Check the texts that a page shows; the browser itself takes them as text, not as markup."""
+    """Check the texts on a page; the browser displays them as text, not as markup."""
     for text in texts_of(component):
         if match := CONTROL.search(text):
             raise Leak(f"page: control character {match[0]!r}: {text[:80]!r}")
@@ -116,7 +118,7 @@ def texts_of(component: Any) -> Iterator[str]:
 
 
 def check_terminal(folder: Path, rng: random.Random) -> str:
-    """Open the terminal app, go through its views, press some keys, and read the screen."""
+    """Open the terminal app, switch through its views, press some keys, and check the screen."""
     run = discover(folder)
     asyncio.run(walk_through(run, rng.choice(SIZES), rng.choices(["j", "enter", "]", "i", "+", "escape"], k=6)))
     return "terminal"

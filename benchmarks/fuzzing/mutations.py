@@ -1,4 +1,4 @@
-"""How inputs are mutated: in their structure (values, keys, lines, fields of records), or byte by byte."""
+"""Mutate inputs: in their structure (values, keys, lines, fields of records), or byte by byte."""
 
 import contextlib
 import gzip
@@ -21,7 +21,7 @@ ODD: tuple[Any, ...] = (
 
 
 def of_ranks(rng: random.Random, seeds: Sequence[Files], ranks: int) -> Files:
-    """Return files of one kind, all mutated, as the ranks of one job would have written them."""
+    """Return mutated files of the same kind, named as if the ranks of a job had written them."""
     files: Files = {}
     for rank in range(ranks):
         [(name, body)] = rng.choice(seeds).items()
@@ -35,7 +35,7 @@ NUMBERED = re.compile(r"(rank_?|stacks_|groups_|exit_|heartbeat_|/)\d+")
 
 
 def mutant(rng: random.Random, files: Files) -> tuple[int, Files]:
-    """Return some files of a set, of which one to three are mutated, and how many are."""
+    """Return (number of mutated files, files): some files of a set, of which one to three are mutated."""
     names = rng.sample(sorted(files), min(len(files), rng.randint(1, 8)))
     chosen = {name: files[name] for name in names}
     changed = rng.sample(names, min(len(names), rng.randint(1, 3)))
@@ -71,7 +71,7 @@ def mutated(rng: random.Random, name: str, body: bytes) -> bytes:
 
 
 def inner_bytes(rng: random.Random, body: bytes) -> bytes:
-    """Mutate what is inside of a compressed file, which is whole otherwise."""
+    """Mutate the content of a compressed file; the compression itself stays valid."""
     if body[:2] != b"\x1f\x8b":
         return any_bytes(rng, body)
     return gzip.compress(any_bytes(rng, gzip.decompress(body)), 1)
@@ -95,7 +95,7 @@ def any_bytes(rng: random.Random, body: bytes) -> bytes:
 
 
 def any_fields(rng: random.Random, message: bytes) -> bytes:
-    """Drop, repeat, exchange or replace a field of a protobuf message, or of one inside of it."""
+    """Drop, repeat, exchange or replace a field of a protobuf message, or of a message inside it."""
     fields = fields_of(message)
     if not fields:
         return any_bytes(rng, message)
@@ -131,7 +131,7 @@ def odd_field(rng: random.Random, wire: int) -> bytes:
 
 
 def fields_of(message: bytes) -> list[tuple[int, bytes]]:
-    """Return tag and content of each field; none where the bytes are no message."""
+    """Return (tag, content) of each field; an empty list if the bytes are not a message."""
     fields, place = [], 0
     try:
         while place < len(message):
@@ -178,7 +178,7 @@ def field_bytes(field: tuple[int, bytes]) -> bytes:
 
 
 def any_tree(rng: random.Random, root: Any, *, binary: bool) -> Any:
-    """Change a node of a tree of dicts and lists, which is found by walking down at random."""
+    """Change a random node of a tree of dicts and lists."""
     odd = rng.choice((*ODD, b"\xff\0", (1, 2), {1: 2}) if binary else ODD)
     node = root
     while isinstance(node, dict | list) and node:

@@ -1,1 +1,1 @@
-"""What only a CUDA device can show, in one command for a machine with one of them: `python -m benchmarks.gpu`."""
+"""Measurements that need a CUDA device, in a single command: `python -m benchmarks.gpu`."""

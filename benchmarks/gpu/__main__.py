@@ -1,11 +1,12 @@
-"""Measure on a machine with one CUDA device all that a CPU cannot show: python -m benchmarks.gpu [--out DIR].
+"""Measure on a machine with one CUDA device what a CPU cannot show: python -m benchmarks.gpu [--out DIR].
 
-Each case runs in a process of its own with a time limit, so that a failure costs one row. After each case the table is
-written anew: table.md, table.json, and fixtures.tar.gz with small snapshots, dumps, traces and logs. An interrupted run
-goes on with `--resume`; `--only NAME` selects cases by a part of their names. The whole takes at most `--minutes`.
+Each case runs in a separate process with a time limit, so that a failure costs one row. After each case the results are
+written again: table.md, table.json, and fixtures.tar.gz with small snapshots, dumps, traces and logs. `--resume`
+continues an interrupted run; `--only NAME` selects cases by a part of their names. All cases together take at most
+`--minutes`.
 
-Without a device `--device cpu` rehearses what a CPU can do. Needed are torch, numpy, pandas and msgspec; where the
-latter are missing, put wheels beside the checkout: pip install --no-index --find-links WHEELS msgspec pandas.
+Without a device, `--device cpu` runs the cases that a CPU supports. It needs torch, numpy, pandas and msgspec; if the
+last two are missing, put wheels beside the checkout: pip install --no-index --find-links WHEELS msgspec pandas.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def all_cases() -> list[Case]:
 
 
 def run_case(case: Case, device: str, out: Path, seconds: float) -> Row:
-    """Run a case in a process of its own, and end all that it started."""
+    """Run a case in a separate process, and end all processes that it started."""
     if case.needs_cuda and device != "cuda":
         return Row(case.section, case.name, State.SKIPPED, 0.0, {}, "needs a CUDA device")
     result = out / "rows" / f"{case.key}.json"
@@ -68,7 +69,7 @@ def run_case(case: Case, device: str, out: Path, seconds: float) -> Row:
 
 
 def run_all(cases: Sequence[Case], device: str, out: Path, minutes: float, *, resume: bool) -> list[Row]:
-    """Run the cases one after the other until the time is up; the table is complete after each."""
+    """Run the cases one after the other until the time is up; the table is written after each."""
     (out / "rows").mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * minutes
     rows = []
@@ -96,7 +97,7 @@ def write_table(rows: Sequence[Row], out: Path) -> None:
 
 
 def pack(out: Path) -> None:
-    """Put the fixtures into one archive, the small ones first, up to a size that travels."""
+    """Put the fixtures into an archive, small ones first, up to a size limit."""
     files = sorted(
         (path for path in (out / "fixtures").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
     )
@@ -109,14 +110,14 @@ def pack(out: Path) -> None:
 
 
 def present_device() -> str:
-    """Return the kind of device that this machine has."""
+    """Return the device type of this machine: `cuda` or `cpu`."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main() -> None:
-    """Run the cases that are asked for; the exit status is 1 if one failed."""
+    """Run the selected cases; the exit status is 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("outputs/gpu"))

@@ -1,4 +1,4 @@
-"""What a case is: one measurement, which runs in a process of its own and ends as one row of the table."""
+"""A case: a measurement that runs in a separate process and gives one row of the table."""
 
 import json
 import os
@@ -18,7 +18,7 @@ Measured = dict[str, object]
 
 
 class State(StrEnum):
-    """How a case ended. `SKIPPED`: it needs a device. `NOT_RUN`: no time was left for it."""
+    """How a case ended. `SKIPPED`: it needs a device. `NOT_RUN`: there was no time left for it."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 class CheckFailedError(Exception):
-    """What was measured is not what it should be."""
+    """A measured value is not as it should be."""
 
     def __init__(self, problem: str, measured: Measured) -> None:
         super().__init__(problem)
@@ -37,7 +37,7 @@ class CheckFailedError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a case runs: its device (`cuda` or `cpu`), a folder of its own, and one for small files worth keeping."""
+    """The device (`cuda` or `cpu`) that a case runs on, its work folder, and a folder for small files to keep."""
 
     device: str
     folder: Path
@@ -49,7 +49,7 @@ class Place:
         return self.device == "cuda"
 
     def keep(self, path: Path, name: str = "") -> None:
-        """Keep a small file as a fixture; larger ones stay where they are."""
+        """Copy a small file to the fixtures; larger files are not copied."""
         if path.is_file() and path.stat().st_size <= LARGEST_FIXTURE:
             self.fixtures.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, self.fixtures / (name or path.name))
@@ -57,7 +57,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: what it runs, how long that may take, and the variables that it needs from the start."""
+    """A measurement: the function to run, its time limit, and the environment variables that it needs from the
+    start.
+    """
 
     section: str
     name: str
@@ -68,7 +70,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """The name in the table, and of the case's files."""
+        """The name of the case in the table and in its file names."""
         return f"{self.section}.{self.name}"
 
 
@@ -89,20 +91,20 @@ class Row:
 
 
 def check(condition: object, problem: str, measured: Measured) -> None:
-    """Raise an error with what was measured unless the condition holds."""
+    """Raise an error that contains the measured values unless the condition holds."""
     if not condition:
         raise CheckFailedError(problem, measured)
 
 
 def environment_of(place: Place, **more: str) -> dict[str, str]:
-    """Return the variables of a process that a case starts: on a CPU it sees no device."""
+    """Return the environment variables for a process that a case starts; for a CPU case they hide all devices."""
     hidden = {} if place.on_cuda else {"CUDA_VISIBLE_DEVICES": ""}
     paths = {"PYTHONPATH": str(ROOT), "KINETO_LOG_LEVEL": "6"}
     return os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} | paths | hidden | more
 
 
 def run_python(place: Place, *arguments: str, limit_s: int = 100, **more: str) -> "subprocess.CompletedProcess[str]":
-    """Run `python ARGUMENTS` with our packages, whatever its exit status is; its output is kept as text."""
+    """Run `python ARGUMENTS` with our packages, and return its output as text; a failure raises no error."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -119,7 +121,7 @@ def run_trainer(place: Place, folder: Path, *flags: str, limit_s: int = 100, **m
     """Run our trainer on one rank, with `--job.dump_folder` set to `folder`.
 
     Raises:
-        CheckFailedError: It failed.
+        CheckFailedError: The trainer failed.
     """
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     done = run_python(

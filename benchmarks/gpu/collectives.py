@@ -1,4 +1,4 @@
-"""Flight Recorder on one device: dumps of NCCL, a watchdog that really fires, a stuck rank, two ranks on one device."""
+"""Flight Recorder on one device: dumps of NCCL, a watchdog timeout, a stuck rank, and two ranks on one device."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
 
 
 def read_dump(place: Place) -> Measured:
-    """Return what the report makes of a dump of a healthy job in two groups."""
+    """Return facts from the report on a dump of a healthy job with two groups."""
     from analyzers.hangs import analyze
 
     done = run_python(place, "-c", DUMP, str(place.folder), place.device)
@@ -92,7 +92,7 @@ def read_dump(place: Place) -> Measured:
 
 
 def read_watchdog(place: Place) -> Measured:
-    """Let NCCL's watchdog end a process whose collective cannot begin, and read its dump and its log."""
+    """Let NCCL's watchdog end a process whose collective cannot start, and analyse its dump and its log."""
     from analyzers.hangs import analyze
     from analyzers.logs import analyze as analyze_logs
 
@@ -119,7 +119,7 @@ def read_watchdog(place: Place) -> Measured:
 
 
 def read_refusal(place: Place) -> Measured:
-    """Let two ranks share a device, which NCCL refuses, and read what they print."""
+    """Start two ranks on the same device, which NCCL refuses, and analyse their output."""
     from analyzers.logs import analyze
 
     command = (
@@ -148,7 +148,7 @@ def read_refusal(place: Place) -> Measured:
 
 
 def find_stuck_rank(place: Place) -> Measured:
-    """Let a rank of the trainer sleep in step 3 until its dumps are taken, and ask who hangs."""
+    """Let a rank of the trainer sleep in step 3 until dumps are taken, and check that the analysis names this rank."""
     from analyzers.hangs import analyze
 
     folder = place.folder / "run"
@@ -189,13 +189,13 @@ def find_stuck_rank(place: Place) -> Measured:
 
 
 def wait_for(dumps: Path, job: "subprocess.Popen[bytes]") -> None:
-    """Wait until both looks at the ranks are written, or the job has ended."""
+    """Wait until both rounds of dumps are written, or the job has ended."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end and job.poll() is None and looks(dumps) < LOOKS:
         time.sleep(0.5)
 
 
 def looks(dumps: Path) -> int:
-    """Return how often the ranks were looked at in the set of dumps."""
+    """Return the number of rounds in the set of dumps."""
     accounts = [json.loads(path.read_text(encoding="utf-8")) for path in dumps.rglob("collection.json")]
     return max((len(account["rounds"]) for account in accounts), default=0)

@@ -1,4 +1,4 @@
-"""What the machine is: versions, device, its memory and its speed, beside which the other rows are read."""
+"""Facts about the machine: versions, the device, its memory and its speed; the other rows are judged by them."""
 
 import platform
 import time
@@ -18,7 +18,7 @@ def cases() -> Iterator[Case]:
 
 
 def describe(place: Place) -> Measured:
-    """Return versions and the device."""
+    """Return the versions of packages and the properties of the device."""
     import torch
 
     measured: Measured = {"python": platform.python_version(), "system": platform.platform()}
@@ -41,7 +41,7 @@ def describe(place: Place) -> Measured:
 
 
 def multiply(_: Place) -> Measured:
-    """Return the rate of bfloat16 products, which utilisation is measured against."""
+    """Return the speed of bfloat16 matrix products, to which model-FLOPs utilisation is compared."""
     import torch
 
     left, right = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))

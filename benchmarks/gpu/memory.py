@@ -1,4 +1,6 @@
-"""Categories, the recorder's cost, estimates against measured peaks, and the device's total against tracked memory."""
+"""Memory on a device: categories, the recorder's cost, estimates against measured peaks, and total against tracked
+memory.
+"""
 
 import gc
 import json
@@ -65,7 +67,9 @@ def small_model(device: str, rows: int = MANY) -> tuple[Any, Any, Callable[..., 
 
 
 def compare_categories(place: Place) -> Measured:
-    """Compare the categories at the peak with the bytes of the tensors, and with what the rules guess without them."""
+    """Compare the categories at the peak with the sizes of the tensors, and with the guesses of the rules without
+    tags.
+    """
     from analyzers.memory import analyze
     from benchmarks.blocks.categories import HIDING, scores
     from workbench.recorders.memory.recorder import MemoryRecorder
@@ -107,7 +111,9 @@ def compare_categories(place: Place) -> Measured:
 
 
 def compare_cost(place: Place, *, always_on: bool) -> Measured:
-    """Return what recorders add to a step: those that are always on, or the one of memory while it records."""
+    """Return the time that recorders add to a step: the always-on recorders, or the memory recorder while it
+    records.
+    """
     from contextlib import ExitStack, nullcontext
 
     import torch.distributed as dist
@@ -153,7 +159,7 @@ def compare_cost(place: Place, *, always_on: bool) -> Measured:
 
 
 def timed(place: Place, run: Callable[[], None]) -> tuple[float, float]:
-    """Return the wall seconds of a call, with the work that it leaves to the device, and its processor seconds."""
+    """Return (wall seconds, processor seconds) of a call; the wall time includes work queued on the device."""
     import torch
 
     wall, cpu = time.perf_counter(), time.process_time()
@@ -165,7 +171,7 @@ def timed(place: Place, run: Callable[[], None]) -> tuple[float, float]:
 
 
 def compare_estimate(place: Place, flags: tuple[str, ...]) -> Measured:
-    """Compare the estimate of a run with the peak that its snapshot and its step log show."""
+    """Compare the estimate of a run with the peak in its snapshot and in its step log."""
     from analyzers.memory import analyze
 
     folder = place.folder / "run"
@@ -190,7 +196,7 @@ def compare_estimate(place: Place, flags: tuple[str, ...]) -> Measured:
 
 
 def compare_total(place: Place) -> Measured:
-    """Compare what the device, or the process, uses in all with what the allocator, or the recorder, accounts for."""
+    """Compare the total memory of the device or process with the memory that the allocator or the recorder tracks."""
     import pickle
 
     folder = place.folder / "run"

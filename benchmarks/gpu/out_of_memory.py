@@ -1,7 +1,7 @@
-"""Real failures to allocate: is the snapshot read, and does the verdict name what really failed?
+"""Real out-of-memory failures: check that the snapshot can be read and that the verdict names the failed allocation.
 
-Each job fills memory in its own way under a limit. On a device most are recorded as PyTorch does it, by its history;
-`recorder` and `trainer` are recorded by ours. The jobs are functions here, so that the report has to name them.
+Each job fills memory in another way under a limit. On a device, most jobs are recorded by PyTorch's own history;
+`recorder` and `trainer` are recorded by ours. The jobs are functions in this file, so that the report must name them.
 """
 
 import contextlib
@@ -48,7 +48,9 @@ def fill_by_leaking(kept: list[Any]) -> None:
 
 
 def fill_with_holes(kept: list[Any]) -> None:
-    """Free every other tensor, so that much is free, and ask for one that fits into no hole."""
+    """Free every other tensor, so that much memory is free, and request a tensor that is larger than each free
+    block.
+    """
     import torch
 
     small = [torch.zeros(20 * MIB, dtype=torch.uint8, device="cuda") for _ in range(80)]
@@ -58,7 +60,7 @@ def fill_with_holes(kept: list[Any]) -> None:
 
 
 def fill_private_pool(kept: list[Any]) -> None:
-    """Allocate from a pool of its own until that does not fit."""
+    """Allocate from a private memory pool until an allocation fails."""
     import torch
 
     pool = torch.cuda.MemPool()
@@ -69,7 +71,7 @@ def fill_private_pool(kept: list[Any]) -> None:
 
 
 def fill_beside_graph(kept: list[Any]) -> None:
-    """Capture a CUDA graph, whose pool keeps its memory, then ask for more than is left."""
+    """Capture a CUDA graph, whose memory pool stays allocated, then request more memory than is left."""
     import torch
 
     graph, source = torch.cuda.CUDAGraph(), torch.ones(8192, 8192, device="cuda")
@@ -82,7 +84,7 @@ def fill_beside_graph(kept: list[Any]) -> None:
 
 
 def fill_streams(kept: list[Any]) -> None:
-    """Hold memory of a second stream that the first one still uses."""
+    """Allocate memory on a second stream that the first stream still uses, until an allocation fails."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -104,7 +106,7 @@ STOCK: dict[str, Callable[[list[Any]], None]] = {
 
 
 def record_with_stock(place: Place, fill: Callable[[list[Any]], None]) -> Measured:
-    """Fail on a device with PyTorch's own history on, as any script can, and ask for the verdict."""
+    """Run out of memory on a device with PyTorch's own history turned on, as in any script, and check the verdict."""
     import torch
 
     torch.cuda.set_per_process_memory_fraction(LIMIT / torch.cuda.mem_get_info()[1])
@@ -121,7 +123,7 @@ def record_with_stock(place: Place, fill: Callable[[list[Any]], None]) -> Measur
 
 
 def record_with_ours(place: Place) -> Measured:
-    """Fail in the forward pass of a model that our recorder watches."""
+    """Run out of memory in the forward pass of a model that our recorder records."""
     import torch
     from torch import nn
 
@@ -144,7 +146,7 @@ def record_with_ours(place: Place) -> Measured:
 
 
 def limit_memory(place: Place) -> None:
-    """Let this process hold little more than it does now, or little of the device."""
+    """Limit the memory of this process to little more than it uses now, or to a small part of the device."""
     import torch
 
     if place.on_cuda:
@@ -156,7 +158,7 @@ def limit_memory(place: Place) -> None:
 
 
 def fail_in_trainer(place: Place) -> Measured:
-    """Let the trainer's own fault run out of memory."""
+    """Run the trainer with its fault `oom`, which runs out of memory."""
     flags = ("--module", "llama3", "--config", "llama3_debugmodel", "--faults.name", "oom", "--faults.step", "3")
     recording = (
         "--profiling.enable_memory_snapshot",
@@ -172,7 +174,7 @@ def fail_in_trainer(place: Place) -> Measured:
 
 
 def verdict_of(place: Place, path: Path, message: str, culprit: str) -> Measured:
-    """Return what the report says of a snapshot, and check it against the message of the failure."""
+    """Return facts from the report on a snapshot, and check them against the error message of the failure."""
     from analyzers.memory import analyze
 
     request = REQUEST.search(message.replace("you tried", "Tried"))

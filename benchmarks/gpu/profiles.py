@@ -1,4 +1,4 @@
-"""Traces of the profiler, with and without the events of memory: are they read, and do their times add up?"""
+"""Profiler traces with and without memory events: check that they can be read and that their times add up."""
 
 import gzip
 import time
@@ -18,13 +18,13 @@ WAYS: dict[str, dict[str, bool]] = {
 
 
 def cases() -> Iterator[Case]:
-    """Yield a case for each way to record."""
+    """Yield a case for each set of profiler options."""
     for name, options in WAYS.items():
         yield Case("traces", name, partial(read_trace, options=options))
 
 
 def read_trace(place: Place, options: dict[str, bool]) -> Measured:
-    """Record some steps, read the trace, and return how its time divides."""
+    """Record some steps, read the trace, and return the parts of its time."""
     from torch.profiler import ProfilerActivity, profile, schedule
 
     from analyzers.run import Kind, discover

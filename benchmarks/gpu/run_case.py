@@ -15,7 +15,7 @@ from benchmarks.gpu.case import Case, CheckFailedError, Measured, Place, Row, St
 
 
 def outcome(case: Case, place: Place) -> tuple[State, Measured, str]:
-    """Run a case; returns its state, what it measured, and what is wrong."""
+    """Run a case; return its state, the measured values, and the error if it failed."""
     try:
         return State.PASSED, case.run(place), ""
     except CheckFailedError as failure:

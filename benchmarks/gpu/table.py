@@ -1,4 +1,4 @@
-"""The table as Markdown: a summary, then each section with what its cases measured."""
+"""The table of results as Markdown: a summary, then a section for each group of cases."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ LONGEST = 160
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return all rows, by section."""
+    """Return the table with all rows, in sections."""
     states = Counter(str(row.state) for row in rows)
     lines = ["# On a device", "", ", ".join(f"{count} {state}" for state, count in states.items()), ""]
     for section, part in groupby(rows, key=lambda row: row.section):
@@ -22,7 +22,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def cell(row: Row) -> str:
-    """Return what is wrong and what was measured, in one cell."""
+    """Return the text of a cell: the error, if any, and the measured values."""
     values = [
         f"{name} {shortened(value)}" for name, value in row.measured.items() if name not in ("output", "traceback")
     ]
@@ -36,5 +36,5 @@ def shortened(value: object) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text without what ends a cell or a line."""
+    """Return text without characters that would end a table cell or a line."""
     return " ".join(text.split()).replace("|", "\\|")

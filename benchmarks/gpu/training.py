@@ -1,4 +1,4 @@
-"""Training steps of each feature: does it run on the device, does the loss fall, how long is a step?"""
+"""Training with each feature on the device: check that it runs and that the loss falls, and measure the step time."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def cases() -> Iterator[Case]:
 
 
 def train(place: Place, flags: tuple[str, ...]) -> Measured:
-    """Return time, peak and losses of some steps with a feature."""
+    """Train some steps with a feature, and return their times, peak memory and losses."""
     run_trainer(place, place.folder / "run", *SMALL, *flags, limit_s=230)
     lines, manifest = step_lines(place.folder / "run"), run_file(place.folder / "run")
     losses = [float(str(line["loss"])) for line in lines]
@@ -88,7 +88,7 @@ def train(place: Place, flags: tuple[str, ...]) -> Measured:
 
 
 def compare_with_cpu(place: Place) -> Measured:
-    """Return how far the losses of the device are from those of a CPU, in float32."""
+    """Return the difference between the losses on the device and on a CPU, in float32."""
     losses = {}
     for device in ("cuda", "cpu"):
         folder = place.folder / device
@@ -102,12 +102,12 @@ def compare_with_cpu(place: Place) -> Measured:
 
 
 def step_lines(folder: Path) -> list[dict[str, object]]:
-    """Return the step log of rank 0 without its header."""
+    """Return the lines of rank 0's step log, without the header."""
     text = (folder / "steps" / "rank_0.jsonl").read_text(encoding="utf-8")
     return [line for line in map(json.loads, text.splitlines()) if "step" in line]
 
 
 def run_file(folder: Path) -> dict[str, object]:
-    """Return run.json."""
+    """Return the content of run.json."""
     manifest: dict[str, object] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     return manifest
