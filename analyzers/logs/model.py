@@ -5,6 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
+from analyzers.device_memory import MemoryPart
+
 LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
 """What loggers of C++ and of torchrun put before a message."""
 
@@ -243,6 +245,17 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in the middle that were not read, as too many lines before them report errors."""
 
 
+class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has the memory of a device when a request failed; `parts` sum to the device's total, up to rounding."""
+
+    rank: int | None
+    device: int | None
+    path: str
+    line: int
+    requested_bytes: int
+    parts: list[MemoryPart]
+
+
 class LogsData(msgspec.Struct, frozen=True, kw_only=True):
     """The `data` of `workbench.logs/1`: the events in the order of the logs, and the facts about each rank.
 
@@ -255,3 +268,5 @@ class LogsData(msgspec.Struct, frozen=True, kw_only=True):
     files: list[LogFile]
     left_out: int = 0
     """Events that were counted but not kept."""
+    memory: list[LogMemory] = []
+    """One for each device whose out-of-memory message has the figures."""

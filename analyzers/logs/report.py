@@ -6,7 +6,9 @@ from pathlib import Path
 from analyzers import store
 from analyzers.errors import InputError
 from analyzers.logs.answers.cause import find_answer
+from analyzers.logs.answers.device_memory import device_accounts
 from analyzers.logs.findings.findings import make_findings, make_verdict
+from analyzers.logs.findings.untracked import untracked_findings
 from analyzers.logs.loading import KINDS_READ, Logs, load
 from analyzers.logs.model import LogsData
 from analyzers.report import Report, tool_version
@@ -39,14 +41,14 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         raise InputError(
             f"{run.root}: no log could be read: {loaded.files[0].problem}", "check that it was copied whole"
         )
-    answer = find_answer(loaded)
+    answer, data = find_answer(loaded), data_of(loaded)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
         inputs=loaded.inputs,
         verdict=make_verdict(answer, loaded),
-        findings=make_findings(answer, loaded),
-        data=data_of(loaded),
+        findings=[*make_findings(answer, loaded), *untracked_findings(data.memory)],
+        data=data,
     )
 
 
@@ -54,5 +56,10 @@ def data_of(logs: Logs) -> LogsData:
     """Return the events, and the facts that the logs show about each rank, as data of the report."""
     ranks = [logs.ranks[rank] for rank in sorted(logs.ranks)]
     return LogsData(
-        world_size=logs.world_size, ranks=ranks, events=logs.events, files=logs.files, left_out=logs.left_out
+        world_size=logs.world_size,
+        ranks=ranks,
+        events=logs.events,
+        files=logs.files,
+        left_out=logs.left_out,
+        memory=device_accounts(logs.events),
     )

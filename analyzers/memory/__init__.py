@@ -17,9 +17,9 @@ gives tables to draw. Nothing here needs torch or a GPU.
 
 from analyzers.memory.answers.across_ranks import latest, matrix
 from analyzers.memory.answers.block_map import AddressContent, block_map, content_at
+from analyzers.memory.breakdown_model import Breakdown
 from analyzers.memory.diff import Diff, GroupChange, Instant, between, fullest
 from analyzers.memory.model import (
-    Breakdown,
     Device,
     Fragmentation,
     Growth,

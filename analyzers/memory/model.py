@@ -8,7 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
-from analyzers.memory.job import Job
+from analyzers.device_memory import MemoryPart
+from analyzers.memory.breakdown_model import Breakdown
 
 
 class MemoryClass(StrEnum):
@@ -147,13 +148,19 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
-    """The live bytes that one stack allocated in `count` blocks; `frames` begins with the user's innermost frame."""
+    """The live bytes that one stack allocated in `count` blocks; `frames` begins with the user's innermost frame.
+
+    `name` is the row's name for people: no two rows of a list have the same, where their stacks differ. `operation` is
+    what PyTorch or a library did below the user's frame, such as `bmm` or `backward of softmax`; empty if not known.
+    """
 
     bytes: int
     count: int
     category: str
     label: str
     frames: list[str]
+    operation: str = ""
+    name: str = ""
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +262,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
+    `account` are the parts of the whole device's memory at the snapshot; empty where its total was not recorded.
     """
 
     path: str
@@ -286,88 +294,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     growing: list[Growth]
     unusual: list[UnusualUse] = msgspec.field(name="notable")
     savings: list[Saving] = msgspec.field(name="estimates")
-
-
-class SegmentKind(msgspec.Struct, frozen=True):
-    """All segments of one kind at the end: how many there are, and how many bytes of them are allocated and free."""
-
-    kind: str
-    segments: int
-    reserved_bytes: int
-    allocated_bytes: int
-    free_bytes: int
-
-
-class CategoryTensors(msgspec.Struct, frozen=True):
-    """One category at the peak and the names of its largest tensors; all categories sum to the peak."""
-
-    name: str
-    bytes: int
-    tensors: int
-    largest: list[str]
-
-
-class HighWaterMark(msgspec.Struct, frozen=True):
-    """The highest number of bytes that a short-lived category ever had, and the trace entry after which it had them."""
-
-    name: str
-    bytes: int
-    entry: int
-
-
-class LiveTensor(msgspec.Struct, frozen=True):
-    """One block that is alive at the peak: its recorded name, else the line that allocated it."""
-
-    name: str
-    bytes: int
-    category: str
-
-
-class LayerActivations(msgspec.Struct, frozen=True):
-    """The bytes of activations that one layer keeps for the backward pass at the peak."""
-
-    layer: str
-    bytes: int
-
-
-class Activations(msgspec.Struct, frozen=True):
-    """Activations per layer as a formula predicts them (`Job.activation_bytes_per_layer`), and as measured.
-
-    `job` and the prediction are None without run.json.
-    """
-
-    job: Job | None
-    theoretical_bytes_per_layer: int | None
-    layers: list[LayerActivations]
-
-
-class Overhead(msgspec.Struct, frozen=True):
-    """The bytes that the device (or, on a CPU, the process) uses, and those that the allocator knows about.
-
-    `of` is `device` or `process`; `made_of` lists the usual contents of the bytes that the allocator does not track.
-    """
-
-    of: str
-    used_bytes: int
-    tracked_bytes: int
-    untracked_bytes: int
-    made_of: str
-
-
-class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one device in one file by segments, categories, tensors and layers."""
-
-    path: str
-    rank: int | None
-    device: int
-    step: int | None
-    peak_bytes: int
-    segments: list[SegmentKind]
-    categories: list[CategoryTensors] = msgspec.field(name="holders")
-    high_water: list[HighWaterMark]
-    tensors: list[LiveTensor]
-    activations: Activations
-    overhead: Overhead | None
+    account: list[MemoryPart] = []
 
 
 class SettingChange(msgspec.Struct, frozen=True):

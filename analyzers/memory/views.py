@@ -233,12 +233,12 @@ def top_stacks(
 ) -> pd.DataFrame:
     """Return the stacks that allocated most of the bytes alive after `entry` (the peak by default).
 
-    Columns: bytes, count, category, label, frames.
+    Columns: bytes, count, category, label, frames, operation, name (see `model.TopStack`).
     """
     snapshot = open_snapshot(artefact, options)
     replay = Replay(snapshot.device(device))
     stacks = largest_stacks(snapshot, replay.lifetimes, categorise(replay), alive_after(replay, entry), limit)
-    columns = ["bytes", "count", "category", "label", "frames"]
+    columns = ["bytes", "count", "category", "label", "frames", "operation", "name"]
     return pd.DataFrame([[getattr(stack, name) for name in columns] for stack in stacks], columns=columns)
 
 

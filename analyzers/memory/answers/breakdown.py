@@ -12,9 +12,7 @@ from analyzers import store
 from analyzers.columns import Integers
 from analyzers.memory.answers.scenario import layer_of, layer_order
 from analyzers.memory.answers.stacks import call_site
-from analyzers.memory.categories.categorise import Guess, categorise
-from analyzers.memory.loading import open_snapshot, rank_of, step_of
-from analyzers.memory.model import (
+from analyzers.memory.breakdown_model import (
     Activations,
     Breakdown,
     CategoryTensors,
@@ -24,6 +22,8 @@ from analyzers.memory.model import (
     Overhead,
     SegmentKind,
 )
+from analyzers.memory.categories.categorise import Guess, categorise
+from analyzers.memory.loading import open_snapshot, rank_of, step_of
 from analyzers.memory.reading.job import job_of
 from analyzers.memory.reading.schema import CATEGORIES, BlockState, Category
 from analyzers.memory.reading.snapshot import DeviceTrace

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from analyzers.memory.answers.device_account import device_account
 from analyzers.memory.answers.fragmentation import fragmentation
 from analyzers.memory.answers.leaks import growing_stacks
 from analyzers.memory.answers.oom import last_oom
@@ -56,6 +57,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         growing=growing,
         unusual=unusual_uses(replay, guess),
         savings=savings(replay, guess, oom.index if oom else index),
+        account=device_account(replay, guess),
     )
 
 

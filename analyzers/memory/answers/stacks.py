@@ -1,14 +1,16 @@
 """Format stacks for people, and find the stacks that allocated most of the live bytes."""
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Integers
+from analyzers.memory.answers.stack_names import base_name, distinct_names
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import TopStack
 from analyzers.memory.reading.frames import frame_text
 from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.reading.snapshot import Snapshot
-from analyzers.memory.replay.lifetimes import Lifetimes
+from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 
 FRAMES_SHOWN = 12
 
@@ -39,16 +41,23 @@ def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integer
         stack_and_category(lives, guess)[rows], return_index=True, return_inverse=True, return_counts=True
     )
     total = np.bincount(inverse, weights=lives.size[rows], minlength=len(keys))
+    recorded = np.bincount(inverse, weights=lives.born[rows] != BEFORE, minlength=len(keys))
     # By number where bytes are equal: the order must not depend on how np.unique sorts.
-    largest = np.lexsort((keys, -total))[:limit]
-    return [
+    largest = np.lexsort((keys, -total))[:limit].tolist()
+    stacks = [int(keys[k]) // len(CATEGORIES) for k in largest]
+    # Several blocks of one stack have different labels, so a label is only right for a single one.
+    labels = [snapshot.text(int(lives.label[rows[first[k]]])) if count[k] == 1 else "" for k in largest]
+    named = [
         TopStack(
             bytes=int(total[k]),
             count=int(count[k]),
             category=CATEGORIES[keys[k] % len(CATEGORIES)],
-            # Several blocks of one stack have different labels, so a label is only right for a single one.
-            label=snapshot.text(int(lives.label[rows[first[k]]])) if count[k] == 1 else "",
-            frames=stack_lines(snapshot, int(keys[k]) // len(CATEGORIES)),
+            label=label,
+            frames=stack_lines(snapshot, stack),
+            operation=snapshot.frames.operation(stack),
+            name=base_name(snapshot.frames, stack, label, older=not recorded[k]),
         )
-        for k in largest
+        for k, stack, label in zip(largest, stacks, labels, strict=True)
     ]
+    names = distinct_names(snapshot.frames, stacks, named)
+    return [msgspec.structs.replace(row, name=name) for row, name in zip(named, names, strict=True)]

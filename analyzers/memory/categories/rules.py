@@ -70,11 +70,14 @@ RULES = (
     Rule("replaced_parameters", Category.PARAMETERS, 0.6, "took the place of a parameter as large, or gave way to one"),
     Rule("replaced_gradients", Category.GRADIENTS, 0.6, "took the place of a gradient as large, or gave way to one"),
     Rule("replaced_state", Category.OPTIMIZER_STATE, 0.6, "took the place of state as large, or gave way to it"),
+    Rule("workspace_size", Category.WORKSPACE, 0.7, "as large as cuBLAS's workspace, and never freed"),
 )
 NUMBER_OF = {rule.name: number for number, rule in enumerate(RULES)}
 CATEGORY = np.array([-1 if rule.category is None else rule.category for rule in RULES], np.int8)
 CONFIDENCE = np.array([rule.confidence for rule in RULES])
 
+CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
+"""What cuBLAS gets for each handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
 WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
 """What these rules say gives way to the category of a block whose place was taken."""
 INHERITED = {
@@ -114,6 +117,8 @@ def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
     phases = PhaseTimeline(phase_of_entries(trace, signs))
     # First, as the first operation that needs a workspace allocates it, in whatever phase.
     yield "workspace", made[Sign.WORKSPACE]
+    # Recordings without native frames show the line of the operation that came first.
+    yield "workspace_size", (lives.size == CUBLAS_WORKSPACE_BYTES) & (lives.died == phases.count)
     yield "zeroed", freed[Sign.ZERO_GRAD]
     yield from optimizer_rules(trace, lives, made, phases)
     yield "backward_freed", freed[Sign.ENGINE] | freed[Sign.BACKWARD]

@@ -6,6 +6,7 @@ from analyzers.memory.findings.fragmentation import fragmentation_findings
 from analyzers.memory.findings.oom import near_limit_findings, oom_findings
 from analyzers.memory.findings.peak import peak_findings
 from analyzers.memory.findings.trust import trust_findings
+from analyzers.memory.findings.untracked import untracked_findings
 from analyzers.memory.findings.unused_memory import unused_memory_findings
 from analyzers.memory.model import Device
 from analyzers.report import Finding
@@ -17,5 +18,6 @@ def device_findings(device: Device) -> Iterator[Finding]:
     yield from fragmentation_findings(device)
     yield from peak_findings(device)
     yield from unused_memory_findings(device)
+    yield from untracked_findings(device)
     yield from near_limit_findings(device)
     yield from trust_findings(device)

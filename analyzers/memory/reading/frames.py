@@ -8,6 +8,7 @@ import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
 from analyzers.frames import Origin, origin_of
+from analyzers.memory.reading.operations import operation_of
 
 Frame = tuple[str, str, int]
 """Function name, file, line; line 0 where none is known."""
@@ -40,6 +41,7 @@ class Frames:
         self._name, self._file, self._line = (np.asarray(columns[f"frame_{key}"]) for key in ("name", "file", "line"))
         self._texts: dict[int, str] = {}
         self._frames: dict[int, Frame] = {}
+        self._operations: dict[int, str] = {}
 
     def text(self, number: int) -> str:
         """Return the text with this number."""
@@ -59,14 +61,29 @@ class Frames:
     def user_stack(self, stack: int) -> list[Frame]:
         """Return the user's frames of a stack, innermost first.
 
-        If the stack has none, return all frames but the innermost ones of the allocator and of the code that captures
-        stacks.
+        If none is the user's: a frame without a file that says what the stack does (`operation`), then all frames but
+        the innermost ones of the allocator and of the code that captures stacks.
         """
         start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]
         user = numbers[self._is_user[numbers]]
-        shown = user if len(user) else numbers[self._allocator_frames(start, end) :]
-        return [self.frame(number) for number in shown.tolist()]
+        if len(user):
+            return [self.frame(number) for number in user.tolist()]
+        native = [self.frame(number) for number in numbers[self._allocator_frames(start, end) :].tolist()]
+        operation = self.operation(stack)
+        return [(operation, "", 0), *native] if operation else native
+
+    def operation(self, stack: int) -> str:
+        """Return what the frames below the user's innermost one do, such as `backward of bmm`; empty if not known."""
+        if stack not in self._operations:
+            self._operations[stack] = operation_of(self.native_names(stack))
+        return self._operations[stack]
+
+    def native_names(self, stack: int) -> list[str]:
+        """Return the functions below the user's innermost frame, innermost first; all where no frame is the user's."""
+        start, end = self._bounds(stack)
+        first = min(int(self._next_user[start]), end) if start < end else end
+        return [self.frame(number)[0] for number in self._stack_frames[start:first].tolist()]
 
     def innermost(self, stack: int) -> Frame | None:
         """Return the first frame of `user_stack`; None for a stack without frames."""
@@ -74,6 +91,8 @@ class Frames:
         if start == end:
             return None
         first = int(self._next_user[start])
+        if first >= end and (operation := self.operation(stack)):
+            return operation, "", 0
         first = first if first < end else start + self._allocator_frames(start, end)
         return self.frame(int(self._stack_frames[first]))
 

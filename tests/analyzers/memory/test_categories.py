@@ -139,5 +139,39 @@ def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
     taking = [("torch::unwind::unwind()", "??"), ("c10::cuda::CUDACachingAllocator::malloc()", "??")]
     made.alloc(KIB, frames(maker, *taking, ("at::native::bmm_out()", "??"), ("at::_ops::bmm::call()", "??")))
     artefact = maker.save(made.snapshot())
-    assert views.live_blocks(artefact, 0)["frame"].tolist() == ["??:1 at::native::bmm_out()"]
-    assert views.top_stacks(artefact)["frames"].iloc[0][0] == "??:1 at::native::bmm_out()"
+    assert views.live_blocks(artefact, 0)["frame"].tolist() == ["bmm"]
+    assert views.top_stacks(artefact)["frames"].iloc[0] == [
+        "bmm",
+        "??:1 at::native::bmm_out()",
+        "??:1 at::_ops::bmm::call()",
+    ]
+
+
+def test_rows_of_the_largest_stacks_have_different_names(maker):
+    """Two rows of one line differ by their callers, two of one operator by what it calls, older blocks have no line."""
+    made = maker.Recording()
+    made.older(3 * KIB)
+    linear = ("forward", "/job/linear.py")
+    made.alloc(9 * KIB, frames(maker, linear, ("attention", "/job/block.py")))
+    made.alloc(8 * KIB, frames(maker, linear, ("mlp", "/job/block.py")))
+    for operator, size in (("neg", 7 * KIB), ("mul", 6 * KIB)):
+        native = (f"at::_ops::{operator}::call()", "??"), ("torch::autograd::generated::DivBackward0::apply()", "??")
+        made.alloc(size, frames(maker, *native))
+    assert views.top_stacks(maker.save(made.snapshot()))["name"].tolist() == [
+        "/job/linear.py:1 forward, from job/block.py:1 attention",
+        "/job/linear.py:1 forward, from job/block.py:1 mlp",
+        "backward of div, in neg",
+        "backward of div, in mul",
+        "allocated before the recording began",
+    ]
+
+
+def test_workspace_of_cublas_is_known_by_its_size(maker):
+    """Without native frames it would be counted to the line of the first matrix product."""
+    made = maker.Recording()
+    linear = frames(maker, ("forward", "/job/model.py"))
+    made.alloc(8519680, linear)
+    made.free(made.alloc(8519680, linear), linear)
+    made.alloc(8519680 + 512, linear)
+    live = views.live_blocks(maker.save(made.snapshot()), 0)
+    assert live["category"].tolist() == ["workspace"]

@@ -248,3 +248,23 @@ def test_a_batch_far_larger_than_before_is_checked_first():
     [finding] = [finding for finding in memory.analyze([snapshot]).findings if finding.id == "memory.oom"]
     assert finding.title.endswith("; the inputs were 128 times as large as in earlier steps")
     assert finding.next.startswith("First check why this batch is so large")
+
+
+def test_memory_outside_of_the_allocator_is_accounted_for(maker):
+    """The driver says that 60 of 80 GiB are in use; the allocator knows of one."""
+    made = maker.Recording()
+    made.alloc(512 * MIB, [maker.frame("forward", "/job/model.py")], category="activations")
+    made.alloc(32 * MIB, [], category="workspace")
+    made.ours = OURS | {
+        "exact": False,
+        "made_up_segments": False,
+        "limit_bytes": 80 << 30,
+        "device_used_bytes": 60 << 30,
+    }
+    report = memory.analyze(maker.save(made.snapshot()).path)
+    parts = {part.holder.value: part.bytes for part in report.data.devices[0].account}
+    assert sum(parts.values()) == 80 << 30
+    assert (parts["tensors"], parts["workspaces"], parts["free"]) == (512 * MIB, 32 * MIB, 20 << 30)
+    assert parts["context"] + parts["outside"] == (60 << 30) - (1 << 30)
+    finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
+    assert "59.0 GiB of the device" in finding.title

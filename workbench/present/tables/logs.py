@@ -1,9 +1,11 @@
 """Tables of a report on text logs: events, ranks and files."""
 
+from analyzers.device_memory import untracked
 from analyzers.logs import views
 from analyzers.logs.model import LogsData
 from analyzers.words import size
 from workbench.present.table import Table, table
+from workbench.present.tables.device_memory import device_memory
 
 EVENTS, RANKS = 20, 40
 QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
@@ -12,7 +14,16 @@ QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
 
 def logs_tables(data: LogsData) -> list[Table]:
     """Return the tables of a report on text logs: events, ranks and files."""
-    return [event_table(data), ranks(data), files(data)]
+    return [event_table(data), *device_tables(data), ranks(data), files(data)]
+
+
+def device_tables(data: LogsData) -> list[Table]:
+    """Return the table of the device that has the most memory outside of the allocator, if a log has the figures."""
+    fullest = max(data.memory, key=lambda account: untracked(account.parts), default=None)
+    if fullest is None:
+        return []
+    rank = "" if fullest.rank is None else f", rank {fullest.rank}"
+    return [device_memory(fullest.parts, f"{rank}, when {size(fullest.requested_bytes)} were requested")]
 
 
 def event_table(data: LogsData, limit: int = EVENTS) -> Table:

@@ -7,6 +7,7 @@ from analyzers.memory import latest
 from analyzers.memory.model import Device, MemoryData
 from analyzers.words import share, size
 from workbench.present.table import Table, table
+from workbench.present.tables.device_memory import device_memory
 from workbench.present.tables.memory_breakdown import requested_tables
 
 DETAILED_DEVICES = 2
@@ -23,6 +24,7 @@ def memory_tables(data: MemoryData) -> list[Table]:
         device_list(devices),
         *(held for d in fullest[:DETAILED_DEVICES] for held in category_tables(d, device_suffix(d, devices))),
         *(largest_stacks(d, device_suffix(d, devices)) for d in fullest[:1]),
+        *(device_memory(d.account, device_suffix(d, devices)) for d in fullest[:1]),
     ]
 
 
@@ -91,11 +93,8 @@ def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
 
 
 def largest_stacks(device: Device, suffix: str) -> Table:
-    """Return a table of the call stacks that allocated the most memory among that live at the peak."""
-    rows = (
-        (size(s.bytes), s.count, s.category, s.frames[0] if s.frames else "no stack recorded")
-        for s in device.top_stacks
-    )
+    """Return a table of the stacks that allocated the most memory that is live at the peak."""
+    rows = ((size(s.bytes), s.count, s.category, s.name) for s in device.top_stacks)
     return table(f"Largest stacks at the peak{suffix}", "bytes> | blocks> | category | source line", rows, 8)
 
 

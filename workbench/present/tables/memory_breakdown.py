@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from analyzers.memory.model import Activations, Breakdown, MemoryData, WhatIf
+from analyzers.memory.breakdown_model import Activations, Breakdown
+from analyzers.memory.model import MemoryData, WhatIf
 from analyzers.words import percent_change, share, size
 from workbench.present.table import Table, table
 

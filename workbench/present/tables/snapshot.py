@@ -14,16 +14,10 @@ NO_STACK = "no stack recorded"
 
 
 def stack_list(frame: "pd.DataFrame") -> Table:
-    """Return a table of the call stacks with the most memory, named by their innermost line.
-
-    `frame` is the result of `memory.views.top_stacks`.
-    """
-    columns = (frame[name] for name in ("bytes", "count", "category", "label", "frames"))
-    rows = (
-        (size(count), blocks, category, label or "", next(iter(frames), NO_STACK))
-        for count, blocks, category, label, frames in zip(*columns, strict=True)
-    )
-    return table("", "bytes> | blocks> | category | name | source line", rows, STACKS)
+    """Return a table of the stacks with the most memory, by innermost line; `frame` is `memory.views.top_stacks`."""
+    columns = (frame[name] for name in ("bytes", "count", "category", "name"))
+    rows = ((size(count), *rest) for count, *rest in zip(*columns, strict=True))
+    return table("", "bytes> | blocks> | category | source line", rows, STACKS)
 
 
 def block_list(state: "pd.DataFrame") -> tuple[Table, list[int]]:

@@ -1,0 +1,238 @@
+"""Account for all memory of a device: what tensors hold, what the allocator keeps, and what no tensor explains.
+
+The figures come from PyTorch's out-of-memory message, or from a snapshot and the driver. What neither says is a range:
+the remainder is exact, and only its division between the context and libraries is an estimate.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from analyzers.words import share, size, uncapitalised
+
+GIB, MIB = 1 << 30, 1 << 20
+HALF_OF_LAST_DIGIT = 0.005
+"""PyTorch prints two decimals: 38.78 GiB is anything from 38.775 to 38.785 GiB."""
+
+# Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
+# H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
+CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
+NCCL_CONNECTION_BYTES = 524288 + 4915200 + 4194304
+"""Receive buffers of one connection of one NCCL channel: those of the protocols LL, LL128 and SIMPLE."""
+
+
+class Holder(StrEnum):
+    """Who holds a part of a device's memory; `OUTSIDE` is libraries and other processes, where nothing divides them."""
+
+    TENSORS = "tensors"
+    WORKSPACES = "workspaces"
+    COMMUNICATION = "communication"
+    CACHE = "cache"
+    CONTEXT = "context"
+    LIBRARIES = "libraries"
+    OUTSIDE = "outside"
+    OTHER_PROCESSES = "other_processes"
+    FREE = "free"
+
+
+class Source(StrEnum):
+    """Where a figure comes from."""
+
+    MESSAGE = "message"
+    SNAPSHOT = "snapshot"
+    DRIVER = "driver"
+    DIFFERENCE = "difference"
+    TYPICAL = "typical"
+
+
+UNTRACKED = frozenset({Holder.CONTEXT, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
+"""The holders of memory that no tensor holds and the allocator does not know."""
+
+HOLDER_WORDS = {
+    Holder.TENSORS: "tensors",
+    Holder.WORKSPACES: "cuBLAS and cuDNN workspaces, from the allocator",
+    Holder.COMMUNICATION: "communication buffers, from the allocator",
+    Holder.CACHE: "reserved by PyTorch, not allocated",
+    Holder.CONTEXT: "CUDA context and loaded kernels",
+    Holder.LIBRARIES: "NCCL and other libraries of this process",
+    Holder.OUTSIDE: "NCCL, other libraries, other processes",
+    Holder.OTHER_PROCESSES: "other processes and the driver",
+    Holder.FREE: "free",
+}
+SOURCE_WORDS = {
+    Source.MESSAGE: "PyTorch's message",
+    Source.SNAPSHOT: "the snapshot",
+    Source.DRIVER: "the driver",
+    Source.DIFFERENCE: "what remains",
+    Source.TYPICAL: "typical for a device of this size",
+}
+
+FEWER_LIBRARY_BUFFERS = (
+    "Create fewer process groups, or give NCCL less memory: a connection of one channel takes"
+    f" {size(NCCL_CONNECTION_BYTES)}, and a communicator has two or more for each channel. NCCL_MAX_CTAS=8 (before"
+    " 2.17 NCCL_MAX_NCHANNELS=8) limits the channels, NCCL_BUFFSIZE=1048576 the buffers, NCCL_NVLS_ENABLE=0 saves those"
+    " of NVLink SHARP"
+)
+FEWER_PROCESSES = (
+    "List the processes on the device with nvidia-smi. Every rank that did not call torch.cuda.set_device before its"
+    " first use of CUDA has a context on device 0; a process of an earlier job keeps all its memory until it is ended"
+)
+ADVICE = {
+    Holder.LIBRARIES: FEWER_LIBRARY_BUFFERS,
+    Holder.OTHER_PROCESSES: FEWER_PROCESSES,
+    Holder.OUTSIDE: f"{FEWER_PROCESSES}. If no other process is there: {uncapitalised(FEWER_LIBRARY_BUFFERS)}",
+    Holder.CONTEXT: "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used are loaded",
+}
+
+
+class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes that one holder has: the best figure, and between which two the true one lies."""
+
+    holder: Holder
+    bytes: int
+    low_bytes: int
+    high_bytes: int
+    source: Source
+
+
+class KnownMemory(NamedTuple):
+    """What is known of a device's memory in bytes; `process` is all that this process uses, with its libraries.
+
+    `workspaces` and `communication` are parts of `allocated`. `rounded`: printed with two decimals.
+    """
+
+    total: int
+    free: int
+    allocated: int
+    cached: int
+    process: int | None = None
+    workspaces: int = 0
+    communication: int = 0
+    rounded: bool = False
+
+
+class Range(NamedTuple):
+    """A number of bytes, and the bounds between which it lies."""
+
+    low: int
+    best: int
+    high: int
+
+    def less(self, other: "Range") -> "Range":
+        """Return the difference; no bound is below zero."""
+        low, best, high = self.low - other.high, self.best - other.best, self.high - other.low
+        return Range(max(low, 0), max(best, 0), max(high, 0))
+
+    def within(self, other: "Range") -> "Range":
+        """Return this range with no bound above that of `other`."""
+        return Range(*map(min, self, other))
+
+    def part(self, holder: Holder, source: Source) -> MemoryPart:
+        """Return the range as the part of a holder."""
+        return MemoryPart(holder=holder, bytes=self.best, low_bytes=self.low, high_bytes=self.high, source=source)
+
+
+def account_for(known: KnownMemory) -> list[MemoryPart]:
+    """Return the parts of a device's memory; they sum to its total, up to rounding.
+
+    Example: of 39.38 GiB 0.47 is free, this process uses 38.78, 35.59 is allocated and 2.10 reserved besides. Outside
+    of PyTorch's allocator the process has 38.78 - 35.59 - 2.10 = 1.09 GiB (1.08 to 1.11): a context of 0.35 to 0.7 and
+    0.38 to 0.76 for NCCL and other libraries. Other processes have 39.38 - 0.47 - 38.78 = 0.13 GiB.
+    """
+    return [part for part in parts(known) if part.high_bytes > 0]
+
+
+def parts(known: KnownMemory) -> Iterator[MemoryPart]:
+    """Yield all parts, also empty ones."""
+    source = Source.MESSAGE if known.rounded else Source.SNAPSHOT
+    exact = measured if known.rounded else precise
+    allocated, cached, free = exact(known.allocated), exact(known.cached), exact(known.free)
+    inner = precise(known.workspaces + known.communication)
+    yield allocated.less(inner).part(Holder.TENSORS, source)
+    yield precise(known.workspaces).part(Holder.WORKSPACES, source)
+    yield precise(known.communication).part(Holder.COMMUNICATION, source)
+    yield cached.part(Holder.CACHE, source)
+    used = exact(known.total).less(free)
+    process = used if known.process is None else exact(known.process)
+    outside = process.less(allocated).less(cached)
+    context = context_of(known.total).within(outside)
+    yield context.part(Holder.CONTEXT, Source.TYPICAL)
+    rest = Holder.OUTSIDE if known.process is None else Holder.LIBRARIES
+    yield outside.less(context).part(rest, Source.DIFFERENCE)
+    if known.process is not None:
+        yield used.less(process).part(Holder.OTHER_PROCESSES, Source.DIFFERENCE)
+    yield free.part(Holder.FREE, source if known.rounded else Source.DRIVER)
+
+
+def context_of(total: int) -> Range:
+    """Return what the context and loaded kernels typically take on a device with so many bytes."""
+    low, high = next((low, high) for most, low, high in CONTEXT_GIB if total <= most * GIB)
+    return Range(round(low * GIB), round((low + high) / 2 * GIB), round(high * GIB))
+
+
+def precise(count: int) -> Range:
+    """Return an exact number as a range."""
+    return Range(count, count, count)
+
+
+def measured(count: int) -> Range:
+    """Return the range of a number that was printed with two decimals, in the unit that PyTorch chooses for it."""
+    unit = next(unit for unit in (GIB, MIB, 1 << 10, 1) if count >= unit or unit == 1)
+    margin = round(HALF_OF_LAST_DIGIT * unit) if unit > 1 else 0
+    return Range(max(count - margin, 0), count, count + margin)
+
+
+LARGE_SHARE, LARGE_BYTES = 0.05, 3 * GIB // 2
+"""What the allocator does not know is worth a finding from so much on, and so much of the device."""
+
+
+def untracked(account: Sequence[MemoryPart]) -> int:
+    """Return the bytes that the allocator does not know: the context, libraries, other processes."""
+    return sum(part.bytes for part in account if part.holder in UNTRACKED)
+
+
+def is_large(account: Sequence[MemoryPart]) -> bool:
+    """Return whether the memory outside the allocator is more than the context and a communicator usually take."""
+    total = sum(part.bytes for part in account)
+    return untracked(account) >= max(LARGE_BYTES, LARGE_SHARE * total)
+
+
+def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
+    """Return whether a request that failed would fit if all but the context were given back."""
+    given_back = {Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
+    return sum(part.bytes for part in account if part.holder in given_back) >= requested
+
+
+def largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
+    """Return the largest part outside of the allocator."""
+    return max((part for part in account if part.holder in UNTRACKED), key=lambda part: part.bytes)
+
+
+def untracked_title(account: Sequence[MemoryPart]) -> str:
+    """Return the title of a finding on memory outside of the allocator."""
+    outside, total = untracked(account), sum(part.bytes for part in account)
+    return f"{size(outside)} of the device ({share(outside, total)}) is outside PyTorch's allocator: no tensor holds it"
+
+
+def untracked_reason(account: Sequence[MemoryPart]) -> str:
+    """Return, in a sentence, who holds the memory outside of the allocator, and how sure that is."""
+    return "; ".join(in_words(part) for part in account if part.holder in UNTRACKED) + "."
+
+
+def in_words(part: MemoryPart) -> str:
+    """Return a part as a phrase: `NCCL and other libraries: 0.6 GiB (0.4 to 0.8 GiB, what remains)`."""
+    holder, source = HOLDER_WORDS[part.holder], SOURCE_WORDS[part.source]
+    return f"{holder}: {size(part.bytes)} ({bounds(part)}{source})"
+
+
+def bounds(part: MemoryPart) -> str:
+    """Return the bounds of a part as `375 MiB to 755 MiB, `; empty for an exact figure."""
+    low, high = size(part.low_bytes), size(part.high_bytes)
+    return f"{low} to {high}, " if low != high else ""
+
+
+def untracked_advice(account: Sequence[MemoryPart]) -> str:
+    """Return what reduces the largest part outside of the allocator, as a sentence."""
+    return f"{ADVICE[largest_untracked(account).holder]}."

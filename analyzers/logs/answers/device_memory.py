@@ -1,0 +1,39 @@
+"""Account for the memory of each device whose out-of-memory message a log has."""
+
+from collections.abc import Iterable, Iterator
+
+from analyzers.device_memory import KnownMemory, account_for
+from analyzers.logs.model import EventKind, Facts, LogEvent, LogMemory
+
+MESSAGES_AT_MOST = 64
+
+
+def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
+    """Return who has the memory of each device at its first out-of-memory message, in the order of the logs."""
+    accounts: dict[tuple[int | None, int | None, int], LogMemory] = {}
+    for account in messages(events):
+        accounts.setdefault((account.rank, account.device, account.requested_bytes), account)
+    return list(accounts.values())[:MESSAGES_AT_MOST]
+
+
+def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
+    """Yield the account of each out-of-memory message that names the total, the free and the allocated memory."""
+    for event in events:
+        known = known_memory(event.facts) if event.kind is EventKind.OUT_OF_MEMORY else None
+        if known:
+            yield LogMemory(
+                rank=event.rank,
+                device=event.facts.device,
+                path=event.path,
+                line=event.line,
+                requested_bytes=event.facts.requested_bytes or 0,
+                parts=account_for(known),
+            )
+
+
+def known_memory(facts: Facts) -> KnownMemory | None:
+    """Return the sizes of a message; None where one is missing, or where they contradict one another."""
+    total, free, allocated, cached = facts.total_bytes, facts.free_bytes, facts.allocated_bytes, facts.unallocated_bytes
+    if total is None or free is None or allocated is None or cached is None or allocated + cached + free > total:
+        return None
+    return KnownMemory(total, free, allocated, cached, facts.process_bytes, rounded=True)

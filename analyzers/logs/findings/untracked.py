@@ -1,0 +1,37 @@
+"""Findings about memory of a device that no tensor holds, by the figures of out-of-memory messages."""
+
+from collections.abc import Iterator, Sequence
+
+from analyzers.device_memory import (
+    in_words,
+    is_large,
+    untracked,
+    untracked_advice,
+    untracked_reason,
+    untracked_title,
+    would_fit,
+)
+from analyzers.logs.model import LogMemory
+from analyzers.report import Evidence, Finding, Severity
+
+
+def untracked_findings(accounts: Sequence[LogMemory]) -> Iterator[Finding]:
+    """Yield a finding on the device with the most memory outside the allocator, where that is a good part of it.
+
+    It is a warning where the failed request would have fitted into that memory.
+    """
+    large = [account for account in accounts if is_large(account.parts)]
+    if not large:
+        return
+    worst = max(large, key=lambda account: untracked(account.parts))
+    decisive = would_fit(worst.parts, worst.requested_bytes)
+    yield Finding(
+        id="logs.untracked_memory",
+        severity=Severity.WARNING if decisive else Severity.INFO,
+        title=untracked_title(worst.parts),
+        why=untracked_reason(worst.parts) + (" With it the request that failed would have fitted." if decisive else ""),
+        next=untracked_advice(worst.parts),
+        ranks=sorted({account.rank for account in large if account.rank is not None}),
+        evidence=[Evidence(text=in_words(part), source=worst.path) for part in worst.parts],
+        confidence=0.6,
+    )

@@ -1,0 +1,29 @@
+"""Account for the memory of a whole device, where the recorder asked the driver for what is in use."""
+
+from collections.abc import Mapping
+
+from analyzers.device_memory import KnownMemory, MemoryPart, account_for
+from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.reading.schema import BlockState
+from analyzers.memory.replay.lifetimes import Replay
+
+
+def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
+    """Return the parts of a device's memory at the snapshot; empty where its total or use was not recorded."""
+    trace, snapshot = replay.trace, replay.trace.snapshot
+    total, used = snapshot.limit_bytes, snapshot.recorded_number("device_used_bytes")
+    if not total or not used or snapshot.made_up_segments or used > total or len(snapshot.devices) > 1:
+        return []
+    at_end = replay.lifetimes.alive(len(trace) - 1)
+    categories: Mapping[str, int] = guess.sums(replay.lifetimes, at_end)
+    allocated = int(trace.block("size")[trace.block("state") != BlockState.INACTIVE].sum())
+    return account_for(
+        KnownMemory(
+            total=total,
+            free=total - used,
+            allocated=allocated,
+            cached=trace.reserved_bytes - allocated,
+            workspaces=categories["workspace"],
+            communication=categories["communication"],
+        )
+    )

@@ -1,0 +1,91 @@
+"""Give each row of a list of stacks a name of its own: the source line, the operator, and the caller that differs."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from analyzers.memory.model import TopStack
+from analyzers.memory.reading.frames import Frame, Frames, frame_text
+from analyzers.memory.reading.operations import called_operators
+
+NO_STACK, OLDER = "no stack recorded", "allocated before the recording began"
+CALLER_PARTS = 2
+
+
+def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
+    """Return the name of a row by itself: its line and operator, and the tensor's label where it is known.
+
+    `older`: all of its blocks were there before the first entry.
+    """
+    line = frames.line(stack)
+    if not line:
+        return label or (OLDER if older else NO_STACK)
+    operation = frames.operation(stack)
+    named = f"{line}: {operation}" if operation and operation != line else line
+    return f"{label}, {named}" if label else named
+
+
+def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
+    """Return the names of the rows; where two of a category are the same, what differs in their stacks is added.
+
+    `stacks` has the number of each row's stack.
+    """
+    names = [row.name for row in rows]
+    paths = {stack: callers_and_operators(frames, stack) for stack in {*stacks}}
+    while changed := distinguish(names, [row.category for row in rows], [paths[stack] for stack in stacks]):
+        names = changed
+    for alike in same_names(names, [row.category for row in rows]):
+        for number, row in enumerate(alike, 1):
+            names[row] += f" (stack {number} of {len(alike)})"
+    return names
+
+
+def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names with the first difference of the stacks added where two are the same; empty if none is new."""
+    changed = list(names)
+    for alike in same_names(names, categories):
+        for row, difference in zip(alike, first_differences([paths[row] for row in alike]), strict=True):
+            changed[row] += f", {difference}" if difference and difference not in names[row] else ""
+    return changed if changed != list(names) else []
+
+
+def same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int]]:
+    """Return the groups of two or more row numbers that have the same name and category."""
+    groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, key in enumerate(zip(names, categories, strict=True)):
+        groups[key].append(row)
+    return [rows for rows in groups.values() if len(rows) > 1]
+
+
+def callers_and_operators(frames: Frames, stack: int) -> list[str]:
+    """Return what may tell a stack from another, in phrases: its callers, its operators, its native functions."""
+    native = frames.native_names(stack)
+    callers = [] if frames.operation(stack) == frames.line(stack) else frames.user_stack(stack)
+    return [
+        *(f"from {short_line(frame)}" for frame in callers),
+        *(f"in {name}" for name in reversed(called_operators(native))),
+        *(f"in {short_function(name)}" for name in native),
+    ]
+
+
+def short_line(frame: Frame) -> str:
+    """Return a frame as `folder/file.py:line function`: its row's name has the whole path of the innermost one."""
+    name, file, line = frame
+    return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-CALLER_PARTS:]), line))
+
+
+def short_function(name: str) -> str:
+    """Return a C++ function without its arguments and template parameters."""
+    head = name.partition("(anonymous namespace)::")[2] or name
+    return head.partition("(")[0].partition("<")[0].strip() or head
+
+
+def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
+    """Return for each stack its first line that is not the same in all of them; empty where there is none.
+
+    Example: [["a", "b"], ["a", "c"]] gives ["b", "c"].
+    """
+    for depth in range(max(map(len, stacks))):
+        level = [lines[depth] if depth < len(lines) else "" for lines in stacks]
+        if len({*level}) > 1:
+            return level
+    return [""] * len(stacks)

@@ -1,0 +1,87 @@
+"""The structs of a memory breakdown: one device by segments, categories, tensors and layers. Sizes are bytes."""
+
+import msgspec
+
+from analyzers.memory.job import Job
+
+
+class SegmentKind(msgspec.Struct, frozen=True):
+    """All segments of one kind at the end: how many there are, and how many bytes of them are allocated and free."""
+
+    kind: str
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    free_bytes: int
+
+
+class CategoryTensors(msgspec.Struct, frozen=True):
+    """One category at the peak and the names of its largest tensors; all categories sum to the peak."""
+
+    name: str
+    bytes: int
+    tensors: int
+    largest: list[str]
+
+
+class HighWaterMark(msgspec.Struct, frozen=True):
+    """The highest number of bytes that a short-lived category ever had, and the trace entry after which it had them."""
+
+    name: str
+    bytes: int
+    entry: int
+
+
+class LiveTensor(msgspec.Struct, frozen=True):
+    """One block that is alive at the peak: its recorded name, else the line that allocated it."""
+
+    name: str
+    bytes: int
+    category: str
+
+
+class LayerActivations(msgspec.Struct, frozen=True):
+    """The bytes of activations that one layer keeps for the backward pass at the peak."""
+
+    layer: str
+    bytes: int
+
+
+class Activations(msgspec.Struct, frozen=True):
+    """Activations per layer as a formula predicts them (`Job.activation_bytes_per_layer`), and as measured.
+
+    `job` and the prediction are None without run.json.
+    """
+
+    job: Job | None
+    theoretical_bytes_per_layer: int | None
+    layers: list[LayerActivations]
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """The bytes that the device (or, on a CPU, the process) uses, and those that the allocator knows about.
+
+    `of` is `device` or `process`; `made_of` lists the usual contents of the bytes that the allocator does not track.
+    """
+
+    of: str
+    used_bytes: int
+    tracked_bytes: int
+    untracked_bytes: int
+    made_of: str
+
+
+class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one device in one file by segments, categories, tensors and layers."""
+
+    path: str
+    rank: int | None
+    device: int
+    step: int | None
+    peak_bytes: int
+    segments: list[SegmentKind]
+    categories: list[CategoryTensors] = msgspec.field(name="holders")
+    high_water: list[HighWaterMark]
+    tensors: list[LiveTensor]
+    activations: Activations
+    overhead: Overhead | None

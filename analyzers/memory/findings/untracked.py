@@ -1,0 +1,34 @@
+"""Findings about memory of the device that the allocator does not know."""
+
+from collections.abc import Iterator
+
+from analyzers.device_memory import (
+    in_words,
+    is_large,
+    untracked_advice,
+    untracked_reason,
+    untracked_title,
+    would_fit,
+)
+from analyzers.memory.findings.evidence import fact, ranks_of
+from analyzers.memory.model import Device
+from analyzers.report import Finding, Severity
+
+
+def untracked_findings(device: Device) -> Iterator[Finding]:
+    """Yield a finding if a good part of the device is outside the allocator; a warning if an OOM would have fitted."""
+    if not is_large(device.account):
+        return
+    decisive = device.oom is not None and would_fit(device.account, device.oom.requested_bytes)
+    yield Finding(
+        id="memory.untracked",
+        severity=Severity.WARNING if decisive else Severity.INFO,
+        title=untracked_title(device.account),
+        why=untracked_reason(device.account)
+        + (" With it the request that failed would have fitted." if decisive else ""),
+        next=untracked_advice(device.account),
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, in_words(part)) for part in device.account],
+        confidence=0.6,
+    )

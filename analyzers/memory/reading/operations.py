@@ -1,0 +1,90 @@
+"""Name what a stack of native frames does: `backward of bmm`, `cuBLAS workspace`, `NCCL collective`, `softmax`."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+# The first kind whose pattern occurs in any frame names the stack.
+LIBRARY_USES = (
+    (re.compile(r"CUDABlasLt\w*Workspace|[cC]ublas[lL]t\w*Workspace"), "cuBLASLt workspace"),
+    (re.compile(r"getNewWorkspace|[cC]ublas\w*Workspace|getCurrentCUDABlasHandle"), "cuBLAS workspace"),
+    (re.compile(r"[cC]udnn\w*[wW]orkspace|[wW]orkspace\w*[cC]udnn"), "cuDNN workspace"),
+    (re.compile(r"c10d::Reducer::"), "gradient bucket of DistributedDataParallel"),
+    (re.compile(r"ProcessGroup(?P<library>NCCL|Gloo|XCCL|MPI)"), "{library} collective"),
+    (re.compile(r"^(?P<library>nccl|gloo|xccl):(?P<name>\w+)"), "{library} {name}"),
+)
+BACKWARD_NODE = re.compile(r"\b(?P<node>\w+?)Backward\d*(_apply_functional|::apply\b|\b(?!::))")
+ENGINE = re.compile(r"autograd::(python::Python)?[Ee]ngine")
+ENGINE_USES = (
+    (re.compile(r"\bAccumulateGrad\b"), "gradient of a parameter (AccumulateGrad)"),
+    (re.compile(r"InputBuffer::"), "sum of gradients from several uses"),
+    (re.compile(r"\bCopySlices\b"), "backward of an in-place change of a view"),
+    (re.compile(r"\bPyNode::apply\b"), "backward of a custom autograd function"),
+    (re.compile(r"\bRegisterPostBackwardFunction"), "FSDP after the backward pass of a module"),
+)
+CALL = re.compile(r"^at::_ops::(?P<dispatched>\w+)::call\b|^aten::(?P<recorded>\w+)$")
+# `at::_ops::sum_dim_IntList` is the overload `dim_IntList` of the operator `sum`.
+OVERLOAD = re.compile(
+    r"_(Tensor|Scalar|Scalar\w+|Tensor_\w+|dim|dim_\w+|int|out|self|start|start_\w+|memory_format|dtype|dtype_layout"
+    r"|device|other|ScalarOther|ScalarSelf|default|names\w*|correction|input|vec|IntList|Dimname\w*|generator\w*)$"
+)
+WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_"}
+"""Operators that only make room; the one that called them says more."""
+
+
+def operation_of(names: Sequence[str]) -> str:
+    """Return what the native frames of a stack do, in words; empty where they do not show it.
+
+    `names` are the functions of the frames, innermost first, up to the first frame of the user's code.
+
+    Example:
+        operation_of(["at::_ops::bmm::call(...)", "torch::autograd::generated::BmmBackward0::apply(...)"])
+        # "backward of bmm"
+    """
+    return library_use(names) or backward_of(names) or operator_of(names)
+
+
+def library_use(names: Iterable[str]) -> str:
+    """Return what a library keeps the memory for, such as `cuBLAS workspace`; empty where no library asked for it."""
+    for name in names:
+        for pattern, words in LIBRARY_USES:
+            if match := pattern.search(name):
+                parts = {key: text or "" for key, text in match.groupdict().items()}
+                return words.format(**parts).replace("nccl ", "NCCL ")
+    return ""
+
+
+def backward_of(names: Sequence[str]) -> str:
+    """Return `backward of OPERATOR` for a stack below the autograd engine; empty for any other."""
+    for name in names:
+        for pattern, words in ENGINE_USES:
+            if pattern.search(name):
+                return words
+        if node := BACKWARD_NODE.search(name):
+            return f"backward of {operator_name(node['node'])}"
+    return "backward pass" if any(map(ENGINE.search, names)) else ""
+
+
+def operator_name(node: str) -> str:
+    """Return the operator of an autograd node: `NllLoss` -> `nll_loss`, `ScaledDotProduct...` without its back end."""
+    snake = WORD_START.sub("_", node).lower()
+    return "scaled_dot_product_attention" if "dot_product" in snake else plain(snake)
+
+
+def operator_of(names: Sequence[str]) -> str:
+    """Return the outermost operator that was called, as that is the one in the user's line; empty without any."""
+    called = called_operators(names)
+    telling = [name for name in called if name not in FILLS]
+    return (telling or called or [""])[-1]
+
+
+def called_operators(names: Iterable[str]) -> list[str]:
+    """Return the operators that were called in a stack, the innermost first."""
+    return [plain(match["dispatched"] or match["recorded"]) for name in names if (match := CALL.search(name))]
+
+
+def plain(operator: str) -> str:
+    """Return an operator's name without its overload and without marks of internal variants."""
+    while OVERLOAD.search(operator):
+        operator = OVERLOAD.sub("", operator)
+    return operator.removeprefix("_").removeprefix("native_")

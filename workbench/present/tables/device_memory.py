@@ -1,0 +1,23 @@
+"""Who has the memory of a device: tensors, the allocator's cache, and what no tensor holds."""
+
+from collections.abc import Sequence
+
+from analyzers.device_memory import HOLDER_WORDS, SOURCE_WORDS, MemoryPart, untracked
+from analyzers.words import share, size
+from workbench.present.table import Table, table
+
+
+def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
+    """Return a table of the parts of a device's memory, with bounds and sources; empty where it is not known."""
+    total = sum(part.bytes for part in parts)
+    rows = [row(part, total) for part in parts]
+    if parts:
+        rows.append(("all outside of the allocator", size(untracked(parts)), share(untracked(parts), total), "", ""))
+    return table(f"Memory of the whole device{suffix}", "what | bytes> | share> | between | source", rows)
+
+
+def row(part: MemoryPart, total: int) -> tuple[object, ...]:
+    """Return the cells of one part; the bounds are empty for an exact figure."""
+    low, high = size(part.low_bytes), size(part.high_bytes)
+    between = f"{low} and {high}" if low != high else ""
+    return HOLDER_WORDS[part.holder], size(part.bytes), share(part.bytes, total), between, SOURCE_WORDS[part.source]
