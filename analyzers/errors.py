@@ -1,9 +1,11 @@
 """The errors that a user sees: what went wrong, and a hint at what to do about it.
 
-WorkbenchError ├── InputError missing, unreadable, or of no known kind │ ├── HostileInput asks for more than data:
-code, or a structure no recorder writes │ ├── LimitExceeded needs more memory or time than allowed │ └──
-NothingRecorded every file was read, and none has the requested data └── MissingExtra an optional dependency is not
-installed
+WorkbenchError
+├── InputError         missing, unreadable, or of no known kind
+│   ├── HostileInput   asks for more than data: code, or a structure no recorder writes
+│   ├── LimitExceeded  needs more memory or time than allowed
+│   └── NothingRecorded  every file was read, and none has the requested data
+└── MissingExtra       an optional dependency is not installed
 """
 
 from enum import IntEnum

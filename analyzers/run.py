@@ -260,12 +260,12 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
     return matching
 
 
-def unreadable(artefact: Artefact, room: str, error: WorkbenchError) -> Finding:
-    """Return the finding that one file is damaged, for the analyzer named `room`;
+def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Finding:
+    """Return the finding that one file is damaged, for the analyzer with this name;
     the other files are analyzed as usual.
     """
     return Finding(
-        id=f"{room}.unreadable",
+        id=f"{analyzer}.unreadable",
         severity=Severity.WARNING,
         title="a file could not be read",
         why=error.message,

@@ -7,8 +7,8 @@
     for link in report.data.chain:
         print(link.kind, link.ranks, link.text)          # oom [1] ..., waiting [0] ...
 
-`rooms` runs each analyzer (the code calls an analyzer a room), `crash` finds the first exception, `chain` orders
-causes and effects, and `sentences` writes the text.
+`analyzer_reports` runs each analyzer, `crash` finds the first exception, `chain` orders causes and effects, and
+`sentences` writes the text.
 """
 
 from analyzers.incident.model import IncidentClass, IncidentData, Link

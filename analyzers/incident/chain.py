@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analyzers.hangs import Culprit, HangClass, HangData, Wait
+from analyzers.incident.analyzer_reports import AnalyzerReport, AnalyzerReports
 from analyzers.incident.crash import Crash, is_completed
 from analyzers.incident.model import IncidentClass
-from analyzers.incident.rooms import RoomReport, RoomReports
 from analyzers.logs import LogClass
 from analyzers.report import Finding, Severity, Status
 from analyzers.steps.live import launcher_is_lost
@@ -65,24 +65,24 @@ class Event:
     launcher: Mapping[str, object] | None = None
 
 
-def chain_of(rooms: RoomReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
+def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
     """Return the chain of events from the first cause to the last effect; empty if nothing is wrong."""
-    completed = is_completed(manifest) or rooms.ended_cleanly
+    completed = is_completed(manifest) or reports.ended_cleanly
     failed_by = None if completed else crash
     questions: Sequence[Callable[[], list[Event]]] = (
         # Memory and a broken loss explain a crash or a hang that followed; a hang explains a rank's broken connection.
-        lambda: out_of_memory(rooms),
-        lambda: [] if completed else printed_failure(rooms, DEEPEST),
-        lambda: broken_loss(rooms) if completed or (crash and crash.says_not_finite) else [],
-        lambda: printed_reason(rooms),
-        lambda: hung(rooms),
+        lambda: out_of_memory(reports),
+        lambda: [] if completed else printed_failure(reports, DEEPEST),
+        lambda: broken_loss(reports) if completed or (crash and crash.says_not_finite) else [],
+        lambda: printed_reason(reports),
+        lambda: hung(reports),
         lambda: lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
-        lambda: [] if completed else printed_failure(rooms),
-        lambda: hung(rooms, undecided=True),
+        lambda: [] if completed else printed_failure(reports),
+        lambda: hung(reports, undecided=True),
         lambda: [crashed(failed_by)] if failed_by else [],
-        lambda: broken_loss(rooms),
-        lambda: warnings(rooms),
+        lambda: broken_loss(reports),
+        lambda: warnings(reports),
     )
     return next((chain for question in questions if (chain := question())), [])
 
@@ -107,15 +107,15 @@ def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
     return [Event(IncidentClass.LAUNCHER_LOST, findings=[LOST], launcher=launcher)]
 
 
-def out_of_memory(rooms: RoomReports) -> list[Event]:
+def out_of_memory(reports: AnalyzerReports) -> list[Event]:
     """Return the event of a rank that ran out of memory,
     then the events of ranks that wait for it; empty if none did.
     """
-    culprits = rooms.hang.data.culprits if rooms.hang else []
+    culprits = reports.hang.data.culprits if reports.hang else []
     dead = [c for c in culprits if c.out_of_memory]
-    if rooms.memory and rooms.memory.verdict.kind == IncidentClass.OOM:
-        verdict = rooms.memory.verdict
-        finding = next(f for f in rooms.memory.findings if f.id == "memory.oom")
+    if reports.memory and reports.memory.verdict.kind == IncidentClass.OOM:
+        verdict = reports.memory.verdict
+        finding = next(f for f in reports.memory.findings if f.id == "memory.oom")
         ranks = verdict.ranks or sorted(r for c in dead for r in c.ranks)
         step = finding.step if finding.step is not None else next((c.step for c in dead), None)
         root = Event(IncidentClass.OOM, ranks, step, [finding.id], title=verdict.sentence)
@@ -124,92 +124,94 @@ def out_of_memory(rooms: RoomReports) -> list[Event]:
         root = Event(IncidentClass.OOM, first.ranks, first.step, ["hang.dead"], title=first.title, culprit=first)
     else:
         return []
-    return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(rooms, c))]
+    return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(reports, c))]
 
 
-def hung(rooms: RoomReports, *, undecided: bool = False) -> list[Event]:
+def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
     """Return the culprits of a hang as events, each followed by an event for its victims; empty without a hang.
 
     With `undecided`, culprits also count if the verdict is that the dumps show no cause.
     """
-    if rooms.hang is None or is_explained_by_steps(rooms):
+    if reports.hang is None or is_explained_by_steps(reports):
         return []
-    kind = rooms.hang.verdict.kind
+    kind = reports.hang.verdict.kind
     if kind == HangClass.HEALTHY or (kind == HangClass.UNKNOWN and not undecided):
         return []
     return [
-        event for culprit in rooms.hang.data.culprits for event in (blame(rooms, culprit), *waiting(rooms, culprit))
+        event
+        for culprit in reports.hang.data.culprits
+        for event in (blame(reports, culprit), *waiting(reports, culprit))
     ]
 
 
-def blame(rooms: RoomReports, culprit: Culprit) -> Event:
+def blame(reports: AnalyzerReports, culprit: Culprit) -> Event:
     """Return the event of a hang's culprit; a rank that an exception ended counts as crashed."""
     kind = IncidentClass.CRASHED if culprit.kind is HangClass.DEAD and culprit.error else culprit.kind
-    findings = [f"hang.{culprit.kind}", *count_findings(rooms, culprit)]
+    findings = [f"hang.{culprit.kind}", *count_findings(reports, culprit)]
     return Event(kind, culprit.ranks, culprit.step, findings, title=culprit.title, culprit=culprit)
 
 
-def is_explained_by_steps(rooms: RoomReports) -> bool:
+def is_explained_by_steps(reports: AnalyzerReports) -> bool:
     """Return whether the step log shows more about a slow rank than the dumps do: how late it is, and why."""
-    if rooms.hang is None or rooms.steps is None:
+    if reports.hang is None or reports.steps is None:
         return False
-    return (rooms.hang.verdict.kind, rooms.steps.verdict.kind) == (HangClass.SLOW, Problem.STRAGGLER)
+    return (reports.hang.verdict.kind, reports.steps.verdict.kind) == (HangClass.SLOW, Problem.STRAGGLER)
 
 
-def count_findings(rooms: RoomReports, culprit: Culprit) -> list[str]:
+def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
     """Return the id of the finding that a culprit issued fewer collectives than other ranks,
     in a list; empty without one.
     """
-    findings = rooms.steps.findings if rooms.steps else []
+    findings = reports.steps.findings if reports.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
 
 
-def printed_failure(rooms: RoomReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
+def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
     """Return the event of the failure that the text logs show,
     then the events of ranks that wait; empty if they show none.
 
     `kinds` are the classes of failure that count, if their finding is certain; None: all classes.
     """
-    if rooms.logs is None or rooms.logs.verdict.status not in (Status.ERROR, Status.WARNING):
+    if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
-    verdict, finding = rooms.logs.verdict, rooms.logs.findings[0]
+    verdict, finding = reports.logs.verdict, reports.logs.findings[0]
     if kinds is not None and (verdict.kind not in kinds or finding.confidence < SURE):
         return []
     root = Event(verdict.kind, verdict.ranks, finding.step, [finding.id], title=verdict.sentence)
-    culprits = rooms.hang.data.culprits if rooms.hang else []
-    return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(rooms, c))]
+    culprits = reports.hang.data.culprits if reports.hang else []
+    return [root, *(event for c in culprits if set(c.ranks) & set(root.ranks) for event in waiting(reports, c))]
 
 
-def printed_reason(rooms: RoomReports) -> list[Event]:
+def printed_reason(reports: AnalyzerReports) -> list[Event]:
     """Return the failure in the text logs that explains why ranks ended, if the dumps only show that they ended.
 
     Such a failure is an error that a rank caught before it skipped collectives, or a printed stack in another
     function.
     """
-    if rooms.hang is None or rooms.logs is None:
+    if reports.hang is None or reports.logs is None:
         return []
-    ended = {rank for c in rooms.hang.data.culprits for rank in c.ranks}
-    is_open = all(c.kind is HangClass.DEAD and not c.error for c in rooms.hang.data.culprits)
-    said = rooms.logs.verdict
+    ended = {rank for c in reports.hang.data.culprits for rank in c.ranks}
+    is_open = all(c.kind is HangClass.DEAD and not c.error for c in reports.hang.data.culprits)
+    said = reports.logs.verdict
     is_reason = (said.kind == LogClass.MISMATCH and set(said.ranks) == ended) or (
         said.kind == LogClass.COLLECTIVE_TIMEOUT and set(said.ranks) < ended
     )
-    return printed_failure(rooms) if is_open and said.ranks and is_reason else []
+    return printed_failure(reports) if is_open and said.ranks and is_reason else []
 
 
-def waiting(rooms: RoomReports, culprit: Culprit) -> list[Event]:
+def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
     """Return the event that the victims of a culprit wait, with an operation in which a victim waits.
 
     An operation that waits for the culprit itself is preferred to an operation that waits for another victim. The list
     is empty if the culprit has no victims.
     """
-    if not culprit.victims or rooms.hang is None:
+    if not culprit.victims or reports.hang is None:
         return []
     # Victims of a victim wait in operations that the culprit has no part in.
-    waits = [w for w in rooms.hang.data.waits if w.rank in culprit.victims]
+    waits = [w for w in reports.hang.data.waits if w.rank in culprit.victims]
     first = next((w for w in waits if set(w.waits_for) & set(culprit.ranks)), waits[0] if waits else None)
-    group = group_label(rooms.hang.data, first.group) if first else ""
+    group = group_label(reports.hang.data, first.group) if first else ""
     findings = [f"hang.{culprit.kind}"]
     return [Event(IncidentClass.WAITING, culprit.victims, None, findings, waiting=Waiting(culprit, first, group))]
 
@@ -219,20 +221,20 @@ def group_label(data: HangData, name: str) -> str:
     return next((g.label for g in data.groups if g.name == name), name)
 
 
-def broken_loss(rooms: RoomReports) -> list[Event]:
+def broken_loss(reports: AnalyzerReports) -> list[Event]:
     """Return an event for each finding about a loss that is not finite."""
-    findings = rooms.steps.findings if rooms.steps else []
+    findings = reports.steps.findings if reports.steps else []
     kind = Problem.NONFINITE_LOSS
     return [Event(kind, f.ranks, f.step, [f.id], title=f.title) for f in findings if f.id == f"steps.{kind}"]
 
 
-def warnings(rooms: RoomReports) -> list[Event]:
+def warnings(reports: AnalyzerReports) -> list[Event]:
     """Return an event for each bad verdict of a run that neither hung nor died, the most severe first.
 
     Traces only show how a step could be faster, which is no incident: they count only for a run without a step log.
     """
-    asked: list[RoomReport | None] = [rooms.steps or rooms.trace, rooms.memory]
-    asked += [] if is_explained_by_steps(rooms) else [rooms.hang]
+    asked: list[AnalyzerReport | None] = [reports.steps or reports.trace, reports.memory]
+    asked += [] if is_explained_by_steps(reports) else [reports.hang]
     leads = [(r, f) for r in asked if r is not None and (f := lead_of(r))]
     # A snapshot shows which memory grows, a step log only that some memory does.
     if any(f.id == "memory.leak" for _, f in leads):
@@ -241,7 +243,7 @@ def warnings(rooms: RoomReports) -> list[Event]:
     return [Event(r.verdict.kind, r.verdict.ranks, f.step, [f.id], title=r.verdict.sentence) for r, f in leads]
 
 
-def lead_of(report: RoomReport) -> Finding | None:
+def lead_of(report: AnalyzerReport) -> Finding | None:
     """Return the first finding of a report whose verdict is a warning or an error; None if it only informs."""
     first = report.findings[0] if report.findings else None
     is_bad = report.verdict.status in (Status.WARNING, Status.ERROR)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from analyzers.incident.rooms import RoomReports
+from analyzers.incident.analyzer_reports import AnalyzerReports
 from analyzers.logs import EventKind, LogEvent
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding
 
@@ -25,27 +25,27 @@ LINES_AT_MOST = 2
 TEXT_LENGTH = 240
 
 
-def with_log_evidence(findings: Iterable[Finding], rooms: RoomReports) -> list[Finding]:
+def with_log_evidence(findings: Iterable[Finding], reports: AnalyzerReports) -> list[Finding]:
     """Return all findings;
     those on hangs, memory and crashes get the log lines about their ranks or operation as evidence.
     """
-    if rooms.logs is None:
+    if reports.logs is None:
         return list(findings)
-    events = rooms.logs.data.events
-    return [with_lines(f, matching(f, events, rooms)) if is_of_another_room(f) else f for f in findings]
+    events = reports.logs.data.events
+    return [with_lines(f, matching(f, events, reports)) if is_of_another_analyzer(f) else f for f in findings]
 
 
-def is_of_another_room(finding: Finding) -> bool:
+def is_of_another_analyzer(finding: Finding) -> bool:
     """Return whether a finding is of a kind that log lines can be added to: on hangs, memory or crashes."""
     return finding.id.startswith(("hang.", "memory.oom", "incident."))
 
 
-def matching(finding: Finding, events: Sequence[LogEvent], rooms: RoomReports) -> list[LogEvent]:
+def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerReports) -> list[LogEvent]:
     """Return the log lines that say how the finding's ranks ended,
     or report timeouts in the operation of its culprit.
     """
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
-    culprits = [c for c in rooms.hang.data.culprits if f"hang.{c.kind}" == finding.id] if rooms.hang else []
+    culprits = [c for c in reports.hang.data.culprits if f"hang.{c.kind}" == finding.id] if reports.hang else []
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}
     # PyTorch's C++ logs name a group by its description, or by its number where it has none.
     timed_out = [e for e in events if e.kind is EventKind.WATCHDOG_TIMEOUT and (e.group, e.seq) in operations]

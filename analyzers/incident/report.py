@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from analyzers import store
+from analyzers.incident.analyzer_reports import AnalyzerReport, AnalyzerReports, run_analyzers
 from analyzers.incident.chain import CRASHED, Event, chain_of
 from analyzers.incident.crash import first_crash, is_completed
 from analyzers.incident.log_evidence import with_log_evidence
 from analyzers.incident.model import IncidentClass, IncidentData
-from analyzers.incident.rooms import RoomReport, RoomReports, ask_rooms
 from analyzers.incident.sentences import (
     NO_STEP_LOG,
     Outcome,
@@ -49,45 +49,45 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         InputError: There is no such path, or nothing of a known kind in it.
     """
     run = run if isinstance(run, Run) else discover(Path(run))
-    rooms = ask_rooms(run, options or store.Options())
+    reports = run_analyzers(run, options or store.Options())
     crash = first_crash(run)
-    chain = chain_of(rooms, crash, run.manifest())
-    findings = [f for name, report in rooms.by_name().items() if name != "logs" for f in report.findings]
-    findings += log_findings(rooms, chain)
+    chain = chain_of(reports, crash, run.manifest())
+    findings = [f for name, report in reports.by_name().items() if name != "logs" for f in report.findings]
+    findings += log_findings(reports, chain)
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     findings += [launcher_finding(e.launcher) for e in chain if e.launcher is not None]
-    findings += rooms.unreadable
+    findings += reports.unreadable
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=inputs(run, rooms),
-        verdict=verdict(rooms, chain, run.manifest(), findings),
-        findings=in_order_of(chain, with_log_evidence(findings, rooms)),
+        inputs=inputs(run, reports),
+        verdict=verdict(reports, chain, run.manifest(), findings),
+        findings=in_order_of(chain, with_log_evidence(findings, reports)),
         data=IncidentData(
-            memory=rooms.memory.data if rooms.memory else None,
-            hang=rooms.hang.data if rooms.hang else None,
-            trace=rooms.trace.data if rooms.trace else None,
-            steps=rooms.steps.data if rooms.steps else None,
-            logs=rooms.logs.data if rooms.logs else None,
+            memory=reports.memory.data if reports.memory else None,
+            hang=reports.hang.data if reports.hang else None,
+            trace=reports.trace.data if reports.trace else None,
+            steps=reports.steps.data if reports.steps else None,
+            logs=reports.logs.data if reports.logs else None,
             chain=[link_of(event) for event in chain],
         ),
     )
 
 
-def log_findings(rooms: RoomReports, chain: Sequence[Event]) -> list[Finding]:
+def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Finding]:
     """Return the findings on text logs; if other findings explain the run, only those about ranks outside of the chain.
 
     Log lines about ranks in the chain are then added as evidence to the findings of the chain.
     """
-    if rooms.logs is None:
+    if reports.logs is None:
         return []
-    if rooms.ended_cleanly:
-        return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in rooms.logs.findings]
+    if reports.ended_cleanly:
+        return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in reports.logs.findings]
     leads = any(name.startswith("logs.") for event in chain for name in event.findings)
     explained = {rank for event in chain for rank in event.ranks}
     return [
         f
-        for f in rooms.logs.findings
+        for f in reports.logs.findings
         if leads or not chain or (f.severity is not Severity.INFO and not explained.issuperset(f.ranks))
     ]
 
@@ -99,12 +99,12 @@ def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Fin
 
 
 def verdict(
-    rooms: RoomReports, chain: Sequence[Event], manifest: Mapping[str, object], findings: Sequence[Finding]
+    reports: AnalyzerReports, chain: Sequence[Event], manifest: Mapping[str, object], findings: Sequence[Finding]
 ) -> Verdict:
     """Return the verdict of the run, with the class and ranks of the first cause."""
-    missing = rooms.problems + [lack for report in rooms_behind(rooms, chain) for lack in report.verdict.missing]
+    missing = reports.problems + [lack for report in reports_behind(reports, chain) for lack in report.verdict.missing]
     if not chain:
-        return uneventful(rooms, manifest, missing)
+        return uneventful(reports, manifest, missing)
     root = chain[0]
     behind = [f for f in findings if f.id in root.findings]
     # A cause without a finding of its own is a rank that failed.
@@ -120,23 +120,23 @@ def verdict(
     )
 
 
-def rooms_behind(rooms: RoomReports, chain: Sequence[Event]) -> list[RoomReport]:
+def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[AnalyzerReport]:
     """Return the reports that the findings of the chain come from; all reports if the chain is empty."""
     names = {finding.partition(".")[0] for event in chain for finding in event.findings}
-    return [report for name, report in rooms.by_name().items() if not names or name in names]
+    return [report for name, report in reports.by_name().items() if not names or name in names]
 
 
-def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
+def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
     """Return the verdict on a run without any cause: healthy, unless the run failed or did not train."""
-    outcome = outcome_of(rooms, manifest)
+    outcome = outcome_of(reports, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
-    first = [rooms.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
-    every = (*first, rooms.steps, rooms.memory, rooms.trace, rooms.hang)
-    rooms_read: list[RoomReport] = [r for r in every if r is not None]
+    first = [reports.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
+    every = (*first, reports.steps, reports.memory, reports.trace, reports.hang)
+    available: list[AnalyzerReport] = [r for r in every if r is not None]
     is_unrecorded = outcome in (Outcome.NOT_RECORDED, Outcome.GAVE_UP)
-    if rooms.logs and is_unrecorded and (not rooms_read or is_open(rooms.logs) or is_text_alone(rooms)):
-        return of_logs(rooms.logs, missing)
-    sentence = outcome_sentence(outcome, manifest, rooms_read[0].verdict.sentence if rooms_read else "")
+    if reports.logs and is_unrecorded and (not available or is_open(reports.logs) or is_text_alone(reports)):
+        return of_logs(reports.logs, missing)
+    sentence = outcome_sentence(outcome, manifest, available[0].verdict.sentence if available else "")
     if outcome in (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.COMPLETED_WITHOUT_STEP, Outcome.GAVE_UP):
         sentence = sentence if outcome is Outcome.GAVE_UP else outcome_sentence(outcome, manifest)
         missing = [*missing, NO_STEP_LOG] if outcome is Outcome.COMPLETED_WITHOUT_STEP else missing
@@ -147,21 +147,21 @@ def uneventful(rooms: RoomReports, manifest: Mapping[str, object], missing: list
             confidence=UNKNOWN_CONFIDENCE,
             missing=missing,
         )
-    is_healthy = bool(rooms_read) or outcome is Outcome.COMPLETED
+    is_healthy = bool(available) or outcome is Outcome.COMPLETED
     return Verdict(
         status=Status.OK if is_healthy else Status.UNKNOWN,
         kind=IncidentClass.HEALTHY if is_healthy else IncidentClass.UNKNOWN,
         sentence=sentence,
-        confidence=max((r.verdict.confidence for r in rooms_read), default=CONFIDENCE_WITHOUT_REPORT),
+        confidence=max((r.verdict.confidence for r in available), default=CONFIDENCE_WITHOUT_REPORT),
         missing=missing,
     )
 
 
-def is_text_alone(rooms: RoomReports) -> bool:
+def is_text_alone(reports: AnalyzerReports) -> bool:
     """Return whether everything known of the run, its steps included, comes from printed text: it may still hang."""
-    others = set(rooms.by_name()) - {"logs", "steps"}
+    others = set(reports.by_name()) - {"logs", "steps"}
     return not others and all(
-        given.kind in (Kind.LOG, Kind.TEXT) for given in (rooms.steps.inputs if rooms.steps else ())
+        given.kind in (Kind.LOG, Kind.TEXT) for given in (reports.steps.inputs if reports.steps else ())
     )
 
 
@@ -175,35 +175,35 @@ def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
     return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
 
 
-def outcome_of(rooms: RoomReports, manifest: Mapping[str, object]) -> Outcome:
+def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:
     """Return how a run ended, by the status in run.json; a completed run without any step has an outcome of its own."""
     status = manifest.get("status")
     if is_completed(manifest):
         # A job without an optimizer has no steps, but its ranks met in a process group and marked their ends.
-        trained = has_steps(rooms, manifest) or rooms.ended_cleanly
+        trained = has_steps(reports, manifest) or reports.ended_cleanly
         return Outcome.COMPLETED if trained else Outcome.COMPLETED_WITHOUT_STEP
     known = (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.RUNNING)
     recorded = next((outcome for outcome in known if outcome == status), Outcome.NOT_RECORDED)
-    if recorded is not Outcome.NOT_RECORDED or rooms.hang is None:
+    if recorded is not Outcome.NOT_RECORDED or reports.hang is None:
         return recorded
-    if rooms.hang.verdict.status is Status.UNKNOWN:
+    if reports.hang.verdict.status is Status.UNKNOWN:
         return Outcome.GAVE_UP
-    return Outcome.ENDED_CLEANLY if rooms.ended_cleanly else recorded
+    return Outcome.ENDED_CLEANLY if reports.ended_cleanly else recorded
 
 
-def has_steps(rooms: RoomReports, manifest: Mapping[str, object]) -> bool:
+def has_steps(reports: AnalyzerReports, manifest: Mapping[str, object]) -> bool:
     """Return whether anything shows that the run trained: a last step in run.json, a step log, or other recordings.
 
     A script that does nothing ends with the status "completed" too.
     """
     # Any job prints something, so that its text does not count.
-    recorded = [name for name in rooms.by_name() if name != "logs"]
-    return bool(manifest.get("last_step") or rooms.steps or (recorded and not rooms.has_empty_step_logs))
+    recorded = [name for name in reports.by_name() if name != "logs"]
+    return bool(manifest.get("last_step") or reports.steps or (recorded and not reports.has_empty_step_logs))
 
 
-def inputs(run: Run, rooms: RoomReports) -> list[Input]:
+def inputs(run: Run, reports: AnalyzerReports) -> list[Input]:
     """Return the files that the analyzers read, and the files about the run itself."""
-    # Two rooms may read one file, such as a step log.
-    read = {given.path: given for report in rooms.reports() for given in report.inputs}
+    # Two reports may read one file, such as a step log.
+    read = {given.path: given for report in reports.existing() for given in report.inputs}
     own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
     return [*read.values(), *(artefact.as_input() for artefact in own)]

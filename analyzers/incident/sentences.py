@@ -142,10 +142,10 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
     return (culprit.group, culprit.seq, culprit.operation) == (operation.group, operation.seq, operation.operation)
 
 
-def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sentence: str = "") -> str:
-    """Return a sentence on how a run without any cause ended, then `room_sentence` or the exit codes of a failed run.
+def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], analyzer_sentence: str = "") -> str:
+    """Return a sentence on how a run without any cause ended, with `analyzer_sentence` or the exit codes.
 
-    `room_sentence` is the verdict of one analyzer, such as that on memory; empty without one.
+    `analyzer_sentence` is the verdict of one analyzer, such as that on memory; empty without one.
     """
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:
@@ -154,4 +154,4 @@ def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], room_sent
     code = manifest.get("exit_code")
     if outcome is Outcome.FAILED and isinstance(code, int):
         return f"{OUTCOMES[outcome]}: the command ended with {exit_reason(code)}, and which rank failed is unknown"
-    return joined_sentences([text for text in (OUTCOMES[outcome], room_sentence) if text])
+    return joined_sentences([text for text in (OUTCOMES[outcome], analyzer_sentence) if text])

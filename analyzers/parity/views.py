@@ -1,9 +1,9 @@
 """Tables about several runs for the user interfaces, with one column per run and one row per step.
 
- view | one cell |
----|---|
- `curve_table` | the value of a curve in that step |
- `difference_table` | the relative difference from the first run; the first run has no column |
+| view | one cell |
+|---|---|
+| `curve_table` | the value of a curve in that step |
+| `difference_table` | the relative difference from the first run; the first run has no column |
 """
 
 from collections import Counter

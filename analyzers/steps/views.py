@@ -1,14 +1,14 @@
 """Tables about the steps for the user interfaces, which stay small for any number of ranks and steps.
 
- view | one row | columns |
----|---|---|
- `series` | a rank and step | all values, unreduced |
- `clock` | a step of one rank | when it began and ended, Unix ns |
- `phases` | a rank and step | seconds by phase, unreduced |
- `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
- `phase_stack` | a bin of steps | mean seconds by phase |
- `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
- `goodput` | a rank | seconds by part of the wall time |
+| view | one row | columns |
+|---|---|---|
+| `series` | a rank and step | all values, unreduced |
+| `clock` | a step of one rank | when it began and ended, Unix ns |
+| `phases` | a rank and step | seconds by phase, unreduced |
+| `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
+| `phase_stack` | a bin of steps | mean seconds by phase |
+| `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
+| `goodput` | a rank | seconds by part of the wall time |
 
 A bin holds neighbouring steps (or ranks) and is named by the first of them. It keeps maxima, so that outliers survive.
 """

@@ -1,4 +1,4 @@
-"""One story from all rooms, and runs side by side."""
+"""One story from all reports, and runs side by side."""
 
 import json
 import pickle
@@ -8,7 +8,7 @@ import pytest
 from analyzers import compare, incident, run
 from analyzers.errors import InputError
 from analyzers.incident import chain
-from analyzers.incident.rooms import RoomReports
+from analyzers.incident.analyzer_reports import AnalyzerReports
 from analyzers.report import Report, Status, Verdict
 
 
@@ -187,9 +187,9 @@ def test_compare_of_nothing(tmp_path):
 def test_a_step_log_says_more_about_a_slow_rank_than_two_dumps(others, named):
     """A rank that was on its way between two dumps is the straggler of the step log; nothing hangs then."""
 
-    def room(kind):
+    def report(kind):
         verdict = Verdict(status=Status.WARNING, kind=kind, sentence=kind, confidence=1.0)
         return Report(schema="", version="", inputs=[], verdict=verdict, findings=[], data=None)
 
-    hang, steps = map(room, others)
-    assert chain.is_explained_by_steps(RoomReports(hang=hang, steps=steps)) is named
+    hang, steps = map(report, others)
+    assert chain.is_explained_by_steps(AnalyzerReports(hang=hang, steps=steps)) is named

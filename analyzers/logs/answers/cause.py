@@ -204,7 +204,9 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
 
 
 def with_threads(logs: Logs) -> list[LogEvent]:
-    """Return where the threads besides the main ones gave up in collectives, then where the main threads did."""
+    """Return the events that show where threads timed out in collectives:
+    first the other threads, then the main threads.
+    """
     return [*places_of_threads(logs.events), *places_of_waiting(logs.events)]
 
 

@@ -83,7 +83,7 @@ def without_explained(found: list[Occurrence]) -> list[Occurrence]:
 
 
 def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without SIGKILL of ranks that the launcher killed, as they did not stop when asked to."""
+    """Return the occurrences without SIGKILL of ranks that the launcher killed because they did not stop on request."""
     forced = {e.rank for e in logs.events if e.facts.reason is Reason.FORCED and e.rank is not None}
     return [o for o in found if not (o.role.tier is Tier.KILLED and o.event.rank in forced)]
 

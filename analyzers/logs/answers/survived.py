@@ -100,9 +100,10 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the code that handled an error issued a collective that other ranks issued too, and waited there.
+    """Return whether the code that handled an error then waited in a collective that other ranks issued too.
 
-    Such code does without what failed. A `finally` waits at a line where no other rank is: then the error is the cause.
+    Such code continues without the part that failed, so the error did not end the job. A `finally` block instead waits
+    at a line where no other rank is; then the error is the cause.
     """
     event = occurrence.event
     if event.kind in GAVE_UP:

@@ -264,15 +264,17 @@ def is_first(failure: Failure, logs: Logs) -> bool:
 
 
 def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
-    """Return blame for no rank, if threads besides the main one gave up in collectives; None if none did.
+    """Return a `Blame` without ranks if threads other than the main thread timed out in collectives; None if none did.
 
-    Which thread comes first may then differ between ranks, and logs do not show on which rank it did.
+    The order of threads may then differ between ranks, and logs do not show on which rank it does.
     """
     return Blame([], Basis.THREADS, waiting, Reason.OPERATIONS) if places_of_threads(events) else None
 
 
 def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return, for each rank of which a thread besides the main one gave up in a collective, its first such event."""
+    """Return, for each rank with a thread other than the main thread that timed out
+    in a collective, its first such event.
+    """
     gave_up: dict[int, LogEvent] = {}
     for event in events:
         if event.kind in SAYS_WHERE and event.facts.thread and event.facts.operation and event.rank is not None:

@@ -153,7 +153,7 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
-    """Return the last line of each rank as evidence, where ranks waited and nothing shows for whom.
+    """Return the last line of each rank as evidence, if ranks waited and nothing shows for which rank.
 
     The list is empty for other causes.
     """
@@ -163,7 +163,7 @@ def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def last_line(log: RankLog) -> str:
-    """Return a sentence on the last line of a rank, with the step where the log has one."""
+    """Return a sentence on the last line of a rank, with its step if the log has one."""
     step = f" (step {log.last_step})" if log.last_step is not None else ""
     return f"the last line of rank {log.rank}{step} is: {log.last_line.strip()[:LINE_LENGTH]}"
 

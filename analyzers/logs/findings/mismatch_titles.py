@@ -91,7 +91,7 @@ def caught_and_went_on(cause: Cause) -> str:
 
 
 def in_threads(cause: Cause) -> str:
-    """Return the title for collectives that a thread issues beside the main thread, and where each waits."""
+    """Return the title for collectives that are issued by a thread and by the main thread, and where each waits."""
     return (
         "a thread and the main thread issue collectives of one process group, whose order may differ between ranks:"
         f" {waiting_places(cause)}"

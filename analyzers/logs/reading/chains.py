@@ -1,4 +1,4 @@
-"""What an exception means, and which exception of a chain says why a process failed."""
+"""Find the event that an exception reports, and which exception of a chain shows why a process failed."""
 
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.aftermath import is_of_worker
@@ -17,15 +17,15 @@ WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 
 
 def is_wait(kind: EventKind, facts: Facts) -> bool:
-    """Return whether an event of this kind shows that a rank gave up waiting in a collective."""
+    """Return whether an event of this kind shows that a rank timed out in a collective."""
     return kind in WAITS and facts.operation is not None
 
 
 def meaning_of(raised: Raised) -> Found:
-    """Return the event of an exception: that of the first exception in its chain that a pattern recognises.
+    """Return the event of an exception, taken from the first exception in its chain that a pattern recognises.
 
-    It is a plain exception if no pattern recognises one. An exception that gave up waiting in a collective means only
-    that, whatever was handled before: the other exceptions of its chain are events of their own.
+    If no pattern recognises any of them, it is a general exception. If the exception itself is a timeout in a
+    collective, its chain is ignored, because earlier exceptions were handled and have events of their own.
     """
     last = with_operation(found_of(raised) or by_name(raised), raised)
     if is_wait(last.kind, last.facts):
@@ -43,7 +43,7 @@ def found_of(raised: Raised) -> Found | None:
 
 
 def by_name(raised: Raised) -> Found:
-    """Return the event of an exception that no pattern recognises: that of its name, else a plain exception."""
+    """Return the event of an exception that no pattern recognises: the event for its name, else a general exception."""
     name = raised.name.rpartition(".")[2]
     if name == "MemoryError":
         return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))
@@ -54,5 +54,5 @@ def by_name(raised: Raised) -> Found:
 
 
 def is_of_ranks(raised: Raised) -> bool:
-    """Return whether a connection was one between ranks, by the frames of the exception."""
+    """Return whether a lost connection was between ranks, judged by the frames of the exception."""
     return any("/torch/distributed/" in file for file, _, _ in raised.frames)

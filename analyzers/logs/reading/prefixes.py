@@ -1,8 +1,9 @@
 """Split off the prefix that launchers and loggers put before a line: the rank, the time, the host.
 
-[default2]:[rank2]: ValueError: no tokens torchrun with --tee, then PyTorch [rank1]:[E1218 20:27:21.426415540
-ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught ... 3: Traceback (most recent call last): srun --label Jul 13
-21:22:34 gpu-17 kernel: NVRM: Xid ... the kernel's log
+[default2]:[rank2]: ValueError: no tokens              torchrun with --tee, then PyTorch
+[rank1]:[E1218 20:27:21.426415540 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught ...
+3: Traceback (most recent call last):                  srun --label
+Jul 13 21:22:34 gpu-17 kernel: NVRM: Xid ...           the kernel's log
 """
 
 import re

@@ -116,7 +116,7 @@ def memory_corruption(match: "re.Match[str]") -> Found:
 
 
 def forced(match: "re.Match[str]") -> Found:
-    """Return the event of a process that the launcher killed, as it did not react to a request to stop."""
+    """Return the event of a process that the launcher killed because it did not react to a request to stop."""
     return Found(EventKind.EXIT, Facts(reason=Reason.FORCED, pid=number(match[1])))
 
 

@@ -77,7 +77,7 @@ class Roster:
                 seen.finite_number = number
 
     def in_order(self) -> list[tuple[int, Seen]]:
-        """Return the ranks with what was seen of them; the one that printed last comes last."""
+        """Return the ranks with their last step and line, in the order of their last lines."""
         return sorted(self.ranks.items(), key=lambda item: item[1].line_number)
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:

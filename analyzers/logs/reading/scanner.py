@@ -250,7 +250,7 @@ class Scanner:
         return False
 
     def follow_box(self, key: str, body: str) -> bool:
-        """Read a line of a traceback that is drawn in a box; return whether it is such a line."""
+        """Parse a line of a traceback that is drawn in a box of characters; return whether it is such a line."""
         is_inside = self.tracebacks.feed_box(key, body)
         self.hot = READ_ON if is_inside else self.hot
         return is_inside

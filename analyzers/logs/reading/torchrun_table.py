@@ -1,8 +1,12 @@
 """Read the table that torchrun prints when a job failed:
 a block for each failed rank of one node, the "root cause" last.
 
-Root Cause (first observed failure): [0]: time : 2026-11-22_07:17:45 host : node01 rank : 0 (local_rank: 0) exitcode :
--9 (pid: 2970) (SIGKILL)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_07:17:45
+  host      : node01
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 2970)  (SIGKILL)
 """
 
 import re

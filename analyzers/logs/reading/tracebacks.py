@@ -1,6 +1,8 @@
 """Read the tracebacks of several processes in one log: frames are collected by line prefix until the exception's line.
 
-[rank1]: Traceback (most recent call last): [rank1]: File "train.py", line 17, in <module> [rank1]: tokens["labels"]
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 17, in <module>
+[rank1]:     tokens["labels"]
 [rank1]: KeyError: 'labels'
 """
 
@@ -60,7 +62,7 @@ class OpenTraceback:
     """In a box: the beginning of a path that goes on in the next line."""
 
     def add_boxed(self, text: str) -> None:
-        """Add a line inside of a box: a frame, or the line of source text that a frame points to."""
+        """Add a line of a traceback that is drawn in a box of characters: a frame, or the source line of a frame."""
         if match := BOXED_FRAME.match(text):
             path = match[1] if match[1].startswith("/") else self.part_of_path + match[1]
             if len(self.frames) < FRAMES_AT_MOST:
@@ -84,9 +86,9 @@ class Tracebacks:
     chained: dict[str, Raised] = field(default_factory=dict)
 
     def feed_box(self, key: str, body: str) -> bool:
-        """Read the next line of a process if it belongs to a traceback in a box; return whether it does.
+        """Read the next line of a process if it belongs to a traceback that is drawn in a box; return whether it does.
 
-        The exception's own line follows below the box.
+        The line that names the exception follows below the box.
         """
         if BOXED_START.match(body):
             self.open[key] = OpenTraceback(is_boxed=True)

@@ -1,6 +1,6 @@
 """Read the lines that torchtitan prints on the console, with or without colours, of one rank or several in one file.
 
-[rank0]:[titan] 2026-01-01 10:00:01,250 - root - INFO - step: 7 loss: 8.0123 memory: 1.5GiB(3%) tps: 1,234
+[rank0]:[titan] 2026-01-01 10:00:01,250 - root - INFO - step:  7  loss:  8.0123  memory:  1.5GiB(3%)  tps: 1,234
 """
 
 import math

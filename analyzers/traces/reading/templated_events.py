@@ -1,6 +1,6 @@
 r"""Read a block of a trace without decoding most of its events: those that differ from known events only in digits.
 
-A block of some megabytes is cut at the recorder's seam, the bytes between two events, such as `},\n {`. An event whose
+A block of some megabytes is cut at the recorder's seam, the bytes between two events, such as `},\n  {`. An event whose
 masked text is known has a known kind (see `templates` and `event_kinds`), and numpy parses its numbers at their known
 positions: one field of all events at once. The few unknown events are decoded by the JSON decoder.
 

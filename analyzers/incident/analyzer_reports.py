@@ -1,4 +1,4 @@
-"""Run each analyzer on its own artefacts of a run; this package calls an analyzer a room."""
+"""Run each analyzer on its own artefacts of a run, and collect the reports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,14 +17,14 @@ from analyzers.steps import StepsData
 from analyzers.traces import TraceData
 
 Data = TypeVar("Data")
-RoomReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData] | Report[LogsData]
+AnalyzerReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData] | Report[LogsData]
 
 MOST_SNAPSHOTS = 32
 """Of more snapshots only those of the last step are read: they suffice to say what happened."""
 
 
 @dataclass
-class RoomReports:
+class AnalyzerReports:
     """The report of each analyzer; None if it had nothing to read, or failed (see `problems`).
 
     `unreadable` has the findings on analyzers that could read none of their files.
@@ -39,9 +39,9 @@ class RoomReports:
     problems: list[str] = field(default_factory=list)
     unreadable: list[Finding] = field(default_factory=list)
 
-    def by_name(self) -> dict[str, RoomReport]:
+    def by_name(self) -> dict[str, AnalyzerReport]:
         """Return the existing reports by the analyzer's name, which the ids of its findings begin with."""
-        reports: Mapping[str, RoomReport | None] = {
+        reports: Mapping[str, AnalyzerReport | None] = {
             "memory": self.memory,
             "hang": self.hang,
             "trace": self.trace,
@@ -58,36 +58,36 @@ class RoomReports:
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 
-    def reports(self) -> list[RoomReport]:
+    def existing(self) -> list[AnalyzerReport]:
         """Return the reports that are not None."""
         return list(self.by_name().values())
 
 
-def ask_rooms(run: Run, options: store.Options) -> RoomReports:
+def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
     """Return the reports of all analyzers on their own artefacts of a run."""
-    rooms = RoomReports()
+    reports = AnalyzerReports()
     if snapshots := snapshots_to_read(run):
-        rooms.memory = attempt(rooms, snapshots, "memory", lambda: memory.analyze(snapshots, options))
+        reports.memory = try_analyzer(reports, snapshots, "memory", lambda: memory.analyze(snapshots, options))
     if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()) or is_foreign_end(run):
-        rooms.hang = attempt(rooms, run.of(Kind.FLIGHT), "hang", lambda: hangs.analyze(run, options))
+        reports.hang = try_analyzer(reports, run.of(Kind.FLIGHT), "hang", lambda: hangs.analyze(run, options))
     if recorded := newest_step(run.of(Kind.TRACE)):
-        rooms.trace = attempt(rooms, recorded, "trace", lambda: traces.analyze(recorded, options))
-    ask_about_steps(rooms, run, options)
+        reports.trace = try_analyzer(reports, recorded, "trace", lambda: traces.analyze(recorded, options))
+    add_steps_report(reports, run, options)
     if printed := run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
-        rooms.logs = attempt(rooms, printed, "logs", lambda: logs.analyze(run, options))
-    return rooms
+        reports.logs = try_analyzer(reports, printed, "logs", lambda: logs.analyze(run, options))
+    return reports
 
 
-def ask_about_steps(rooms: RoomReports, run: Run, options: store.Options) -> None:
+def add_steps_report(reports: AnalyzerReports, run: Run, options: store.Options) -> None:
     """Set the report on steps, if a log may contain steps, and whether the step logs were empty."""
     timed = run.of(*TIMED)
     if any(log.kind is not Kind.LOG for log in timed):
-        rooms.steps = attempt(rooms, timed, "steps", lambda: steps.analyze(timed, options))
-        rooms.has_empty_step_logs = rooms.steps is None
+        reports.steps = try_analyzer(reports, timed, "steps", lambda: steps.analyze(timed, options))
+        reports.has_empty_step_logs = reports.steps is None
     elif timed and not run.of(Kind.MANIFEST):
         # Worker logs are what any job prints: they may have no step, which is no problem.
         with suppress(WorkbenchError):
-            rooms.steps = steps.analyze(timed, options)
+            reports.steps = steps.analyze(timed, options)
 
 
 def snapshots_to_read(run: Run) -> list[Artefact]:
@@ -112,16 +112,16 @@ def is_foreign_end(run: Run) -> bool:
     return bool(run.of(Kind.GROUPS)) and is_foreign and hangs.has_ended_cleanly(run)
 
 
-def attempt(
-    rooms: RoomReports, files: Sequence[Artefact], name: str, question: Callable[[], Report[Data]]
+def try_analyzer(
+    reports: AnalyzerReports, files: Sequence[Artefact], name: str, question: Callable[[], Report[Data]]
 ) -> Report[Data] | None:
-    """Return the report of one analyzer on its files; None after an error, which is added to `rooms`."""
+    """Return the report of one analyzer on its files; None after an error, which is added to `reports`."""
     try:
-        # Half of the time: what one room wastes is left to the others.
+        # Half of the time: the rest is left to the other analyzers.
         with limited(str(files[0].path) if files else name, [file.path for file in files], share=0.5):
             return question()
     except WorkbenchError as error:
-        rooms.problems.append(error.message)
+        reports.problems.append(error.message)
         if files and not isinstance(error, NothingRecorded):
-            rooms.unreadable.append(unreadable(files[0], name, error))
+            reports.unreadable.append(unreadable(files[0], name, error))
         return None
