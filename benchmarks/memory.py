@@ -1,8 +1,8 @@
-"""Measure how long reading a large memory snapshot takes, against pickle.load and PyTorch's own tool on the same file.
+"""Measure how long reading a large memory snapshot takes, compared with pickle.load and PyTorch's own tool.
 
     python benchmarks/memory.py [--entries 1000000]
 
-Compares processor time, as wall time depends on what else runs. Exits with 1 if a target is missed.
+Compares processor time, because wall time depends on what else runs. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -29,9 +29,10 @@ PROPORTIONAL_SET = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Cost:
-    """Processor seconds of a process and its children; the most bytes that they held together; seconds by the clock.
+    """The cost of a process and its children: processor seconds, peak memory of all together in bytes, and wall
+    seconds.
 
-    `children`: how many processes it had at work, on average over that time.
+    `children` is the average number of child processes that were working.
     """
 
     seconds: float
@@ -41,7 +42,7 @@ class Cost:
 
 
 def measure(*command: str) -> Cost:
-    """Run a command and return what it cost. Memory is sampled, as no counter sums it over processes at one instant."""
+    """Run a command and return its cost. Memory is sampled, because no counter adds it up over several processes."""
     began, most, families = time.monotonic(), 0, list[int]()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -62,7 +63,7 @@ def measure(*command: str) -> Cost:
 
 
 def descendants(process: int) -> list[int]:
-    """Return the process ids of all children, and of theirs."""
+    """Return the process ids of all children, recursively."""
     try:
         children = " ".join(file.read_text() for file in Path("/proc", str(process)).glob("task/*/children"))
     except OSError:
@@ -71,7 +72,7 @@ def descendants(process: int) -> list[int]:
 
 
 def resident_bytes(process: int) -> int:
-    """Return the resident bytes of a process; memory that several processes share counts for each in part."""
+    """Return the resident bytes of a process; memory that several processes share is divided among them."""
     try:
         rollup = Path("/proc", str(process), "smaps_rollup").read_text()
     except OSError:
@@ -80,7 +81,7 @@ def resident_bytes(process: int) -> int:
 
 
 def commands(path: Path) -> dict[str, Cost]:
-    """Return the cost of each way to read the file, in a process of its own."""
+    """Return the cost of each method of reading the file, measured in separate processes."""
     inspect = (sys.executable, "-m", "workbench", "inspect", str(path), "--json")
     return {
         "pickle.load": measure(sys.executable, "-c", PICKLE, str(path)),
@@ -91,7 +92,7 @@ def commands(path: Path) -> dict[str, Cost]:
 
 
 def fleet(folder: Path) -> Cost:
-    """Return the cost of reading all ranks of a job, two readers at a time, within a limit on their memory."""
+    """Return the cost of reading the files of all ranks of a job, two at a time, within a memory limit."""
     run = folder / "memory_snapshot" / "iteration_10"
     run.mkdir(parents=True)
     first = run / "rank0_memory_snapshot.pickle"
@@ -103,7 +104,9 @@ def fleet(folder: Path) -> Cost:
 
 
 def faces(path: Path) -> dict[str, float]:
-    """Return the processor seconds of each view that a face asks for; of two calls the slower one."""
+    """Return the processor seconds of each view that the terminal app or the dashboard requests; the slower of two
+    calls.
+    """
     from analyzers.memory import block_map, views
     from analyzers.memory.categories.grouping import GROUPINGS
     from analyzers.run import discover

@@ -1,7 +1,9 @@
-"""How far the what-if `optim_dtype` is from runs whose moments are of that type: python -m benchmarks.optimizer_state.
+"""Measure how far the what-if `optim_dtype` is from runs whose optimizer moments really have that type.
 
-The trainer has no such setting. Here its model is trained on one rank by an Adam that keeps its moments in another type
-and computes in float32, as the libraries that offer this do; of int8 the scales and small moments stay in float32.
+    python -m benchmarks.optimizer_state
+
+The trainer has no such setting. Here its model is trained on one rank by an Adam that stores its moments in another
+type and computes in float32, like the libraries that offer this; for int8, scales and small moments stay in float32.
 """
 
 import subprocess
@@ -31,7 +33,7 @@ CASES = [
 
 
 class SmallAdam(torch.optim.Optimizer):
-    """Adam with moments of type `kind`, or in blocks of int8 that have a scale each."""
+    """Adam whose moments have type `kind`; int8 moments are stored in blocks with a scale each."""
 
     def __init__(self, parameters: Any, kind: str) -> None:
         super().__init__(parameters, {"lr": 1e-3})
@@ -94,7 +96,7 @@ def train(folder: str, kind: str, *arguments: str) -> None:
 
 
 def record(folder: Path, kind: str, flags: tuple[str, ...]) -> Artefact:
-    """The snapshot of a real run on CPU."""
+    """Return the snapshot of a real run on the CPU."""
     target = folder / "_".join([kind, *flags[1::2]])
     command = [sys.executable, "-m", "benchmarks.optimizer_state", str(target), kind]
     command += ["--job.config_file", str(ROOT / "configs/fsdp.toml"), *flags]
@@ -103,7 +105,9 @@ def record(folder: Path, kind: str, flags: tuple[str, ...]) -> Artefact:
 
 
 def compared(folder: Path, flags: tuple[str, ...], kind: str) -> tuple[int, int, int]:
-    """Peaks: of the run with float32, of the run with `kind`, and the one foreseen from the first."""
+    """Return three peaks in bytes: of the run with float32, of the run with `kind`, and the peak predicted for
+    `kind`.
+    """
     [told] = what_if([record(folder, "float32", flags)], f"optim_dtype={kind}")
     [device] = analyze([record(folder, kind, flags)]).data.devices
     return told.peak_bytes, device.peak_allocated_bytes, told.new_peak_bytes

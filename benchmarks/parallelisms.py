@@ -1,11 +1,12 @@
-"""How far `workbench estimate` is from ranks that share a model: python -m benchmarks.parallelisms.
+"""Measure how far `workbench estimate` is from real ranks that share a model: python -m benchmarks.parallelisms.
 
-Tensor, context and pipeline parallelism, and experts with each of them: each rank trains its part of the model by the
-plans that trainer and estimate share.
+The cases are tensor, context and pipeline parallelism, and experts with each of them: each rank trains its part of the
+model with the parallelisation plans that the trainer and the estimate use.
 
-Gloo copies what it gathers and reduces, and keeps all it works on until its thread lets go: the peak varies from run to
-run, most where little else is held. So each rank is also run alone, with real memory, on a process group that moves
-nothing: that leaves what the rank itself allocates. Not so with experts, whose tokens must arrive.
+Gloo copies the tensors that it gathers and reduces, and keeps them until its thread releases them. So the peak varies
+between runs, most where little other memory is used. Therefore each rank also runs alone, with real memory, on a
+process group that transfers nothing: then only the rank's own allocations count. This is not possible with experts,
+whose tokens must arrive.
 """
 
 import os
@@ -46,7 +47,7 @@ ZERO_BUBBLE = ("--parallelism.pipeline_parallel_schedule", "ZBVZeroBubble")
 
 
 class Case(NamedTuple):
-    """Ranks of one kind of parallelism, beside `copies` that shard the weights, and what else is changed."""
+    """The ranks of one kind of parallelism; `copies` ranks shard the weights, and other settings may change."""
 
     kind: str
     degree: int
@@ -83,7 +84,9 @@ CASES = [
 
 
 def train(folder: str, *arguments: str) -> None:
-    """One rank, which leaves a snapshot of its last step; the others are there unless $WORKBENCH_BACKEND is fake."""
+    """Train as one rank and write a snapshot of the last step; with WORKBENCH_BACKEND=fake the other ranks do not
+    exist.
+    """
     config = load(None, arguments)
     backend = os.environ.get(BACKEND, "gloo")
     dist.init_process_group(backend, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
@@ -112,13 +115,13 @@ def train(folder: str, *arguments: str) -> None:
 
 
 def measured(case: Case, folder: str, start: Start = start_job) -> list[tuple[int, dict[str, int]]]:
-    """(peak, its bytes by category) of each rank."""
+    """Run the case, and return (peak in bytes, bytes by category) for each rank."""
     run(case, folder, start, ranks=case.ranks)
     return peaks(folder)
 
 
 def alone(case: Case, rank: int, folder: str, start: Start = start_job) -> int:
-    """The peak of one rank where nothing is sent."""
+    """Return the peak of a rank that runs alone, without communication."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(case.ranks), BACKEND: "fake"}
     run(case, folder, start, **place)
     [(peak, _)] = peaks(folder)
@@ -131,13 +134,13 @@ def run(case: Case, folder: str, start: Start, ranks: int = 1, **environment: st
 
 
 def peaks(folder: str) -> list[tuple[int, dict[str, int]]]:
-    """(peak, its bytes by category) of each rank."""
+    """Return (peak in bytes, bytes by category) for each rank, from the snapshots in a folder."""
     devices = analyze(discover(Path(folder)).of(Kind.SNAPSHOT)).data.devices
     return [(d.peak_allocated_bytes, d.categories) for d in sorted(devices, key=lambda d: d.rank)]
 
 
 def estimated(case: Case) -> list[tuple[int, int, dict[str, int]]]:
-    """(rank, peak, its bytes by category) of the ranks that are told, without running."""
+    """Return the estimated (rank, peak in bytes, bytes by category) for the ranks in the estimate's report."""
     told = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=case.ranks, overrides=case.overrides), None)
     return [(rank.first_rank, rank.peak_bytes, rank.categories) for rank in told.data.ranks]
 

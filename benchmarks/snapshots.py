@@ -1,4 +1,4 @@
-"""Make snapshots of any size as a training run on CUDA would write them: shared frames, a caching allocator."""
+"""Create snapshots of any size like those of a training run on CUDA: with shared frames and a caching allocator."""
 
 import gc
 import pickle
@@ -20,7 +20,7 @@ Frames = list[dict[str, Any]]
 
 @dataclass
 class Allocator:
-    """A caching allocator: each size has segments of its own, and the block freed last is reused first."""
+    """A caching allocator: each block size has its own segments, and the block freed last is reused first."""
 
     segments: list[dict[str, Any]] = field(default_factory=list)
     idle: dict[int, list[int]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Allocator:
 
 @dataclass
 class Job:
-    """A training loop that allocates as transformers do: tensors saved in forward are freed in backward."""
+    """A training loop that allocates like a transformer: tensors saved in forward are freed in backward."""
 
     dice: random.Random
     allocator: Allocator = field(default_factory=Allocator)
@@ -123,7 +123,7 @@ class Job:
         self.notes.append({"stage": stage, "name": name, "device": 0, "time_us": self.clock})
 
     def step(self, number: int) -> Iterator[None]:
-        """Run one step; it yields after each layer, so that the trace may end there."""
+        """Run one step; it yields after each layer, so that the trace can end there."""
         self.note(f"step#{number}", "START")
         saved: list[list[int]] = []
         for layer in range(LAYERS):
@@ -150,7 +150,7 @@ class Job:
 
 
 def snapshot(entries: int, seed: int = 0) -> dict[str, Any]:
-    """Return a snapshot with at least this many entries; the last step is unfinished."""
+    """Return a snapshot with at least `entries` trace entries; the last step is unfinished."""
     job, number = Job(random.Random(seed)), 0
     while len(job.entries) < entries:
         number += 1
@@ -166,7 +166,7 @@ def snapshot(entries: int, seed: int = 0) -> dict[str, Any]:
 
 
 def write(path: Path, entries: int, seed: int = 0) -> None:
-    """Write such a snapshot as PyTorch does."""
+    """Write such a snapshot in PyTorch's format."""
     with path.open("wb") as file:
         pickle.dump(snapshot(entries, seed), file, protocol=4)
 

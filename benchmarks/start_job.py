@@ -1,4 +1,4 @@
-"""How benchmarks start a training job: by torchrun, on one node."""
+"""Start a training job for a benchmark, with torchrun on one node."""
 
 import os
 import subprocess
@@ -10,13 +10,15 @@ ROOT = Path(__file__).parents[1]
 
 
 class Start(Protocol):
-    """What runs a module (`trainer`) or a script (`job.py`) on so many ranks, and raises where it fails."""
+    """A function that runs a module (`trainer`) or a script (`job.py`) on `ranks` ranks, and raises an error if it
+    fails.
+    """
 
     def __call__(self, target: str, *arguments: str, ranks: int = 1, **environment: str) -> None: ...
 
 
 def start_job(target: str, *arguments: str, ranks: int = 1, **environment: str) -> None:
-    """Run a module or a script under torchrun; with RANK in the environment as that rank alone.
+    """Run a module or a script under torchrun; with RANK in the environment, run only that rank.
 
     Raises:
         subprocess.CalledProcessError: It failed.

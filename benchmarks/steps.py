@@ -1,9 +1,9 @@
-"""How much processor time and memory does `workbench steps` need for the logs of a long run, cold and from the cache?
+"""Measure the processor time and memory of `workbench steps` for the logs of a long run, without and with a cache.
 
     python benchmarks/steps.py [--ranks 512] [--steps 2000]
 
-The logs are written to a temporary folder (640 MB at 512 x 2000). From step 300 on rank 5 waits 40 ms longer for data,
-which the verdict must find.
+The logs are written to a temporary folder (640 MB at 512 x 2000). From step 300 on, rank 5 waits 40 ms longer for data,
+which the verdict must say.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LATE_RANK, LATE_FROM, LATE_MS = 5, 300, 40
 
 
 def write_log(folder: Path, rank: int, ranks: int, steps: int) -> None:
-    """Write the step log of one rank; the other ranks wait for the late one in their backward."""
+    """Write the step log of one rank; the other ranks wait for the late rank in their backward pass."""
     chance = random.Random(rank)
     header = {
         "schema": "workbench.steps/1",
@@ -67,7 +67,7 @@ def write_log(folder: Path, rank: int, ranks: int, steps: int) -> None:
 
 
 def measured(folder: Path) -> tuple[float, int, str]:
-    """Return processor seconds, the largest resident set (MiB) of a child or grandchild, and the verdict."""
+    """Return (processor seconds, largest resident set of a child process in MiB, verdict)."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "workbench", "steps", str(folder), "--json"]
     environment = os.environ | {"WORKBENCH_CACHE": str(folder / "cache")}
@@ -78,7 +78,7 @@ def measured(folder: Path) -> tuple[float, int, str]:
 
 
 def main() -> None:
-    """Write the logs, read them twice, and print what that took."""
+    """Write the logs, read them twice, and print the costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--steps", type=int, default=2000)

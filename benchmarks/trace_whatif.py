@@ -1,7 +1,7 @@
-"""Measure how far a what-if of traces is from the job without the fault: python -m benchmarks.trace_whatif.
+"""Measure the error of what-if estimates from traces: python -m benchmarks.trace_whatif.
 
-Simulated jobs, so that the ideal time is known: each runs with a fault and without it. The what-if of the first must
-predict the time of the second. Exits with 1 where one is further off than `ERROR_AT_MOST`.
+Jobs are simulated with a fault and without it, so that the ideal time is known: the what-if for the first must predict
+the time of the second. Exits with 1 if an error exceeds `ERROR_AT_MOST`.
 """
 
 import sys
@@ -29,7 +29,7 @@ TWO_LATE = [Fault(1, host="dataloader", ns=20_000 * US), Fault(2, host="dataload
 
 
 def changed(parts: Sequence[Part], loader_ns: int | None = None, transfer: float = 1.0) -> list[Part]:
-    """Return a step whose data loader takes so long, and whose all_reduces take so many times as long."""
+    """Return a step with another data-loading time, and with all_reduces that take `transfer` times as long."""
     return [
         replace(part, ns=loader_ns)
         if isinstance(part, Host) and loader_ns is not None
@@ -41,7 +41,7 @@ def changed(parts: Sequence[Part], loader_ns: int | None = None, transfer: float
 
 
 class Case(NamedTuple):
-    """A job with faults, what is asked of it, and the job that this predicts."""
+    """A job with faults, a what-if question, and the job that the answer must predict."""
 
     name: str
     world: int

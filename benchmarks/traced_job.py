@@ -1,7 +1,7 @@
-"""Simulate a job and write its traces as PyTorch's profiler does on CUDA, so that tests know the truth behind them.
+"""Simulate a job and write its traces like PyTorch's profiler on CUDA, so that tests know the true causes.
 
-The ranks run in lockstep: a host that launches, a stream that computes, a stream that communicates, and collectives
-that end on all ranks when the last rank has arrived. A `Fault` makes one rank late for a known reason.
+The ranks run together: each has a host that launches, a stream that computes and a stream that communicates. A
+collective ends on all ranks when the last rank has arrived. A `Fault` makes a rank late for a known reason.
 """
 
 import gzip
@@ -100,7 +100,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Op:
-    """An operator, the kernel that it launches, and how long that runs; `dims` are m, k, n of a matrix product."""
+    """An operator, its kernel, and the kernel's duration; `dims` are m, k, n of a matrix product."""
 
     name: str
     kernel: str
@@ -112,7 +112,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective on the communication stream; if it `blocks`, what is computed next needs its result.
+    """A collective on the communication stream; if it `blocks`, the next computation needs its result.
 
     All ranks take part, or with a `size` groups of that many ranks that are `stride` apart.
     """
@@ -125,14 +125,14 @@ class Collective:
     stride: int = 1
 
     def members(self, rank: int, world: int) -> list[int]:
-        """Return the ranks of the group that a rank is in."""
+        """Return the ranks of the group that `rank` belongs to."""
         if not self.size:
             return list(range(world))
         first = rank // (self.size * self.stride) * self.size * self.stride + rank % self.stride
         return [first + i * self.stride for i in range(self.size)]
 
     def group(self, rank: int) -> str:
-        """Return the name of that group."""
+        """Return the name of the group that `rank` belongs to."""
         return f"{self.size}x{self.stride}_{self.members(rank, 0)[0]}" if self.size else "0"
 
     @property
@@ -142,7 +142,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Host:
-    """Work of the host that launches nothing."""
+    """Work on the host that launches no kernel."""
 
     name: str
     ns: int
@@ -162,7 +162,7 @@ Part = Op | Collective | Host | Mark
 
 @dataclass(frozen=True)
 class Fault:
-    """Slows `rank`: its kernels take `factor` times as long, or its host loses `ns` in `host` (a `Host` or `Op`)."""
+    """Slows `rank`: its kernels take `factor` times as long, or its `Host` or `Op` named `host` `ns` longer."""
 
     rank: int
     factor: float = 1.0
@@ -171,7 +171,7 @@ class Fault:
 
 
 def llama(layers: int = 8, small: int = 6) -> list[Part]:
-    """Return one step of a sharded transformer, with `small` pointwise operators for each layer's products."""
+    """Return a step of a sharded transformer with `small` pointwise operators per layer."""
     parts: list[Part] = [Host("dataloader", 300 * US), Mark("forward")]
     for layer in range(layers):
         parts += [Mark(f"FSDP::pre_forward (layers.{layer})"), Collective("_allgather_base", 1 << 22, 150 * US)]
@@ -197,7 +197,7 @@ def block(module: str, small: int, suffix: str) -> Iterator[Part]:
 
 @dataclass
 class Rank:
-    """One rank: the times of its host and streams in ns, and the text of its trace so far."""
+    """A simulated rank: the current times of its host and streams in ns, and the text of its trace so far."""
 
     rank: int
     world: int
@@ -215,7 +215,7 @@ class Rank:
     arrivals: list[int] = field(default_factory=list)
 
     def shown(self, at: int) -> int:
-        """Return what this rank's clock shows: it is `offset` ns ahead, and fast by `ppm` (us a second)."""
+        """Return the time on this rank's clock at `at`: it is `offset` ns ahead, and fast by `ppm` (us a second)."""
         return at + self.offset + round((at - BEGIN_NS) * self.ppm / 1_000_000)
 
     def lost(self, name: str) -> int:
@@ -248,7 +248,7 @@ class Rank:
         return OP_ARGS % (self.external, more, self.external)
 
     def launch(self, name: str, ns: int, at: int, launching: int) -> None:
-        """Write the launching call, its kernel and the arrow between them."""
+        """Write the launching call, its kernel and the arrow between them to the trace."""
         start = max(at + LATENCY_NS, self.free[COMPUTE])
         self.call(at, launching)
         self.kernel(name, start, ns, COMPUTE, "")
@@ -270,12 +270,12 @@ class Rank:
         self.events += 2
 
     def arrive(self, part: Collective) -> int:
-        """Return when the collective's kernel would begin; it needs what was computed before."""
+        """Return the time at which the collective's kernel starts on this rank, after earlier computations."""
         launch = self.host + 5 * US
         return max(launch + LATENCY_NS, self.free[COMMUNICATION], self.free[COMPUTE] if part.blocks else 0)
 
     def meet(self, part: Collective, sequence: int, end: int) -> None:
-        """Take part in a collective that ends everywhere at `end`."""
+        """Write a collective that ends on all ranks at `end` to the trace."""
         begins, launch = self.arrive(part), self.host + 5 * US
         self.external += 1
         ranks = part.members(self.rank, self.world)
@@ -315,7 +315,7 @@ class Rank:
 
 
 def simulate(ranks: Sequence[Rank], steps: int, parts: Sequence[Part]) -> None:
-    """Let the ranks run the steps together."""
+    """Run the steps on all ranks together."""
     sequences: dict[str, int] = {}
     for number in range(1, steps + 1):
         starts = [rank.host for rank in ranks]
@@ -330,7 +330,7 @@ def simulate(ranks: Sequence[Rank], steps: int, parts: Sequence[Part]) -> None:
 
 
 def meet(ranks: Sequence[Rank], part: Collective, sequences: dict[str, int]) -> None:
-    """Let each group of a collective end when the last of its ranks has arrived."""
+    """End each group's collective when the last rank of the group has arrived."""
     ends: dict[str, int] = {}
     for rank in ranks:
         name = part.group(rank.rank)
@@ -360,9 +360,9 @@ def job(
     offset: int = 0,
     ppm: int = 0,
 ) -> list[Rank]:
-    """Write one trace for each rank into `folder`; returns what really happened.
+    """Write a trace for each rank to `folder`; return the ranks with their true times.
 
-    Rank r's clock is r * `offset` ns ahead at the beginning and gains r * `ppm` us a second.
+    Rank r's clock is r * `offset` ns ahead at the beginning and gains r * `ppm` us per second.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
@@ -379,14 +379,14 @@ def job(
 
 
 def groups(rank: int, world: int, parts: Sequence[Part]) -> str:
-    """Return the process groups of a rank, as the header of its file lists them."""
+    """Return the process groups of a rank in the format of the header of its trace file."""
     met = [Collective("", 0, 0), *(part for part in parts if isinstance(part, Collective))]
     known = {part.group(rank): (part.desc, part.members(rank, world)) for part in met}
     return ", ".join(GROUP % (name, desc, len(ranks), ranks) for name, (desc, ranks) in known.items())
 
 
 def large(path: Path, events: int) -> int:
-    """Write a trace of one rank with so many events or a few more; returns their number."""
+    """Write a trace of one rank with `events` events or a few more; return their number."""
     parts = llama(layers=32, small=8)
     probe = Rank(0, 1, io.StringIO())
     simulate([probe], 1, parts)

@@ -1,11 +1,10 @@
-"""Measure how fast large profiler traces are read, against orjson.loads and HolisticTraceAnalysis on the same file.
+"""Measure how fast large profiler traces are read, compared with orjson.loads and HolisticTraceAnalysis (HTA).
 
     python benchmarks/traces.py [--events 1000000] [--hta PYTHON]
 
 `PYTHON` is an interpreter that has `traceinsight` or `HolisticTraceAnalysis`, and orjson; without it they are left out.
-HTA is arguments for what our one report holds, as far as it can: times, kernels, overlap, idle time, launches, queues,
-copies. Compares processor time, as wall time depends on what else runs.
-Exits with 1 where a target is missed.
+HTA computes what our report contains, as far as it can: times, kernels, overlap, idle time, launches, queues, copies.
+Compares processor time, because wall time depends on what else runs. Exits with 1 if a target is missed.
 """
 
 import argparse
@@ -55,7 +54,7 @@ def ours(path: Path, *options: str) -> tuple[str, ...]:
 
 
 def compile_modules(folder: Path) -> None:
-    """Compile all modules once before anything is measured, as an installation does."""
+    """Compile all modules to bytecode before measuring, as an installation does."""
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     traced_job.large(folder / "small_trace.json.gz", 1000)
     subprocess.run(ours(folder / "small_trace.json.gz"), check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Other people's bugs: small plain PyTorch scripts with one fault each, or none, and what the workbench says of them.
+"""Small plain PyTorch scripts with one fault each, or none, and the answers that the workbench gives about them.
 
     python -m benchmarks.jobs                          every case, with recorders and without
     python -m benchmarks.jobs --only killed plain      some cases
@@ -6,13 +6,13 @@
     python -m benchmarks.jobs --keep /tmp/zoo          leaves the run folders there
     python -m benchmarks.jobs --again --keep /tmp/zoo  asks once more about the folders that were left
 
-The scripts take nothing of ours but the two lines of the recorders. In the form `recorders` a script runs as it is, in
-the form `bare` without these lines, so that only torchrun's logs are left. `launch` is the form of a script without
-them under `workbench launch --`, and in `stacks` nothing is recorded: `workbench hang --pid` looks at the processes,
-which only makes sense for jobs that hang. The scripts are four collections, a third of each kept back by the hash of
-the names: rules must never be tuned on the part `kept`; the thirds of the first three collections are the parts
-`known`, `second, known` and `third, known`, since their answers were looked at. The processes of a case are real ranks
-under gloo.
+The scripts use nothing of this project but the two lines of the recorders. In the form `recorders` a script runs
+unchanged, in the form `bare` without these lines, so that only torchrun's logs exist. In the form `launch` it runs
+without them under `workbench launch --`. In the form `stacks` nothing is recorded and `workbench hang --pid` reads the
+processes, which is useful only for jobs that hang. There are four collections of scripts. A third of each is kept back,
+by a hash of the names: rules must never be tuned on the part `kept`. The kept-back thirds of the first three
+collections are now the parts `known`, `second, known` and `third, known`, because their answers have been seen. The
+processes of a case are real ranks under gloo.
 """
 
 import argparse
@@ -43,12 +43,12 @@ COLLECTOR_S = 15.0
 
 
 def scripts_of(folder: Path) -> Path:
-    """Return where the script of a run lies: beside its folder, as users' scripts do."""
+    """Return the folder for the script of a run: next to the run's folder, as users' scripts are."""
     return folder.with_name(f"{folder.name}.script")
 
 
 def with_agent(case: Case, folder: Path, *, recorded: bool) -> int:
-    """Start a case under an agent like torchrun and return the process of the agent."""
+    """Start a case under an agent like torchrun, and return the agent's process id."""
     script = scripts_of(folder) / f"{case.name}.py"
     script.parent.mkdir(parents=True)
     script.write_text(case.text(recorded=recorded))
@@ -65,7 +65,7 @@ def bare(case: Case, folder: Path) -> int:
 
 
 def under_launch(case: Case, folder: Path) -> int:
-    """Start a case without recorder lines under `workbench launch --`."""
+    """Start a case without recorder lines under `workbench launch --`, and return the launcher's process id."""
     script = scripts_of(folder) / f"{case.name}.py"
     script.parent.mkdir(parents=True)
     script.write_text(case.text(recorded=False))
@@ -92,21 +92,21 @@ STACKS = "stacks"
 
 
 def wait_for(pid: int, longest_s: float) -> None:
-    """Wait for the process that runs a job, at most for so long."""
+    """Wait until process `pid` ends, at most `longest_s` seconds."""
     deadline = time.monotonic() + longest_s
     while time.monotonic() < deadline and not os.waitpid(pid, os.WNOHANG)[0]:
         time.sleep(0.1)
 
 
 def await_collector(folder: Path) -> None:
-    """Wait until the collector of dumps, which outlives the ranks, has written what it has."""
+    """Wait until the collector of dumps, which runs longer than the ranks, has written its files."""
     deadline = time.monotonic() + COLLECTOR_S
     while time.monotonic() < deadline and any(str(folder).encode() in line for line in command_lines()):
         time.sleep(0.2)
 
 
 def command_lines() -> Iterator[bytes]:
-    """Return the command lines of the collectors that run."""
+    """Yield the command lines of the running collectors."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             line = path.read_bytes()
@@ -115,7 +115,7 @@ def command_lines() -> Iterator[bytes]:
 
 
 def run(case: Case, form: str, folder: Path) -> Answer:
-    """Run a case in an empty folder and return what is said of it: after its end, or while it goes on."""
+    """Run a case in an empty folder, and return the workbench's answer, after the end of the job or while it runs."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(scripts_of(folder), ignore_errors=True)
     folder.mkdir(parents=True)
@@ -135,7 +135,7 @@ def run(case: Case, form: str, folder: Path) -> Answer:
 def all_answers(
     asked: Sequence[tuple[Case, str]], home: Path, jobs: int, *, again: bool
 ) -> Iterator[tuple[Case, str, Answer]]:
-    """Run the cases, so many at a time, and yield the answers as they come."""
+    """Run the cases, `jobs` at a time, and yield each answer when it is ready."""
     waiting, running = list(asked), dict[int, tuple[Case, str]]()
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -152,7 +152,7 @@ def path_of(case: Case, form: str, home: Path) -> Path:
 
 
 def in_child(case: Case, form: str, home: Path, *, again: bool) -> int:
-    """Run a case and ask about it in a forked process; the answer goes to a file."""
+    """Run and analyse a case in a forked process, which writes the answer to a file; return its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -178,7 +178,7 @@ def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
 
 
 def score(form: str, part: str, some: Sequence[tuple[Case, Answer]]) -> str:
-    """Return a row of the table."""
+    """Return a row of the table: the results of the cases `some` in a form and part."""
     hits = Counter(said.hit(case, by_logs=form == BARE) for case, said in some)
     named = [named for case, said in some if (named := said.names_line(case)) is not None]
     sound = [(case, said) for case, said in some if case.is_healthy]
@@ -216,7 +216,7 @@ def main() -> None:
 
 
 def show(case: Case, form: str, said: Answer) -> None:
-    """Print how a case was answered; nothing more of those that are kept back."""
+    """Print the answer to a case; for a kept-back case only whether it is right."""
     hit, line = said.hit(case, by_logs=form == BARE), said.names_line(case)
     detail = "" if case.part is Part.KEPT else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
     where = {None: "", True: "line named", False: "line not named"}[line]

@@ -1,7 +1,9 @@
-"""Runs a script on several ranks as torchrun does: environment, log folders, end of all when one fails, restarts.
+"""Run a script on several ranks like torchrun: environment, log folders, restarts, and the end of all ranks when one
+fails.
 
-The ranks are forked from a process that has torch already, as importing it takes most of what so small a job costs. The
-store, the folders and the table of failures are torchrun's own; only the loop that watches the ranks is written anew.
+The ranks are forked from a process that has already imported torch, because importing it takes most of the time of so
+small a job. The store, the folders and the table of failures are torchrun's own; only the loop that watches the ranks
+is new.
 """
 
 import atexit
@@ -28,7 +30,7 @@ RUN_ID = "job"
 
 @dataclass
 class Attempt:
-    """The ranks of one attempt: the processes that still run, and the exit codes of those that ended."""
+    """The ranks of one attempt (one start of all ranks): running processes, and exit codes of those that have ended."""
 
     number: int
     pids: dict[int, int]
@@ -36,7 +38,7 @@ class Attempt:
     codes: dict[int, int] = field(default_factory=dict)
 
     def poll(self) -> None:
-        """Collect the ranks that ended."""
+        """Store the exit codes of ranks that have ended."""
         for rank, pid in list(self.running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -49,14 +51,14 @@ class Attempt:
 
 
 class Agent:
-    """torchrun on one node, for a script and a folder of logs."""
+    """An equivalent of torchrun on one node, for a script and a folder of logs."""
 
     def __init__(self, script: Path, ranks: int, logs: Path, *, restarts: int = 0) -> None:
         self.script, self.ranks, self.restarts = script, ranks, restarts
         self.home = logs / f"{RUN_ID}_x7k2p1"
 
     def run(self) -> int:
-        """Run to the end and return torchrun's exit code; what it prints goes to stderr."""
+        """Run the job to its end and return torchrun's exit code; torchrun's messages go to stderr."""
         deadline = time.monotonic() + PATIENCE_S
         for number in range(self.restarts + 1):
             attempt = self.start(number)
@@ -80,7 +82,7 @@ class Agent:
         return 1
 
     def start(self, number: int) -> Attempt:
-        """Fork the ranks of an attempt, which meet at a store of their own."""
+        """Fork the ranks of an attempt, which connect through a new store."""
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         pids = {rank: self.fork(rank, number) for rank in range(self.ranks)}
         return Attempt(number, pids, dict(pids))
@@ -96,7 +98,7 @@ class Agent:
             os._exit(code)
 
     def become(self, rank: int, number: int) -> int:
-        """Be the interpreter of a rank and return its exit code."""
+        """Run the script as rank `rank` in this process, and return its exit code."""
         folder = self.home / f"attempt_{number}" / str(rank)
         folder.mkdir(parents=True)
         os.environ |= self.environment(rank, number, folder)
@@ -131,7 +133,7 @@ class Agent:
         return {name: str(value) for name, value in (local | sizes).items()} | texts
 
     def end(self, attempt: Attempt) -> None:
-        """End the ranks that still run: SIGTERM, later SIGKILL."""
+        """End the running ranks: with SIGTERM, later with SIGKILL."""
         for pid in attempt.running.values():
             say(f"Sending process {pid} closing signal SIGTERM")
             os.kill(pid, signal.SIGTERM)
@@ -147,7 +149,7 @@ class Agent:
 
 
 def failures(attempt: Attempt, besides: Collection[int] = ()) -> dict[int, ProcessFailure]:
-    """Return the ranks that did not end with 0, as torchrun reports them; without those in `besides`."""
+    """Return the ranks that failed, as torchrun reports them, except the ranks in `besides`."""
     failed = attempt.failed().items()
     return {
         rank: ProcessFailure(rank, attempt.pids[rank], code, "<N/A>") for rank, code in failed if rank not in besides
@@ -176,7 +178,7 @@ def interpret(script: Path) -> int:
 
 
 def say(text: str) -> None:
-    """Print a line as torchrun logs it."""
+    """Print a line in torchrun's log format."""
     now = datetime.now(UTC)
     print(
         f"E{now:%m%d %H:%M:%S}.{now:%f}000 {os.getpid()} torch/distributed/elastic/multiprocessing/api.py:882] {text}",
@@ -186,7 +188,7 @@ def say(text: str) -> None:
 
 
 def launch(script: Path, ranks: int, folder: Path, *, restarts: int = 0) -> int:
-    """Run a script under an agent in a session of its own and return the agent's process; its words go to a log."""
+    """Run a script under an agent in a new session, with its output in a log; return the agent's process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -206,7 +208,7 @@ def launch(script: Path, ranks: int, folder: Path, *, restarts: int = 0) -> int:
 
 
 def warm_up() -> None:
-    """Import in the parent what the ranks would import; the first step of an optimizer needs hundreds of modules."""
+    """Import in the parent all modules that the ranks would import; the first optimizer step needs hundreds of them."""
 
     import torch._dynamo
 

@@ -1,4 +1,4 @@
-"""What the workbench says of a job, and how it compares with what the case expects."""
+"""The workbench's answer about a job, and its comparison with the answer that the case expects."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ NO_CULPRIT = {"unknown", "collective_timeout", "network", "terminated"}
 
 
 class Hit(StrEnum):
-    """How an answer compares with the expected one."""
+    """The result of comparing an answer with the expected one."""
 
     RIGHT = "right"
     OPEN = "open"
@@ -35,7 +35,7 @@ class Hit(StrEnum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The verdict of `workbench inspect`, and the lines of the script that it or its findings name."""
+    """The verdict of `workbench inspect`, and the lines of the script that the verdict or its findings name."""
 
     status: str
     kind: str
@@ -46,10 +46,10 @@ class Answer(msgspec.Struct, frozen=True):
     """Whether a finding is an error."""
 
     def hit(self, case: Case, *, by_logs: bool = False) -> Hit:
-        """Return how the answer compares; `by_logs`: only logs were left to answer from.
+        """Return the result of comparing this answer with the expected one; `by_logs`: the job left only logs.
 
-        It is silent where it blames nobody although somebody is to blame, even if its class is right. Of a healthy job
-        `unknown` without ranks is open: torchrun prints nothing about a job that ended well.
+        It is SILENT if no rank is named although a rank is the culprit, even if the class is right. For a healthy job,
+        `unknown` without ranks is OPEN, because torchrun prints nothing about a job that ended well.
         """
         ranks = case.culprits is None or tuple(self.ranks) in case.culprits
         if case.is_healthy and (self.status == "error" or self.has_errors):
@@ -66,17 +66,17 @@ class Answer(msgspec.Struct, frozen=True):
         return Hit.AMONG if is_among and self.kind in case.classes else Hit.WRONG
 
     def is_open(self, case: Case, *, by_logs: bool) -> bool:
-        """Return whether the answer is less than the right one, but all that the evidence shows."""
+        """Return whether the answer says less than expected, but everything that the evidence shows."""
         is_allowed = by_logs and (self.kind, tuple(self.ranks)) in case.from_logs
         return is_allowed or (case.is_healthy and self.kind == "unknown" and not self.ranks)
 
     def names_line(self, case: Case) -> bool | None:
-        """Return whether a marked line is named; None where the case has none."""
+        """Return whether a line marked in the script is named; None if no line is marked."""
         return bool(case.lines & set(self.lines)) if case.lines else None
 
 
 def answer(folder: Path, script: str) -> Answer:
-    """Return what `workbench inspect FOLDER` says."""
+    """Return the answer of `workbench inspect FOLDER`."""
     try:
         report = analyze(run.discover(folder), store.Options(cache=False))
     except WorkbenchError as error:
@@ -90,19 +90,19 @@ def answer(folder: Path, script: str) -> Answer:
 
 
 def texts_of(finding: Finding) -> Sequence[str]:
-    """Return the texts of a finding, and those of its evidence."""
+    """Return the texts of a finding and of its evidence."""
     return [finding.title, finding.why, finding.next, *map(str, finding.evidence)]
 
 
 def lines_in(texts: Sequence[str], script: str) -> list[int]:
-    """Return the lines of the script that the texts name as `script.py:12`, or as Python's tracebacks do."""
+    """Return the line numbers of the script that the texts name, as `script.py:12` or in a Python traceback."""
     pattern = re.compile(rf'{re.escape(script)}(?::|", line )(\d+)')
     return sorted({int(number) for text in texts for number in pattern.findall(text)})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case, the form in which it ran, and what was said of it."""
+    """A case, the form in which it ran, and the answer."""
 
     case: Case
     form: str

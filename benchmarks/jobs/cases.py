@@ -1,4 +1,4 @@
-"""What a script of the collection expects: its header, its marked lines, and whether it is kept back."""
+"""Read the expected answer of a script: the header in its docstring, its marked lines, and whether it is kept back."""
 
 import re
 import zlib
@@ -25,7 +25,7 @@ MORE_EXACT = {
 
 
 class Part(StrEnum):
-    """What rules may learn from a case."""
+    """The part of a case: it says whether rules may be tuned on it."""
 
     TUNED = "tuned"
     KNOWN = "known"
@@ -55,9 +55,9 @@ PARTS = {
 class Case:
     """A script and its expected answer.
 
-    `culprits` are the accepted sets of ranks; an empty set among them accepts that no rank is named, and None that any
-    are. `lines` are the marked source lines; it is empty where nothing in the script can be named. `from_logs` are the
-    answers, as classes with ranks, that are accepted where only logs are left, as these cannot show more.
+    `culprits` are the accepted sets of ranks: an empty set among them accepts an answer without ranks, and None accepts
+    any ranks. `lines` are the marked source lines, empty if no line of the script causes the problem. `from_logs` has
+    (class, ranks) answers that are accepted if only logs exist, because logs cannot show more.
     """
 
     script: Path
@@ -81,7 +81,7 @@ class Case:
         return self.script.parent.name in UNHARMED
 
     def text(self, *, recorded: bool) -> str:
-        """Return the script; without recorders their two lines are empty, so that line numbers stay."""
+        """Return the script; without recorders, their two lines become empty, so that line numbers stay the same."""
         lines = self.script.read_text().splitlines()
         return "\n".join("" if not recorded and line.endswith(RECORDER_LINE) else line for line in lines) + "\n"
 
@@ -96,7 +96,7 @@ def case_of(script: Path) -> Case:
     """Return the case of a script.
 
     Raises:
-        ValueError: Its header is not complete.
+        ValueError: The header is incomplete.
     """
     text = script.read_text()
     header = HEADER.match(text)
@@ -119,26 +119,26 @@ def case_of(script: Path) -> Case:
 
 
 def part_of(script: Path, collection: str) -> Part:
-    """Return the part of a case: a third of each collection, chosen by hashes of names, was kept back."""
+    """Return the part of a case. A third of each collection, selected by a hash of the name, was kept back."""
     if collection == "first":
         return Part.TUNED if zlib.crc32(script.stem.encode()) % KEPT_BACK_SHARE else Part.KNOWN
     return PARTS[collection]
 
 
 def classes_of(text: str) -> frozenset[str]:
-    """Return the classes of a header with those that are more exact."""
+    """Return the classes named in a header, and the more specific classes that are accepted in their place."""
     named = text.split(", ")
     return frozenset(named).union(*(MORE_EXACT.get(name, ()) for name in named))
 
 
 def answers_of(text: str) -> frozenset[tuple[str, tuple[int, ...]]]:
-    """Return the classes with their ranks of `early_exit 1,2 | unknown`; without ranks none may be named."""
+    """Parse `early_exit 1,2 | unknown` to (class, ranks) pairs; a class without ranks accepts no rank."""
     parts = (part.split(" ") for part in text.split(" | ") if part)
     return frozenset((kind, tuple(int(r) for rank in ranks for r in rank.split(","))) for kind, *ranks in parts)
 
 
 def culprits_of(text: str) -> frozenset[tuple[int, ...]] | None:
-    """Return the accepted sets of ranks of `0, 1 | 1`, `none` or `any`."""
+    """Parse the accepted sets of ranks in `0, 1 | 1`, `none` or `any`; the result for `any` is None."""
     if text == "any":
         return None
     sets = (part.strip() for part in text.split("|"))

@@ -1,6 +1,6 @@
-"""Asks about a job that hangs and has no recorders: `workbench hang --pid`, which reads the stacks of its ranks.
+"""Test `workbench hang --pid`, which reads the stacks of a hanging job without recorders.
 
-The ranks are started by torchrun itself, as the variables by which they are found must be those of their start.
+torchrun itself starts the ranks, because they are found by the environment variables of their start.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def answer_by_stacks(case: Case, script: Path) -> Answer:
-    """Start a case under torchrun, with timeouts that do not pass, and return what is said once it stands still."""
+    """Start a case under torchrun with very long timeouts, and return the workbench's answer once the job hangs."""
     script.parent.mkdir(parents=True)
     script.write_text(TIMEOUT.sub("seconds=900", case.text(recorded=False)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
@@ -49,7 +49,9 @@ def answer_by_stacks(case: Case, script: Path) -> Answer:
 
 
 def wait_until_quiet(session: int) -> None:
-    """Wait until the processes of a job hardly compute any more; one that loops for ever is asked after a while."""
+    """Wait until the processes of a job use hardly any processor time, but not for ever, because one may be in a
+    loop.
+    """
     deadline, before, quiet = time.monotonic() + LONGEST_START_S, -1.0, 0
     while time.monotonic() < deadline and quiet < QUIET_TIMES:
         time.sleep(QUIET_S)
@@ -59,7 +61,7 @@ def wait_until_quiet(session: int) -> None:
 
 
 def cpu_seconds(session: int) -> float:
-    """Return the processor time of all processes of a session."""
+    """Return the total processor time of all processes in a session."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -70,7 +72,7 @@ def cpu_seconds(session: int) -> float:
 
 
 def ask(pid: int, script: str) -> Answer:
-    """Return what `workbench hang --pid` says."""
+    """Return the answer of `workbench hang --pid`."""
     command = [sys.executable, "-m", "workbench", "hang", "--pid", str(pid), "--json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=ASKING_S)
     if not done.stdout:

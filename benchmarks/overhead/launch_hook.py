@@ -1,8 +1,9 @@
-"""What the start-up hook of `workbench launch -- COMMAND` costs: a process without torch, a rank's start, a step.
+"""Measure the cost of the start-up hook of `workbench launch -- COMMAND`.
 
     python benchmarks/overhead/launch_hook.py [--pairs 40] [--blocks 40]
 
-Interpreters start with and without the hook in turn; one rank trains with and without it in turn, in the same process.
+The costs are those of starting a process without torch, of starting a rank, and of a step. Interpreters start with and
+without the hook in turn; a rank trains with and without it in turn, in the same process.
 """
 
 import argparse
@@ -78,7 +79,7 @@ def processor_s(program: str, *, hooked: bool) -> float:
 
 
 def start_up(program: str, pairs: int) -> None:
-    """Print what the hook adds to the start of an interpreter: the median of the differences of pairs."""
+    """Print the time that the hook adds to the start of an interpreter: the median difference of pairs of starts."""
     processor_s(program, hooked=True)
     seconds = [(processor_s(program, hooked=True), processor_s(program, hooked=False)) for _ in range(pairs)]
     added = statistics.median(hooked - plain for hooked, plain in seconds)
@@ -87,7 +88,7 @@ def start_up(program: str, pairs: int) -> None:
 
 
 def train(size: int, layers: int, blocks: int) -> None:
-    """Print what the hook adds to the start of a rank and to a step of a model of so many layers."""
+    """Print the time that the hook adds to the start of a rank, and to a step of a model with `layers` layers."""
     words = [str(number) for number in (size, layers, blocks, BLOCK_STEPS)]
     start_s = {}
     for hooked in (True, False):

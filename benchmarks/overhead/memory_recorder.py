@@ -1,9 +1,9 @@
-"""What the recorder of CPU memory snapshots costs: a step that it leaves out, and one that it records.
+"""Measure the cost of the recorder of CPU memory snapshots, for a step that it skips and one that it records.
 
     python benchmarks/overhead/memory_recorder.py [--steps 20]
 
-Trains the debug model on one thread, with the recorder and without it in turn and in the same process, and compares
-processor time. Exits with 1 if a step that is left out costs more than 10 % more.
+Trains the debug model on one thread, with and without the recorder in turn and in the same process, and compares
+processor time. Exits with 1 if a skipped step costs more than 10 % more.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What the always-on recorders cost: step log, heartbeat and Flight Recorder, per step.
+"""Measure the cost per step of the always-on recorders: step log, heartbeat and Flight Recorder.
 
     python benchmarks/overhead/recorders.py [--step-ms 50] [--steps 200]
 
-Runs one loop of six phases with and without them, in turn and in the same process, and compares processor time.
+Runs a loop of six phases with and without them, in turn and in the same process, and compares processor time.
 """
 
 import argparse
@@ -20,7 +20,7 @@ PHASES = ("data_wait", "fwd", "bwd", "grad_clip", "optim", "loss_sync")
 
 
 def work() -> None:
-    """Something to do in a phase, the same with and without recorders."""
+    """Do the work of a phase, the same with and without recorders."""
     sum(range(100))
 
 
@@ -41,7 +41,7 @@ def recorded(recorders: Recorders) -> Callable[[int], None]:
 
 
 def cost(run: Callable[[int], None], first: int, steps: int) -> float:
-    """Processor seconds of one step."""
+    """Return the processor seconds per step."""
     started = time.process_time()
     for step in range(first, first + steps):
         run(step)

@@ -1,8 +1,8 @@
-"""Stand-ins for the CUDA libraries that a build of torch is linked with, so that it can be tried without gigabytes.
+"""Replacements for the CUDA libraries of a torch build, so that it can be tested without downloading gigabytes.
 
-The registry has CUDA builds of most versions of torch, and a CPU build of few. Such a build needs its CUDA libraries
-when it is imported, though it calls none of them where no device is used. Here each function of theirs returns an
-error, so torch finds no device, and everything on the CPU is what it is.
+The registry has CUDA builds of most torch versions, but CPU builds of few. Importing a CUDA build loads its CUDA
+libraries, although it calls none of them if no device is used. In the replacements each function returns an error, so
+torch finds no device, and the CPU part works as usual.
 """
 
 import re
@@ -19,7 +19,7 @@ SYSTEM = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libdl.so
 
 
 def install_without_cuda(place: Path, torch: str) -> None:
-    """Install a version of torch into an environment, given by its `bin` folder, with stand-ins for CUDA."""
+    """Install a torch version and the replacements for CUDA into an environment; `place` is its `bin` folder."""
     pip = (str(place / "python"), "-m", "pip", "install", "--quiet")
     subprocess.run([*pip, "--no-deps", f"torch=={torch}"], check=True)
     [packages] = place.parent.glob("lib/python*/site-packages")
@@ -30,7 +30,7 @@ def install_without_cuda(place: Path, torch: str) -> None:
 
 
 def write_stubs(folder: Path) -> None:
-    """Write a stand-in for each library that those in the folder need and that is not there."""
+    """Write a replacement for each library that the libraries in the folder need and that does not exist."""
     libraries = sorted(folder.glob("*.so*"))
     missing = missing_libraries(libraries)
     symbols = missing_symbols(libraries)
@@ -45,7 +45,7 @@ def write_stubs(folder: Path) -> None:
 
 
 def missing_libraries(libraries: Iterable[Path]) -> set[str]:
-    """Return the names of the libraries that these need and that neither they nor the system have."""
+    """Return the names of the libraries that these libraries need and that neither they nor the system provide."""
     needed = {
         name for path in libraries for name in re.findall(r"\(NEEDED\).*\[(.*)\]", printed("readelf", "-d", path))
     }
@@ -54,7 +54,9 @@ def missing_libraries(libraries: Iterable[Path]) -> set[str]:
 
 
 def missing_symbols(libraries: Iterable[Path]) -> dict[str, str]:
-    """Return the symbols that these libraries need and nothing defines, with their versions (empty: none)."""
+    """Return {symbol: version} of the symbols that these libraries need and nothing defines; an empty version means
+    none.
+    """
     system = [path for name in SYSTEM if (path := system_path(name))]
     defined = {symbol for path in (*libraries, *system) for kind, symbol, _ in symbols_of(path) if kind not in "Uwv"}
     wanted = {symbol: version for path in libraries for kind, symbol, version in symbols_of(path) if kind == "U"}
@@ -66,7 +68,7 @@ def missing_symbols(libraries: Iterable[Path]) -> dict[str, str]:
 
 
 def symbols_of(library: Path) -> Iterable[tuple[str, str, str]]:
-    """Yield kind, name and version of each dynamic symbol."""
+    """Yield (kind, name, version) of each dynamic symbol of a library."""
     for line in printed("nm", "-D", library).splitlines():
         kind, symbol = line.split()[-2:]
         name, _, version = symbol.partition("@")
@@ -74,7 +76,7 @@ def symbols_of(library: Path) -> Iterable[tuple[str, str, str]]:
 
 
 def system_path(name: str) -> Path | None:
-    """Return where the linker finds a library of the system."""
+    """Return the path at which the linker finds a system library; None if there is none."""
     found = re.search(rf"^\s*{re.escape(name)} \(.*=> (.+)$", printed("/sbin/ldconfig", "-p"), re.MULTILINE)
     return Path(found[1]) if found else None
 

@@ -1,17 +1,17 @@
-"""Mutated artefacts of every format through the whole program: each is answered or refused, and nothing leaks.
+"""Run mutated files of every format through the whole program: each must be analysed or refused, without any leak.
 
     python benchmarks/safety/fuzz.py [--seconds 60] [--inputs N] [--jobs 2] [--seed 0] [--keep FOLDER]
     python benchmarks/safety/fuzz.py --replay FOLDER    # one input again, with the traceback
 
-An input is a file of a recorded run, each kind of file equally often, mutated in its structure (values, keys, lines,
-records, fields) or byte by byte. A third of the runs are one input alone. Most others are the logs, dumps or snapshots
-of several ranks, all mutated, as a run of eight files takes about twice the time of one; the rest are whole runs of
-which one to three files are mutated. A run is discovered, analysed, compared with a healthy run at times, and rendered
-as JSON and one of text, Markdown and HTML; some go to the pages of the dashboard or through the terminal app instead;
-TOML files go through `config explain`. A failure is: an exception other than an error for the user, a reader that
-crashed, a warning of a library, JSON that is not valid, a control character or markup of an artefact in a document, on
-a page or screen, more than CPU_S seconds or MEMORY bytes. Files are read in the worker's own process, as starting one
-for each costs ten times more; tests and everyday use cover the child. Prints the counts of inputs and runs, how the
+An input is a file of a recorded run, mutated in its structure (values, keys, lines, records, fields) or byte by byte;
+each kind of file is used equally often. A third of the runs are a single input. Most others are the logs, dumps or
+snapshots of several ranks, all mutated, because a run of eight files takes only twice the time of one; the rest are
+whole runs with one to three mutated files. A run is discovered, analysed, sometimes compared with a healthy run, and
+rendered as JSON and as one of text, Markdown and HTML. Some runs are shown in the dashboard or the terminal app
+instead; TOML files go through `config explain`. A failure is: an exception other than an error for the user, a reader
+that crashed, a library's warning, invalid JSON, control characters or markup from a file in a document, page or screen,
+more than CPU_S seconds or MEMORY bytes. Files are read in the worker's own process, because a child process for each
+would cost ten times more; tests and normal use cover child processes. Prints the numbers of inputs and runs, how the
 runs ended, and each failure.
 """
 
@@ -63,7 +63,7 @@ SHOW_EVERY = 2000
 
 
 def read_here(paths: list[Path], reader: str, target: Path, max_memory: int | None) -> None:  # noqa: ARG001
-    """Read in this process; what a reader does not expect is raised here as it is."""
+    """Read files in this process; an unexpected exception in a reader is raised here unchanged."""
     task = child.Task(reader, target, paths, MEMORY, CPU_S)
     try:
         status, message = child.perform(task)
@@ -74,7 +74,7 @@ def read_here(paths: list[Path], reader: str, target: Path, max_memory: int | No
 
 
 class TooSlow(BaseException):
-    """An input takes more processor time than allowed. Not an `Exception`: nothing may catch it on the way."""
+    """An input takes more processor time than allowed. It is not an `Exception`, so that no handler catches it."""
 
 
 def give_up(*_: object) -> None:
@@ -83,7 +83,9 @@ def give_up(*_: object) -> None:
 
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
-    """Read in this process, under limits of memory and of processor time for each input, with a cache of its own."""
+    """Make reading happen in this process, with limits of memory and processor time for each input, and a separate
+    cache.
+    """
     before, kept, handler = store.read_in_child, cache.cache_folder, signal.signal(signal.SIGPROF, give_up)
     limits = resource.getrlimit(AS)
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -109,7 +111,7 @@ AS = resource.RLIMIT_AS
 
 
 def outcome(drive: Callable[[], str]) -> tuple[str, str]:
-    """Run one input; return how it ended and, for a failure, the source line, by which failures are grouped."""
+    """Run one input; return how it ended, and for a failure the source line by which failures are grouped."""
     signal.setitimer(signal.ITIMER_PROF, CPU_S)
     try:
         return drive(), ""
@@ -133,7 +135,7 @@ def write_input(folder: Path, files: Files) -> None:
 
 
 def drive(rng: random.Random, folder: Path, files: Files) -> str:
-    """Send one run to the faces that it is for, and return what answered."""
+    """Run a set of files through documents, dashboard or terminal app; return the name of the analyzer."""
     if "config.toml" in files:
         return check_configuration(folder / "config.toml")
     face = rng.random()
@@ -146,7 +148,7 @@ def drive(rng: random.Random, folder: Path, files: Files) -> str:
 
 
 class Inputs:
-    """Mutants of the files of recorded runs."""
+    """Generates mutated files from the files of recorded runs."""
 
     def __init__(self, seed: int) -> None:
         self.rng, self.sets, self.by_kind = random.Random(seed), seeds(), seeds_by_kind()
@@ -165,7 +167,7 @@ class Inputs:
 
 @dataclass
 class Tally:
-    """What was tried, and what came of it."""
+    """Counts of the inputs, and of how they ended."""
 
     inputs: int = 0
     ends: Counter[str] = field(default_factory=Counter)
@@ -184,7 +186,7 @@ class Tally:
 
 
 def attempt(source: Inputs, tally: Tally, keep: Path | None) -> None:
-    """Try the next run."""
+    """Run the next set of files, and count the result."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=fast_folder()) as home:
         folder, cache.cache_folder = Path(home) / "run", lambda: Path(home) / "cache"
         inputs, files = source.next()
@@ -204,7 +206,7 @@ def fast_folder() -> str | None:
 
 
 def run(seed: int, seconds: float, inputs: int, keep: Path | None = None, show: bool = False) -> Tally:
-    """Try inputs until the processor time or the number is used up."""
+    """Run inputs until the processor time or the number of inputs is used up."""
     source, tally, began = Inputs(seed), Tally(), time.process_time()
     with prepared():
         while (spent := time.process_time() - began) < seconds and tally.inputs < inputs:
@@ -221,7 +223,7 @@ def run(seed: int, seconds: float, inputs: int, keep: Path | None = None, show: 
 
 
 def replay(folder: Path) -> str:
-    """Drive one kept input through every face and let its exception through."""
+    """Run a kept input through documents, dashboard and terminal app, and let exceptions pass."""
     [config] = list(folder.glob("config.toml")) or [None]
     if config:
         return check_configuration(config)

@@ -1,13 +1,13 @@
-"""Install the wheel on each Python that is here, as the documentation says, and try every command that needs no GPU.
+"""Install the wheel on each Python of this machine, as the documentation says, and try every command that needs no GPU.
 
     python benchmarks/safety/installs.py [--python 3.12 ...] [--newest] [--torch 2.13.0 [--without-cuda]] [--sbom]
 
-Pythons are looked for on the PATH and among pyenv's. Each gets an environment of its own, which is deleted afterwards,
-with the wheel and `constraints.txt` (`--newest`: without it, so with the newest versions that the requirements allow).
-With `--torch VERSION` the extra `train` is installed too, and a job of two ranks trains; `--without-cuda` puts
-stand-ins in place of the gigabytes of CUDA libraries (`cuda_stubs`, which needs gcc, binutils and x86-64). `--sbom`
-writes the licences (pip-licenses) and the bill of materials (cyclonedx-bom, both from an environment of their own) of
-what a user gets into `docs/reference`. Prints a line for each Python, and what failed.
+Pythons are searched for on the PATH and in pyenv. Each gets a temporary environment with the wheel and
+`constraints.txt` (`--newest`: without it, so with the newest versions that the requirements allow). With `--torch
+VERSION` the extra `train` is installed too, and a job of two ranks trains; `--without-cuda` replaces the gigabytes of
+CUDA libraries (see `cuda_stubs`; it needs gcc, binutils and x86-64). `--sbom` writes the licences (pip-licenses) and
+the bill of materials (cyclonedx-bom) of the installed packages to `docs/reference`; both tools run in a separate
+environment. Prints a line for each Python, and the failures.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PATIENCE_S = 300
 
 
 def interpreter(version: str) -> Path | None:
-    """Return a Python of this version, the newest where pyenv has several; None without one."""
+    """Return a Python of this version, the newest if pyenv has several; None if there is none."""
     for path in sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python{version}"), reverse=True):
         return path
     found = shutil.which(f"python{version}")
@@ -45,10 +45,10 @@ def interpreter(version: str) -> Path | None:
 
 
 def run(*words: str | Path, **environment: str) -> str:
-    """Run a command in no folder of ours, and return what it printed.
+    """Run a command outside the working tree, and return its output.
 
     Raises:
-        subprocess.CalledProcessError: It failed.
+        subprocess.CalledProcessError: The command failed.
     """
     with tempfile.TemporaryDirectory() as elsewhere:
         settings = {**os.environ, "PYTHONWARNINGS": "error::SyntaxWarning", **environment}
@@ -61,7 +61,7 @@ def run(*words: str | Path, **environment: str) -> str:
 
 @contextlib.contextmanager
 def environment(python: Path, *packages: str | Path) -> Iterator[Path]:
-    """Give the `bin` folder of a new environment in which these packages are installed."""
+    """Yield the `bin` folder of a new temporary environment with these packages."""
     with tempfile.TemporaryDirectory(prefix="install-") as home:
         run(python, "-m", "venv", home)
         place = Path(home) / "bin"
@@ -72,17 +72,17 @@ def environment(python: Path, *packages: str | Path) -> Iterator[Path]:
 
 
 def build(python: Path, folder: Path) -> Path:
-    """Return a wheel of the working tree."""
+    """Build a wheel of the working tree, and return its path."""
     run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     [wheel] = folder.glob("*.whl")
     return wheel
 
 
 def smoke(place: Path, *, trains: bool) -> Iterator[str]:
-    """Try the installed commands; yield what each was about once it has worked.
+    """Try the installed commands; yield the name of each test that succeeded.
 
     Raises:
-        subprocess.CalledProcessError: One failed.
+        subprocess.CalledProcessError: A command failed.
     """
     command = place / "workbench"
     yield f"version {run(command, '--version').split()[-1]}"
@@ -126,7 +126,7 @@ asyncio.run(main())
 
 
 def serve(command: Path) -> None:
-    """Serve a run and open its report.
+    """Start the dashboard of a run and request its page.
 
     Raises:
         RuntimeError: The server ended.
@@ -148,7 +148,7 @@ def serve(command: Path) -> None:
 
 
 def try_python(python: Path, wheel: Path, settings: argparse.Namespace) -> bool:
-    """Install and try everything on one Python; print how it went."""
+    """Install and try everything on one Python; print the results, and return whether all succeeded."""
     label = run(python, "--version").strip()
     pins = [] if settings.newest else ["--constraint", ROOT / "constraints.txt"]
     extra = [f"torch=={settings.torch}"] if settings.torch and not settings.without_cuda else []
@@ -169,7 +169,7 @@ def try_python(python: Path, wheel: Path, settings: argparse.Namespace) -> bool:
 
 
 def write_materials(python: Path, wheel: Path) -> None:
-    """Write the licences and the bill of materials of what `pip install` brings, without the extra."""
+    """Write the licences and the bill of materials of the packages that `pip install` installs without extras."""
     target = ROOT / "docs" / "reference"
     pins = ("--constraint", ROOT / "constraints.txt")
     with environment(python, *pins, wheel) as installed, environment(python, *TOOLS) as tools:

@@ -1,19 +1,19 @@
-"""SIGKILL for each process of the workbench at random moments: nothing written is lost, and a restart goes on.
+"""Kill each process of the workbench at random moments: no written file may be lost, and a restart must continue.
 
     python benchmarks/safety/kills.py [--rounds 10] [--seed 0] [--victim rank ...]
 
-`rank` and `collector` are killed in a training job of two ranks with all recorders and checkpoints, `launcher` in such
-a job under `workbench launch`; `reader`, `tui`, `watch` and `serve` while they read a run for the first time. What must
-hold afterwards:
+The victims `rank` and `collector` are killed in a training job of two ranks with all recorders and checkpoints,
+`launcher` in such a job under `workbench launch`; `reader`, `tui`, `watch` and `serve` while they read a run for the
+first time. These conditions are checked:
 
-- each file that was there before is there still: with the same bytes or, if it is a log, with more at its end; a
-  restart moves the files of the earlier run to `previous/`, dumps among them, and overwrites none;
+- each file that existed before still exists: with the same bytes or, if it is a log, with more at its end; a restart
+  moves the files of the earlier run to `previous/`, including dumps, and overwrites none;
 - no process is left over;
 - a job without its collector trains on and ends well; a job without a rank or its launcher is `failed`, never `ok`;
 - a restart resumes from the last complete checkpoint and completes;
-- the next answer is the one that a folder which nobody was killed over gives, whatever the cache holds.
+- the next answer is the same as for a folder in which no process was killed, whatever the cache contains.
 
-Prints a line for each victim: rounds, and what did not hold.
+Prints a line for each victim: the number of rounds, and the violated conditions.
 """
 
 import argparse
@@ -65,7 +65,7 @@ SETTINGS = (
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the files of a run that a reader may look at, by their path in it."""
+    """Return {path: content} of the files of a run that the analyzers may read."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -77,7 +77,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def lost(before: dict[str, bytes], folder: Path) -> Problems:
-    """Return what is no longer there; a file may have been moved to `previous/`, and a log may have grown."""
+    """Return the files that are lost; a file may have been moved to `previous/`, and a log may have grown."""
     after = contents(folder)
     kept = {re.sub(r"^previous/[^/]+/", "", name): body for name, body in after.items() if name.startswith("previous/")}
     problems = []
@@ -89,7 +89,7 @@ def lost(before: dict[str, bytes], folder: Path) -> Problems:
 
 
 def same(name: str, before: bytes, after: bytes) -> bool:
-    """Return whether a file still holds what it held; `run.json` is written anew at the end of a run."""
+    """Return whether a file has kept its content; `run.json` may be rewritten at the end of a run."""
     grows = name.endswith(LOGS) or "tfevents" in name or ".pid" in name
     rewritten = name == "run.json" or re.search(r"heartbeat|made_with|checkpoint/", name) is not None
     return rewritten or (after.startswith(before) if grows else after == before)
@@ -100,12 +100,12 @@ def complete_checkpoints(folder: Path) -> list[int]:
 
 
 def verdict(folder: Path) -> dict[str, object]:
-    """Return the verdict of the joined answer."""
+    """Return the verdict on a folder."""
     return json.loads(answer(folder))["verdict"]
 
 
 def processes(mark: str) -> list[int]:
-    """Return the processes that name a folder in their command line or environment."""
+    """Return the ids of the processes whose command line or environment contains `mark`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def left_over(mark: str) -> Problems:
 
 
 def start_ranks(folder: Path) -> list[ranks.ForkServerProcess]:
-    """Start two ranks of our trainer, each with a log; they are forked from a process that has torch."""
+    """Start two ranks of our trainer with a log each, forked from a process that has imported torch."""
     node = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     node["MASTER_PORT"] = str(ranks.free_port())
     logs = folder.with_name(f"{folder.name}-output")
@@ -157,7 +157,7 @@ def collector_of(folder: Path) -> int | None:
 
 
 def kill_rank(home: Path, rng: random.Random) -> Problems:
-    """One rank vanishes: what was recorded stays, the answer blames nobody else, and a restart resumes."""
+    """Kill a rank: files must stay, the verdict must blame no other rank, and a restart must resume."""
     folder = home / "run"
     job = start_ranks(folder)
     wait_for_moment(folder, rng)
@@ -174,7 +174,7 @@ def kill_rank(home: Path, rng: random.Random) -> Problems:
 
 
 def kill_collector(home: Path, rng: random.Random) -> Problems:
-    """The job does not notice: it trains on and ends well."""
+    """Kill the collector: the job must continue and end well."""
     folder = home / "run"
     job = start_ranks(folder)
     wait_for_moment(folder, rng)
@@ -193,7 +193,7 @@ def kill_collector(home: Path, rng: random.Random) -> Problems:
 
 
 def kill_launcher(home: Path, rng: random.Random) -> Problems:
-    """Its guard ends the ranks and says so in run.json; a restart resumes."""
+    """Kill the launcher: its guard must end the ranks and record that in run.json, and a restart must resume."""
     folder = home / "run"
     command = [sys.executable, "-m", "workbench", "launch", "--nproc", "2", *SETTINGS, "--job.dump_folder", str(folder)]
     with (home / "launcher.log").open("wb") as log:
@@ -214,7 +214,7 @@ def kill_launcher(home: Path, rng: random.Random) -> Problems:
 
 
 def restarted(folder: Path) -> Problems:
-    """Start the same run again: it resumes from the last complete checkpoint, completes, and overwrites nothing."""
+    """Start the same run again: it must resume from the last complete checkpoint and overwrite nothing."""
     before, complete = contents(folder), complete_checkpoints(folder)
     codes = [ranks.ended(process) for process in start_ranks(folder)]
     problems = [f"after the restart: {problem}" for problem in lost(before, folder)]
@@ -233,7 +233,7 @@ def restarted(folder: Path) -> Problems:
 
 
 def kill_reader(home: Path, rng: random.Random) -> Problems:
-    """Children that read files die: each file that is missed is named with the reason, and the next answer is whole."""
+    """Kill processes that read files: each unread file must be named, and the next answer must be complete."""
     run = copied_run(home)
     before, found, given = contents(run), discover(run), ""
     with cache_in(home / "cache"):
@@ -253,7 +253,7 @@ def kill_reader(home: Path, rng: random.Random) -> Problems:
 
 @contextlib.contextmanager
 def readers_killed(rng: random.Random) -> Iterator[list[int]]:
-    """Let a process beside this one kill some of the children that this one starts; gives how many it were."""
+    """Kill, from another process, some of the processes that read files for this one; yields their number."""
     reading, writing = os.pipe()
     parent, seed, killed = os.getpid(), rng.random(), []
     killer = os.fork()
@@ -292,7 +292,7 @@ def kill_watch(home: Path, rng: random.Random) -> Problems:
 
 
 def kill_on_a_terminal(home: Path, rng: random.Random, command: str) -> Problems:
-    """The app dies while it reads: the run and the cache serve the next one, and its readers end too."""
+    """Kill a terminal app while it reads: the next app must work, and the killed app's readers must end."""
     run = copied_run(home)
     before = contents(run)
     with cache_in(home / "cache"):
@@ -311,7 +311,7 @@ def kill_on_a_terminal(home: Path, rng: random.Random, command: str) -> Problems
 
 
 def drained(master: int) -> Callable[[], int]:
-    """Read a terminal until it closes; what is returned says how many bytes came so far."""
+    """Read a terminal until it closes, in a thread; the returned function gives the number of bytes so far."""
     count = [0]
 
     def read() -> None:
@@ -324,7 +324,7 @@ def drained(master: int) -> Callable[[], int]:
 
 
 def kill_serve(home: Path, rng: random.Random) -> Problems:
-    """The server dies at its start, or while it answers: the next one has the same port, and the same answer."""
+    """Kill the server at its start or while it answers: the next must get the same port and answer the same."""
     run = copied_run(home)
     before = contents(run)
     with cache_in(home / "cache"):
@@ -365,7 +365,7 @@ def copied_run(home: Path) -> Path:
 
 
 def answers_as_ever(run: Path, home: Path) -> Problems:
-    """With the cache that is there now the answer is the same as with an empty one, also for a second time."""
+    """Check that the answer with the existing cache is the same as with an empty one, twice."""
     now, again = answer(run), answer(run)
     with cache_in(home / "empty"):
         return [] if now == again == answer(run) else ["the answer depends on the cache"]
@@ -400,7 +400,7 @@ VICTIMS: dict[str, Callable[[Path, random.Random], Problems]] = {
 
 
 def kill(victim: str, seed: int, home: Path) -> Problems:
-    """Kill a process at the moment that the seed decides; what does not hold afterwards."""
+    """Kill a victim at a moment chosen by the seed; return the violated conditions."""
     return VICTIMS[victim](home, random.Random(f"{victim} {seed}"))
 
 

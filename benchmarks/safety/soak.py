@@ -1,16 +1,16 @@
-"""Long and busy hours of `serve` and `watch`: no error, bounded memory, answers in time.
+"""Long and heavy use of `serve` and `watch`: no error, bounded memory, answers in time.
 
     python benchmarks/safety/soak.py serve [--clients 200] [--seconds 600]
     python benchmarks/safety/soak.py watch [--ranks 8] [--hours 1]
 
-`serve`: a dashboard as a process, and clients that ask for its pages, documents and callbacks, each as soon as it has
-an answer. Of ten clients one sends its requests byte by byte and stops, one reads its answers slowly, and one sends
-bodies that are too long, without the token and with it. Printed: requests, errors, latencies of the others, and the
-server's memory, threads and open files at the start, in the middle and at the end.
+`serve`: a dashboard process, and clients that request its pages, documents and callbacks, each as soon as it has the
+previous answer. Of ten clients one sends its requests byte by byte and stops, one reads its answers slowly, and one
+sends bodies that are too long, with and without the token. Printed are requests, errors, latencies of the other
+clients, and the server's memory, threads and open files at the start, in the middle and at the end.
 
-`watch`: the app, and the step logs of a job of so many ranks, which grow by a step of half a second each. The hour is
-simulated: the app looks at the job as soon as it has drawn, not twice a second. Printed: the memory after each tenth
-of the time.
+`watch`: the app, and the step logs of a job, which grow by a step of half a second each. The time is simulated: the app
+reads the job's state again as soon as it has drawn, not twice a second. Printed is the memory after each tenth of the
+time.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def resident_bytes(pid: int) -> int:
 
 @dataclass
 class Tally:
-    """What the clients saw; lists and counters of Python can be added to from several threads."""
+    """The results of the clients; Python's lists and counters can be extended from several threads."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A dashboard that listens, and what opens it."""
+    """A running dashboard: its process id, its port, and the cookie that contains its token."""
 
     process: int
     port: int
@@ -83,7 +83,7 @@ class Dashboard:
 
 @contextlib.contextmanager
 def serving(run: Path) -> Iterator[Dashboard]:
-    """Serve a run in a process of its own."""
+    """Serve a run in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
@@ -108,7 +108,7 @@ def serving(run: Path) -> Iterator[Dashboard]:
 
 
 def ask(site: Dashboard, rng: random.Random, tally: Tally) -> None:
-    """Ask for a page, as a browser does."""
+    """Request a page like a browser."""
     connection, began = site.connect(), time.monotonic()
     with contextlib.closing(connection):
         connection.request("GET", rng.choice(PAGES), headers={"Cookie": site.cookie})
@@ -141,7 +141,7 @@ def read_slowly(site: Dashboard, rng: random.Random, tally: Tally) -> None:
 
 
 def send_much(site: Dashboard, rng: random.Random, tally: Tally) -> None:
-    """Send a body that is too long: without the token, or with it, of a length that is announced or is not."""
+    """Send a body that is too long: with or without the token, and with or without an announced length."""
     known = rng.random() < 0.5
     headers = {"X-Workbench": "drop", "Cookie": site.cookie if known else "no=1", "Content-Length": str(HUGE)}
     with contextlib.closing(site.connect()) as connection:
@@ -157,7 +157,7 @@ KINDS: list[Callable[[Dashboard, random.Random, Tally], None]] = [ask] * 7 + [dr
 
 
 def client(number: int, site: Dashboard, until: float, tally: Tally) -> None:
-    """Ask until the time is over; what goes wrong is counted."""
+    """Send requests until the time `until`; failures are counted."""
     rng, kind = random.Random(number), KINDS[number % len(KINDS)]
     while time.monotonic() < until:
         try:
@@ -167,7 +167,7 @@ def client(number: int, site: Dashboard, until: float, tally: Tally) -> None:
 
 
 def soak_serve(run: Path, clients: int, seconds: float) -> tuple[Tally, list[str]]:
-    """Let clients ask for so many seconds; return what they saw, and the states of the server."""
+    """Let clients send requests for `seconds`; return their results, and the states of the server."""
     tally = Tally()
     with serving(run) as site:
         ask(site, random.Random(0), Tally())
@@ -200,7 +200,7 @@ def show_serve(clients: int, seconds: float) -> bool:
 
 
 def step_line(step: int, rank: int) -> str:
-    """Return a line as our step recorder writes it."""
+    """Return a step-log line like those of our step recorder."""
     phases = {"data_wait": 10_000_000 + rank, "fwd": 150_000_000, "bwd": 250_000_000, "optim": 50_000_000}
     loss = 5 - step / 10_000
     line = {
@@ -225,7 +225,7 @@ def step_line(step: int, rank: int) -> str:
 
 
 class GrowingJob:
-    """The folder of a job, whose step logs grow."""
+    """The folder of a simulated job, whose step logs grow."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         (folder / "steps").mkdir(parents=True)
@@ -256,7 +256,7 @@ class GrowingJob:
 
 
 async def soak_watch(folder: Path, ranks: int, steps: int) -> list[int]:
-    """Watch a job of so many steps, one look a step; return the resident bytes after each tenth."""
+    """Watch a job for `steps` steps, reading its state once per step; return the resident bytes after each tenth."""
     job = GrowingJob(folder, ranks)
     app, sizes = WatchApp(folder), []
     async with app.run_test(size=(120, 40)) as pilot:

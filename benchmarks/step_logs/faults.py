@@ -1,11 +1,11 @@
-"""How often are loss spikes, single stalls and the begin of a straggler found in simulated step logs, and how often is
-one reported where there is none?
+"""Measure how often loss spikes, single stalls and the first step of a straggler are found in simulated step logs, and
+how often they are reported where there are none.
 
     python -m benchmarks.step_logs.faults [spikes|stalls|dates ...] [--seeds 300] [--part tuned|kept|all]
 
-Every run is random: shape and noise of the curve, length, place and height of the fault. Healthy runs include random
-walks, heavy tails, warm-up, drops of the learning rate and periodic checkpoints. A third of the seeds is kept aside
-while rules are written.
+Every run is random: shape and noise of the curve, length, position and size of the fault. Healthy runs include random
+walks, heavy tails, warm-up, drops of the learning rate and periodic checkpoints. A third of the seeds is kept back:
+rules are not tuned on it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Row = tuple[str, bool]
 
 
 def is_kept(seed: int) -> bool:
-    """Return whether a seed is kept aside."""
+    """Return whether a seed is kept back, so that no rule is tuned on it."""
     return seed % 3 == 0
 
 
@@ -32,7 +32,7 @@ def is_kept(seed: int) -> bool:
 
 
 def healthy_loss(chance: np.random.Generator, count: int) -> tuple[str, np.ndarray]:
-    """Return a kind of healthy loss curve and its values."""
+    """Return (kind, values) of a healthy loss curve."""
     kind = str(
         chance.choice(["power", "exponential", "random_walk", "heavy_tail", "lr_drop", "warm_up", "flat", "small"])
     )
@@ -59,7 +59,7 @@ def healthy_loss(chance: np.random.Generator, count: int) -> tuple[str, np.ndarr
 
 
 def with_spike(chance: np.random.Generator, loss: np.ndarray) -> tuple[str, np.ndarray, int]:
-    """Return where in the curve a spike was put in, the curve, and the index of the spike's first value."""
+    """Return (position of the spike in words, curve with the spike, index of the spike's first value)."""
     place = str(chance.choice(["early", "middle", "late", "end"]))
     count = len(loss)
     places = {
@@ -81,7 +81,7 @@ def with_spike(chance: np.random.Generator, loss: np.ndarray) -> tuple[str, np.n
 
 
 def spike_rows(seed: int) -> Iterator[Row]:
-    """Yield whether a spike is found, and whether none is where there is none."""
+    """Yield whether a spike is found in a curve that has one, and whether none is found in a healthy curve."""
     chance = np.random.default_rng(seed)
     count = int(chance.choice([60, 200, 600, 2000]))
     kind, loss = healthy_loss(chance, count)
@@ -105,7 +105,7 @@ def spike_steps(loss: np.ndarray) -> list[int]:
 
 
 def healthy_times(chance: np.random.Generator, count: int) -> tuple[str, np.ndarray]:
-    """Return a kind of healthy step times and its values in seconds."""
+    """Return (kind, values in seconds) of healthy step times."""
     kind = str(
         chance.choice(
             ["normal", "log_normal", "heavy_tail", "random_walk", "warm_up", "periodic", "two_levels", "lengths"]
@@ -131,7 +131,7 @@ def healthy_times(chance: np.random.Generator, count: int) -> tuple[str, np.ndar
 
 
 def stall_rows(seed: int) -> Iterator[Row]:
-    """Yield whether a single long step is found, and whether none is where there is none."""
+    """Yield whether a single long step is found in a run that has one, and whether none is found in a healthy run."""
     from analyzers import steps as room
 
     chance = np.random.default_rng(seed)
@@ -161,7 +161,7 @@ def long_steps(_: Any, columns: dict[str, np.ndarray]) -> list[int]:
 
 
 def date_rows(seed: int) -> Iterator[Row]:
-    """Yield whether the begin of a straggler is dated to the step, and to two steps; and healthy runs."""
+    """Yield whether the first step of a straggler is found exactly, and within two steps; also for healthy runs."""
     from analyzers import store
 
     chance = np.random.default_rng(seed)
@@ -204,21 +204,21 @@ def date_rows(seed: int) -> Iterator[Row]:
 
 
 def room_stragglers(artefacts: Any) -> list[Any]:
-    """Return the stragglers that the room reports."""
+    """Return the stragglers that the analyzer of step logs reports."""
     from analyzers import steps, store
 
     return steps.analyze(list(artefacts), store.Options(cache=False, jobs=1)).data.stragglers
 
 
 def simulated_job() -> Any:
-    """Return the simulator of the tests, which knows who keeps whom waiting."""
+    """Return the simulator of the tests, in which it is known which rank delays which."""
     import runpy
 
     return runpy.run_path(str(Path(__file__).parents[1] / "tests" / "analyzers" / "steps" / "conftest.py"))["Job"]
 
 
 def in_process() -> Callable[..., None]:
-    """Return a reader that reads in this process, which takes a tenth of the time."""
+    """Return a reader that reads in this process, which takes a tenth of the time of a child process."""
     import importlib
 
     from analyzers import cache
@@ -230,7 +230,7 @@ def in_process() -> Callable[..., None]:
 
 
 def steps_of_columns(columns: dict[str, np.ndarray]) -> Any:
-    """Return the steps of a table, without a file."""
+    """Return the steps in a table of columns, without a file."""
     from analyzers.steps.columns.raw_table import RawTable
     from analyzers.steps.loading import Chunk, Source, combined, steps_of
     from analyzers.steps.mapping.steps_of_rows import steps_of_rows
@@ -248,7 +248,7 @@ PARTS: dict[str, Callable[[int], Iterator[Row]]] = {"spikes": spike_rows, "stall
 
 
 def main() -> int:
-    """Print for each kind of run how often the answer was right."""
+    """Print for each kind of run how often the result was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--seeds", type=int, default=300)

@@ -1,11 +1,11 @@
-"""How many step logs of other trainers are read right: steps, losses, gradient norms, step times, tokens and memory?
+"""Measure how many step logs of other trainers are read correctly: steps, losses, times, tokens and memory.
 
     python -m benchmarks.step_logs.formats [--part tuned|kept|all] [NAME ...]
 
-Each case writes one file as a trainer writes it, from numbers that are known, and compares what `analyzers.steps` reads
-from it. The formats follow the trainers' published sources; files that real packages wrote lie in
-`tests/fixtures/other_trainers` and are cases as well. A third of the cases, chosen by a hash of their names, is kept
-aside while rules are written (`--part kept`).
+Each case writes a file as a trainer would, from known numbers, and compares them with what `analyzers.steps` reads from
+it. The formats follow the trainers' published sources; files that real packages wrote are in
+`tests/fixtures/other_trainers` and are cases as well. A third of the cases, selected by a hash of the name, is kept
+back: no rule is tuned on it (`--part kept`).
 """
 
 import argparse
@@ -31,7 +31,7 @@ MEASURES = ("loss", "grad_norm", "learning_rate", "dur_s", "tokens_per_s", "memo
 
 @dataclass
 class Truth:
-    """What a reader must return: the value of each measure by step; `rejected`: the file is no step log."""
+    """The values that a reader must return, by measure and step; `rejected`: the file is not a step log."""
 
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Run:
         )
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row per step, with what templates use."""
+        """Yield a row per step, with the values that templates use."""
         for n, step in enumerate(self.steps):
             seconds = int(1000 + sum(self.time_s[: n + 1]))
             yield {
@@ -78,7 +78,7 @@ class Run:
             }  # fmt: skip
 
     def truth(self, *measures: str, **more: Any) -> Truth:
-        """Return what must be read, of these measures."""
+        """Return the values of these measures that must be read."""
         known = dict(zip(MEASURES, (self.loss, self.gnorm, self.lr, self.time_s, self.tps, self.gib), strict=True))
         values = {name: dict(zip(self.steps, known[name], strict=True)) for name in measures}
         return Truth(values, self.steps, **more)
@@ -95,7 +95,7 @@ def case(function: Case) -> Case:
 
 
 def template(name: str, file: str, line: str, measures: str, **options: Any) -> None:
-    """Register a case whose file has a line of this template for each step; `around` may add lines before each."""
+    """Register a case whose file has a line from this template for each step; `around` adds lines before it."""
     every, first = options.pop("every", 1), options.pop("first", None)
     head, before, tail, newline = (options.pop(key, "") for key in ("head", "before", "tail", "newline"))
 
@@ -423,7 +423,7 @@ def json_columns(folder: Path) -> tuple[Path, Truth]:
 
 
 def recorded(name: str, file: str) -> None:
-    """Register a case on a file that a real package wrote; `truth.json` beside it has what it was given to log."""
+    """Register a case with a file that a real package wrote; the logged values are in `truth.json` next to it."""
 
     def find(_: Path) -> tuple[Path, Truth]:
         path = next(RECORDED.glob(f"{name}/{file}"))
@@ -456,7 +456,7 @@ NO_STEP_LOGS = {
 
 
 def rejects(file: str, text: str) -> None:
-    """Register a case on a file that is no step log and must not be taken for one."""
+    """Register a case with a file that is not a step log and must not be read as one."""
 
     def write(folder: Path) -> tuple[Path, Truth]:
         path = folder / file
@@ -471,12 +471,12 @@ for file_, text_ in NO_STEP_LOGS.items():
 
 
 def is_kept_back(name: str) -> bool:
-    """Return whether a case is kept aside while rules are written: a third of them, by a hash of the name."""
+    """Return whether a case is kept back, so that no rule is tuned on it: a third, by a hash of the name."""
     return hashlib.sha256(name.encode()).digest()[0] % 3 == 0
 
 
 def wrong(path: Path, truth: Truth) -> str:
-    """Return what differs between what is read and the truth; empty where nothing does."""
+    """Return the differences between the values read from a file and the truth; empty if there are none."""
     from analyzers import run, store
     from analyzers.errors import WorkbenchError
     from analyzers.steps import views
@@ -496,7 +496,7 @@ def wrong(path: Path, truth: Truth) -> str:
 
 
 def wrong_rank(own: Any, truth: Truth) -> str:
-    """Return what differs in the rows of a rank."""
+    """Return the differences in the rows of a rank."""
     import numpy as np
 
     if own.index.tolist() != truth.steps:
@@ -513,7 +513,7 @@ def wrong_rank(own: Any, truth: Truth) -> str:
 
 
 def checked(name: str) -> str:
-    """Return what is wrong with the reading of a case."""
+    """Return what a reader gets wrong in case `name`; empty if it is all right."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             return wrong(*CASES[name](Path(folder)))

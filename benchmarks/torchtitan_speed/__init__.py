@@ -1,1 +1,1 @@
-"""Our trainer beside torchtitan 0.2 on the same machine: `python -m benchmarks.torchtitan_speed --site FOLDER`."""
+"""Compare our trainer with torchtitan 0.2 on this machine: `python -m benchmarks.torchtitan_speed --site FOLDER`."""

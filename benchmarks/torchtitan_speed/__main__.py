@@ -1,10 +1,11 @@
-"""Steps of our trainer and of torchtitan 0.2 on CPU, in turn: python -m benchmarks.torchtitan_speed --site FOLDER ...
+"""Compare the step times of our trainer and torchtitan 0.2 on a CPU, in turn.
 
+    python -m benchmarks.torchtitan_speed --site FOLDER ...
     pip install --target FOLDER --no-deps torchtitan==0.2.2 torchdata
     pip install --target FOLDER datasets tokenizers tyro tomli einops pillow
 
-Both train a Llama of the same shape on the same text with the same batch, one thread a rank. The time of a step is that
-between the beginnings of two steps, so that what is done between them counts; processor time is that of the process.
+Both train a Llama of the same shape on the same text with the same batch and one thread per rank. The time of a step is
+measured from its beginning to that of the next step; processor time is that of the process.
 """
 
 import argparse
@@ -37,7 +38,7 @@ WAYS = {
 
 
 def arguments(who: str, folder: Path, extra: tuple[str, ...]) -> list[str]:
-    """Return the command line of a run."""
+    """Return the command line of a run of the trainer `who`."""
     flavor = "debugmodel_large" if who == "ours" else "debugmodel"
     own = ["--model.flavor", flavor, "--job.dump_folder", str(folder / "run"), *COMMON, *extra]
     if who == "ours":
@@ -47,7 +48,7 @@ def arguments(who: str, folder: Path, extra: tuple[str, ...]) -> list[str]:
 
 
 def measure(way: str, ranks: int, folder: Path, sites: list[str]) -> list[tuple[float, float]]:
-    """Return the (wall, processor) seconds of the steps of rank 0.
+    """Return the (wall, processor) seconds of each step of rank 0.
 
     Raises:
         RuntimeError: The run failed.
@@ -66,7 +67,7 @@ def measure(way: str, ranks: int, folder: Path, sites: list[str]) -> list[tuple[
 
 
 def write_inputs(folder: Path) -> None:
-    """Write text, and a tokenizer of bytes as torchtitan reads one."""
+    """Write the training text, and a byte tokenizer in the format that torchtitan reads."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from trainer.config.sections import Training
@@ -89,7 +90,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def rows(times: dict[str, list[tuple[float, float]]], ranks: int) -> Iterator[str]:
-    """Yield a row for each way: median time, mean processor time, and ratios to torchtitan without recorders."""
+    """Yield a row for each way to run: median time, mean processor time, and ratios to torchtitan without recorders."""
     # The steps of which traces and snapshots are made are few, and count in the mean.
     found = {
         way: (statistics.median(wall for wall, _ in pairs), statistics.mean(cpu for _, cpu in pairs))

@@ -1,4 +1,4 @@
-"""What torchtitan 0.2 needs to train on a CPU, set from outside: no file of it is changed. Import this before it."""
+"""Changes that let torchtitan 0.2 train on a CPU, made without editing its files. Import this before torchtitan."""
 
 import os
 import resource
@@ -12,19 +12,19 @@ PAGES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_stats(_: object = None) -> dict[str, int]:
-    """Return the highest resident set in place of an allocator's peaks."""
+    """Return the peak resident set instead of an allocator's peaks."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"active_bytes.all.peak": peak, "reserved_bytes.all.peak": peak, "num_alloc_retries": 0, "num_ooms": 0}
 
 
 def sum_by_force(module: Any, factor: float) -> None:
-    """Set the factor, and reduce by sums: gloo has no operation that multiplies first."""
+    """Set the gradient factor and reduce by sums, because gloo has no operation that multiplies before it reduces."""
     DIVIDE(module, factor)
     module.set_force_sum_reduction_for_comms(True)
 
 
 def profile(*given: Any, activities: Any = (), **more: Any) -> Any:
-    """Make a profiler of the activities that there are."""
+    """Return a profiler with the activities that this machine supports."""
     return PROFILE(*given, activities=[kind for kind in activities if kind is not None], **more)
 
 
@@ -41,7 +41,7 @@ MISSING: dict[str, Any] = {
 
 
 def prepare() -> None:
-    """Make a CPU look like a device that torchtitan knows."""
+    """Make the CPU look like a device that torchtitan supports."""
     torch._utils._get_available_device_type = lambda: "cpu"  # noqa: SLF001
     for name, function in MISSING.items():
         setattr(torch.cpu, name, function)

@@ -1,6 +1,6 @@
-"""One rank: python -m benchmarks.torchtitan_speed.rank ours|torchtitan TIMES ARGUMENTS.
+"""Run one rank of a trainer: python -m benchmarks.torchtitan_speed.rank ours|torchtitan TIMES ARGUMENTS.
 
-Rank 0 notes when each step begins.
+Rank 0 writes the start time of each step to the file TIMES.
 """
 
 import os
@@ -12,7 +12,9 @@ from typing import Any
 
 
 def note_steps(trainer: type, times: Path) -> None:
-    """Append the wall clock and the processor time to a file whenever a step begins; both trainers call it alike."""
+    """Make the trainer append wall-clock and processor time to a file at the start of each step, the same for both
+    trainers.
+    """
     train_step: Any = trainer.train_step  # type: ignore[attr-defined]
 
     def noted(self: Any, *given: Any) -> Any:
@@ -25,7 +27,7 @@ def note_steps(trainer: type, times: Path) -> None:
 
 
 def use_our_shape() -> None:
-    """Let torchtitan's debugmodel have the shape of ours."""
+    """Give torchtitan's debug model the shape of ours."""
     from torchtitan.models.llama3 import llama3_args
 
     from trainer.models.llama3.flavors import FLAVORS
@@ -37,7 +39,7 @@ def use_our_shape() -> None:
 
 
 def main() -> None:
-    """Train."""
+    """Train as one rank."""
     who, times, *arguments = sys.argv[1:]
     sys.argv = [who, *arguments]
     if who == "ours":

@@ -1,4 +1,4 @@
-"""One rank resumed its loader in the middle, so that its logging step comes after another number of updates.
+"""One rank resumed in the middle of its data, so that it logs after a different number of updates than the others.
 
 class: skipped, mismatch
 culprit: 1 | 0, 1

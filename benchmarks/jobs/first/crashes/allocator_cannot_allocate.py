@@ -1,4 +1,4 @@
-"""A sequence of one rank is so long that its attention scores do not fit.
+"""One rank gets a very long sequence, whose attention scores do not fit into memory.
 
 class: oom
 culprit: 1

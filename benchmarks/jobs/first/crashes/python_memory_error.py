@@ -1,4 +1,4 @@
-"""Rank 0 reads a whole file into memory, by a size that its header got wrong.
+"""Rank 0 reads a whole file into memory; the size in the file's header is wrong and far too large.
 
 class: oom
 culprit: 0

@@ -1,4 +1,4 @@
-"""The learning-rate schedule is shorter than the training: every rank fails in the same step.
+"""The learning-rate schedule has fewer steps than the training: every rank fails in the same step.
 
 class: crashed, dead
 culprit: any

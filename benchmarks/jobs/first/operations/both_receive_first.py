@@ -1,4 +1,4 @@
-"""Two neighbours exchange their halos, and both begin with the blocking receive.
+"""Two ranks exchange boundary values, and both begin with a blocking receive.
 
 class: order_cycle, unmatched_p2p
 culprit: 0, 1

@@ -1,4 +1,4 @@
-"""The first step of one rank builds its kernels, which takes most of the timeout; its sister waits for its message.
+"""Rank 0 builds its kernels in the first step, which takes most of the timeout; rank 1 waits for a message from it.
 
 class: healthy, slow
 culprit: none | 0

@@ -1,4 +1,4 @@
-"""A collate function pads until the length is a multiple, which it never becomes on one rank.
+"""A collate function pads until the length is a multiple of a number, which never happens on one rank.
 
 class: host_stuck
 culprit: 2

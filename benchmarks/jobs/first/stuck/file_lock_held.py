@@ -1,4 +1,4 @@
-"""Rank 0 prepares the data under a file lock and waits in a barrier before it lets go; the others wait for the lock.
+"""Rank 0 holds a file lock while it waits for the others in a barrier; the others wait for the lock.
 
 class: host_stuck, order_cycle
 culprit: 1, 2 | 0, 1, 2 | 1 | 2

@@ -1,4 +1,4 @@
-"""A library draws tracebacks in boxes; the sampler of one rank asks for more samples than there are.
+"""The sampler of one rank requests more samples than exist; a library prints the traceback inside a box.
 
 class: crashed
 culprit: 2

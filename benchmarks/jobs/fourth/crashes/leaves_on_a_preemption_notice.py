@@ -1,4 +1,4 @@
-"""A warning signal reaches one rank, which saves its state and leaves with exit code 0, so that no launcher reacts.
+"""One rank gets a warning signal, saves its state and exits with code 0, so that no launcher reacts.
 
 class: dead, early_exit
 culprit: 1

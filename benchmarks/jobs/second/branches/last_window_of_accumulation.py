@@ -1,4 +1,4 @@
-"""The batches of one rank do not fill the last window of accumulation, and its last backward stays in `no_sync`.
+"""One rank has too few batches for the last accumulation window, so its last backward pass stays in `no_sync`.
 
 class: skipped, mismatch
 culprit: 2

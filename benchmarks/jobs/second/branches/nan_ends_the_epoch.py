@@ -1,4 +1,4 @@
-"""One rank sees a loss that is not finite and returns from the epoch; it goes on to the validation.
+"""One rank gets a loss that is not finite, ends its epoch early and continues with the validation.
 
 class: mismatch, skipped
 culprit: 1
