@@ -5,6 +5,8 @@ import urllib.request
 
 TOKEN = "s3cret"
 """Of every dashboard of the tests."""
+FOLDER = "f0lder"
+"""The first folder of every address of theirs."""
 PATIENCE_MS = 120_000
 """What a page may take on a busy machine."""
 ZOOM = "([name, span]) => Plotly.relayout(document.querySelector(`#${name} .js-plotly-plot`), {'xaxis.range': span})"

@@ -70,6 +70,7 @@ class Dashboard:
     process: int
     port: int
     cookie: str
+    folder: str
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
@@ -96,11 +97,12 @@ def serving(run: Path) -> Iterator[Dashboard]:
                 time.sleep(0.1)
             asked = http.client.HTTPConnection("127.0.0.1", int(told[1]), timeout=PATIENCE_S)
             asked.request("GET", f"/?token={told[2]}")
-            cookie = asked.getresponse().getheader("Set-Cookie").partition(";")[0]
-            yield Dashboard(server.pid, int(told[1]), cookie)
+            answer = asked.getresponse()
+            cookie, place = answer.getheader("Set-Cookie").partition(";")[0], answer.getheader("Location").rstrip("/")
+            yield Dashboard(server.pid, int(told[1]), cookie, place)
             # Whatever the clients did, it still answers.
             asked = http.client.HTTPConnection("127.0.0.1", int(told[1]), timeout=PATIENCE_S)
-            asked.request("GET", "/report.json", headers={"Cookie": cookie})
+            asked.request("GET", f"{place}/report.json", headers={"Cookie": cookie})
             json.loads(asked.getresponse().read())
         finally:
             server.terminate()
@@ -111,7 +113,7 @@ def ask(site: Dashboard, rng: random.Random, tally: Tally) -> None:
     """Request a page like a browser."""
     connection, began = site.connect(), time.monotonic()
     with contextlib.closing(connection):
-        connection.request("GET", rng.choice(PAGES), headers={"Cookie": site.cookie})
+        connection.request("GET", site.folder + rng.choice(PAGES), headers={"Cookie": site.cookie})
         answer = connection.getresponse()
         answer.read()
     tally.seconds.append(time.monotonic() - began)
@@ -120,9 +122,8 @@ def ask(site: Dashboard, rng: random.Random, tally: Tally) -> None:
 
 def dribble(site: Dashboard, rng: random.Random, tally: Tally) -> None:
     """Send a request byte by byte, and stop in the middle."""
-    request = (
-        f"GET /report.json HTTP/1.1\r\nHost: localhost\r\nCookie: {site.cookie}\r\nX: {'a' * 200}\r\n\r\n".encode()
-    )
+    head = f"GET {site.folder}/report.json HTTP/1.1\r\nHost: localhost\r\nCookie: {site.cookie}\r\n"
+    request = f"{head}X: {'a' * 200}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE_S) as connection:
         for byte in request[: rng.randrange(len(request))]:
             connection.sendall(bytes([byte]))
@@ -133,7 +134,7 @@ def dribble(site: Dashboard, rng: random.Random, tally: Tally) -> None:
 def read_slowly(site: Dashboard, rng: random.Random, tally: Tally) -> None:
     """Read an answer in small pieces, with pauses."""
     with contextlib.closing(site.connect()) as connection:
-        connection.request("GET", rng.choice(PAGES), headers={"Cookie": site.cookie})
+        connection.request("GET", site.folder + rng.choice(PAGES), headers={"Cookie": site.cookie})
         answer = connection.getresponse()
         while answer.read(2048):
             time.sleep(0.01)
@@ -146,7 +147,7 @@ def send_much(site: Dashboard, rng: random.Random, tally: Tally) -> None:
     headers = {"X-Workbench": "drop", "Cookie": site.cookie if known else "no=1", "Content-Length": str(HUGE)}
     with contextlib.closing(site.connect()) as connection:
         try:
-            connection.request("PUT", "/drop/1/huge", iter([b"\0" * (1 << 20)] * (HUGE >> 20)), headers)
+            connection.request("PUT", f"{site.folder}/drop/1/huge", iter([b"\0" * (1 << 20)] * (HUGE >> 20)), headers)
             status = str(connection.getresponse().status)
         except CUT_OFF:
             status = "cut by the server"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dashboard import PATIENCE_MS, TOKEN
+from dashboard import FOLDER, PATIENCE_MS, TOKEN
 
 from analyzers.run import Run, discover
 from analyzers.store import Options
@@ -56,10 +56,10 @@ def served(run, folder: Path) -> Iterator[str]:
     from workbench.web.server import assembled
 
     view = run if isinstance(run, ServedRun) else served_run(run, room_for(run), Options())
-    server = listening("127.0.0.1", 0, assembled(view, folder, Door(TOKEN)))
+    server = listening("127.0.0.1", 0, assembled(view, folder, Door(TOKEN, FOLDER)))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.port}"
+    yield f"http://127.0.0.1:{server.port}/{FOLDER}"
     server.stop()
     thread.join()
 

@@ -1,7 +1,8 @@
-"""Access control of the dashboard: requests need its token, and a local dashboard accepts only local host names."""
+"""Who may open the dashboard: requests with its token, sent by its own pages; on loopback, that name this machine."""
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,15 +12,32 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN_BYTES = 18
+FOLDER_BYTES = 12
 HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
 """Of answers that have to do with the token: none of them may be kept, or tell another page where it was."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """The token of a dashboard; it is needed even on loopback, where every user of this machine can connect."""
+    """Checks the token of a dashboard, needed on loopback too, where every user of this machine can connect.
+
+    All pages are below a folder with a random name, and the cookie is of that folder. Browsers send cookies to every
+    port of a host, so also to a page that another user serves there; that page does not know the folder.
+    """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
+    folder: str = field(default_factory=lambda: secrets.token_urlsafe(FOLDER_BYTES))
+
+    @property
+    def prefix(self) -> str:
+        """The path of the dashboard's folder, with a slash at both ends."""
+        return f"/{self.folder}/"
+
+    def inner_path(self, path: str) -> str | None:
+        """Return a request's path without the folder; None if the path is outside of it."""
+        offered, _, rest = path.removeprefix("/").partition("/")
+        is_inside = hmac.compare_digest(offered.encode(errors="surrogateescape"), self.folder.encode())
+        return f"/{rest}" if is_inside else None
 
     @property
     def cookie(self) -> str:
@@ -46,9 +64,9 @@ class Door:
 class AccessControl:
     """A WSGI application that checks the token before it calls the application `inside`.
 
-    It answers `?token=` with a cookie and a redirect to the address without the token. If `private`, the Host header
-    must name the loopback interface: a foreign web page that makes its own name point here (DNS rebinding) would send
-    that name.
+    It answers `?token=` with a cookie and a redirect to the same page below the door's folder. With `private`, requests
+    must name the loopback interface as host: a foreign page that points its own name here (DNS rebinding) sends that
+    name.
     """
 
     inside: WSGIApplication
@@ -59,30 +77,51 @@ class AccessControl:
         """Answer a WSGI request: pass it to `inside`, or refuse it."""
         if self.private and host_name(environ) not in LOOPBACK:
             return refuse(start_response, "unknown host")
+        if is_foreign(environ):
+            return refuse(start_response, "sent by a page of another site")
+        path = environ.get("PATH_INFO", "/")
+        inner = self.door.inner_path(path)
         query = dict(parse_qsl(environ.get("QUERY_STRING", ""), errors="surrogateescape"))
         # The redirect removes the token from the address, so that a copied link or a screenshot does not give it away.
         if self.door.fits(query.pop("token", "")):
-            return self._set_cookie(environ, query, start_response)
-        if self.door.admits(environ.get("HTTP_COOKIE", "")):
-            return self.inside(environ, start_response)
+            return self._set_cookie(path if inner is None else inner, query, start_response)
+        if inner is not None and self.door.admits(environ.get("HTTP_COOKIE", "")):
+            if not path.startswith(self.door.prefix):
+                # Relative links of the page would lead out of the folder.
+                start_response("303 See Other", [("Location", self.door.prefix), *HEADERS])
+                return [b""]
+            mounted = f"{environ.get('SCRIPT_NAME', '')}/{self.door.folder}"
+            return self.inside(environ | {"SCRIPT_NAME": mounted, "PATH_INFO": inner}, start_response)
         return refuse(start_response, "open the address that `workbench serve` printed: it contains the access token")
 
-    def _set_cookie(
-        self, environ: WSGIEnvironment, query: dict[str, str], start_response: StartResponse
-    ) -> Iterable[bytes]:
-        path = "/" + environ.get("PATH_INFO", "/").lstrip("/\\")  # two slashes would name another host
-        location = path + (f"?{urlencode(query, errors='surrogateescape')}" if query else "")
+    def _set_cookie(self, path: str, query: dict[str, str], start_response: StartResponse) -> Iterable[bytes]:
+        # Without its slashes the path cannot name another host.
+        location = self.door.prefix + path.lstrip("/\\")
+        location += f"?{urlencode(query, errors='surrogateescape')}" if query else ""
         # Not `Strict`: a link in a mail or chat, and the file that opens the browser, would come without the cookie.
-        cookie = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Lax; Path=/"
+        cookie = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Lax; Path=/{self.door.folder}"
         start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie), *HEADERS])
         return [b""]
 
 
 def host_name(environ: WSGIEnvironment) -> str:
-    """Return the host name in a request's Host header, without the port."""
-    host: str = environ.get("HTTP_HOST", "")
-    # An IPv6 host holds colons itself, so only what follows the last one is the port.
-    return host.rpartition(":")[0] or host
+    """Return the host in a request's Host header, without the port; empty if the header is malformed."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:/@\[\]]+)(:[0-9]{1,5})?", environ.get("HTTP_HOST", ""))
+    return match[1] if match else ""
+
+
+def is_foreign(environ: WSGIEnvironment) -> bool:
+    """Return whether a browser says that a page of another site, or of another port, sent a request.
+
+    Following a link from there is permitted, as somebody may have sent it in a chat.
+    """
+    sent_by = environ.get("HTTP_SEC_FETCH_SITE", "")
+    if sent_by in ("cross-site", "same-site"):
+        is_link = environ.get("HTTP_SEC_FETCH_MODE") == "navigate" and environ.get("HTTP_SEC_FETCH_DEST") == "document"
+        return not (is_link and environ.get("REQUEST_METHOD") == "GET")
+    origin = environ.get("HTTP_ORIGIN", "")
+    # A browser that says "same-origin" may hide the origin itself ("null"), as our pages ask for no referrer.
+    return bool(origin) and sent_by != "same-origin" and origin.partition("://")[2] != environ.get("HTTP_HOST", "")
 
 
 def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:

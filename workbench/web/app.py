@@ -7,8 +7,9 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 from flask import Response
+from werkzeug.exceptions import HTTPException
 
-from workbench.console import clean
+from workbench.console import clean, explain
 from workbench.options import Format
 from workbench.present import render
 from workbench.web.components.links import link, navigation
@@ -75,6 +76,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     serve_documents(app, served)
+    answer_errors(app)
     protect(app)
     return app
 
@@ -180,6 +182,17 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
         form, kind = DOCUMENTS[name]
         headers = {"Content-Disposition": f'attachment; filename="report.{name}"'}
         return Response(render(served.report, form, served.run), headers=headers, content_type=kind)
+
+
+def answer_errors(app: Dash) -> None:
+    """Answer a request that fails with status 500, and print two lines on the terminal, not a traceback."""
+
+    @app.server.errorhandler(Exception)  # type: ignore[untyped-decorator]
+    def failed(error: Exception) -> Response | HTTPException:
+        if isinstance(error, HTTPException):
+            return error
+        explain(error)
+        return Response("this request failed; the terminal of the server says why\n", 500, content_type="text/plain")
 
 
 def protect(app: Dash) -> None:

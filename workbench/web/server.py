@@ -129,13 +129,15 @@ def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = Tr
     uploads.
     """
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
-    beside = {name: Later(partial(dashboard, run, name, served.options)) for name, run in runs if run}
-    return AccessControl(Uploads(make_app(served).server, folder, served.options, beside), door, private)
+    opened = f"{door.prefix}open/"
+    beside = {name: Later(partial(dashboard, run, f"{opened}{name}/", served.options)) for name, run in runs if run}
+    main = make_app(served, door.prefix).server
+    return AccessControl(Uploads(main, folder, served.options, beside, door.prefix), door, private)
 
 
-def dashboard(run: Run, name: str, options: Options) -> WSGIApplication:
-    """Return the WSGI application for run `name` ("a" or "b") of a comparison, served under `/open/NAME/`."""
-    app: WSGIApplication = make_app(served_run(run, room_for(run), options), f"/open/{name}/").server
+def dashboard(run: Run, prefix: str, options: Options) -> WSGIApplication:
+    """Return the WSGI application that shows a run of a comparison under the URL path `prefix`."""
+    app: WSGIApplication = make_app(served_run(run, room_for(run), options), prefix).server
     return app
 
 

@@ -34,9 +34,9 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 class Uploads:
     """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no set
-    can have. Dashboards of dropped files show no source files of this machine, because a dropped file could mention any
-    file.
+    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no
+    dropped set can have. `prefix` is the URL path under which all this is mounted. Dashboards of dropped files show no
+    source files of this machine, as an artefact could name any.
     """
 
     def __init__(
@@ -45,10 +45,11 @@ class Uploads:
         folder: Path,
         options: Options,
         beside: Mapping[str, WSGIApplication] | None = None,
+        prefix: str = "/",
     ) -> None:
         self._main, self._folder, self._options = main, folder, options
         self._opened: dict[str, WSGIApplication] = {**(beside or {})}
-        self._writing = Lock()
+        self._prefix, self._writing = prefix, Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a WSGI request on to the application that its path selects."""
@@ -93,8 +94,9 @@ class Uploads:
             return {"kept": file}
         run = discover(self._folder / name)
         served = served_run(run, room_for(run), self._options, trusted=False)
-        self._opened[name] = make_app(served, f"/open/{name}/").server
-        return {"at": f"/open/{name}/"}
+        place = f"{self._prefix}open/{name}/"
+        self._opened[name] = make_app(served, place).server
+        return {"at": place}
 
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
         """Store the body of a request as file `file` of set `name`, within the size limits."""

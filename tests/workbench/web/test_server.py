@@ -46,6 +46,7 @@ class Serving:
         self.host, self.port, self.token = told[1], int(told[2]), told[3]
         answer, _ = self.ask("GET", f"/?token={self.token}")
         self.cookie = answer.getheader("Set-Cookie").split(";")[0]
+        self.folder = answer.getheader("Location").rstrip("/")
 
     def ask(self, method, path, body=None, **headers):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
@@ -54,7 +55,9 @@ class Serving:
             return answer, answer.read()
 
     def drop(self):
-        return self.ask("PUT", "/drop/1/a", b"x", **{"X-Workbench": "drop", "Cookie": self.cookie})[0].status
+        return self.ask("PUT", f"{self.folder}/drop/1/a", b"x", **{"X-Workbench": "drop", "Cookie": self.cookie})[
+            0
+        ].status
 
     def send(self, data):
         """The first line of the answer to bytes that may be no request."""
@@ -76,10 +79,14 @@ def serving_process(tmp_path_factory):
 
 def test_nothing_is_told_without_the_token(serving_process):
     for path in ("/", "/report.json", "/_dash-layout", "/assets/workbench.js", "/open/1/"):
-        answer, body = serving_process.ask("GET", path)
-        assert answer.status == 403, path
-        assert b"printed" in body
-    assert serving_process.ask("GET", "/report.json", Cookie=serving_process.cookie)[0].status == 200
+        for folder in ("", serving_process.folder):
+            answer, body = serving_process.ask("GET", folder + path)
+            assert answer.status == 403, path
+            assert b"printed" in body
+    assert (
+        serving_process.ask("GET", f"{serving_process.folder}/report.json", Cookie=serving_process.cookie)[0].status
+        == 200
+    )
 
 
 def test_the_token_is_printed_once_and_never_logged(serving_process):
@@ -102,14 +109,20 @@ def test_the_token_is_printed_once_and_never_logged(serving_process):
 def test_what_is_no_request_is_refused(serving_process, request_head):
     line = serving_process.send(request_head + b"\r\n\r\n")
     assert line == b"closed" or re.match(rb"HTTP/1\.[01] 4\d\d ", line), line
-    assert serving_process.ask("GET", "/report.json", Cookie=serving_process.cookie)[0].status == 200
+    assert (
+        serving_process.ask("GET", f"{serving_process.folder}/report.json", Cookie=serving_process.cookie)[0].status
+        == 200
+    )
 
 
 def test_silent_clients_do_not_stop_it(serving_process):
     silent = [socket.create_connection(("127.0.0.1", serving_process.port)) for _ in range(200)]
     for connection in silent:
         connection.sendall(b"GET / HTT")
-    assert serving_process.ask("GET", "/report.json", Cookie=serving_process.cookie)[0].status == 200
+    assert (
+        serving_process.ask("GET", f"{serving_process.folder}/report.json", Cookie=serving_process.cookie)[0].status
+        == 200
+    )
     for connection in silent:
         connection.close()
 
@@ -117,7 +130,7 @@ def test_silent_clients_do_not_stop_it(serving_process):
 def test_slow_and_greedy_clients_keep_nobody_waiting(serving_process, script):
     """`python benchmarks/safety/soak.py serve` does this with 200 clients for ten minutes."""
     soak, tally, rng = script("safety/soak"), script("safety/soak").Tally(), random.Random(1)
-    site = soak.Dashboard(serving_process.process.pid, serving_process.port, serving_process.cookie)
+    site = soak.Dashboard(serving_process.process.pid, serving_process.port, serving_process.cookie, serving_process.folder)
     clients = [threading.Thread(target=kind, args=(site, rng, tally)) for kind in soak.KINDS * 3]
     for client in clients:
         client.start()
@@ -185,7 +198,7 @@ def test_a_unix_socket_is_open_to_its_user_alone(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert asked(path, "/report.json")[0] == 403
     _, headers = asked(path, f"/?token={told[2]}")
-    assert asked(path, "/report.json", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
+    assert asked(path, f"{headers['Location']}report.json", Cookie=headers["Set-Cookie"].split(";")[0])[0] == 200
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (again.returncode, "listens there already" in again.stderr) == (2, True)
     server.terminate()

@@ -38,18 +38,31 @@ def drops(tmp_path):
     return Client(Uploads(inside, tmp_path / "kept", Options()))
 
 
-DOOR = Door("s3cret")
+DOOR = Door("s3cret", "f0lder")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8050", "localhost:1", "localhost", "[::1]:8050"])
 def test_names_of_this_machine_pass(host):
     cookie = f"{DOOR.cookie}=s3cret"
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
-    assert client.get("/memory", headers={"Host": host, "Cookie": cookie}).text == "/memory"
-    assert client.get("/memory", headers={"Host": host}).status_code == 403
+    assert client.get("/f0lder/memory", headers={"Host": host, "Cookie": cookie}).text == "/memory"
+    assert client.get("/f0lder/memory", headers={"Host": host}).status_code == 403
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8050", "127.0.0.1.evil.example:8050", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8050",
+        "127.0.0.1.evil.example:8050",
+        "",
+        "localhost:1@evil.example",
+        "127.0.0.1:80:evil.example",
+        "localhost:",
+        "[::1].evil.example",
+        "127.0.0.1, evil.example",
+    ],
+)
 def test_a_name_that_was_made_to_point_here_does_not(host):
     """Not even with the token; beyond loopback there are other names."""
     for private, status in ((True, 403), (False, 303)):
@@ -61,22 +74,83 @@ def test_a_token_becomes_a_cookie_and_leaves_the_address():
     client = Client(AccessControl(inside, DOOR))
     assert client.get("/memory").status_code == 403
     welcomed = client.get("/memory?token=s3cret&rank=1")
-    assert (welcomed.status_code, welcomed.headers["Location"]) == (303, "/memory?rank=1")
+    assert (welcomed.status_code, welcomed.headers["Location"]) == (303, "/f0lder/memory?rank=1")
     assert {"HttpOnly", "SameSite=Lax"} <= set(welcomed.headers["Set-Cookie"].split("; "))
-    assert client.get("/memory").text == "/memory"
+    assert client.get("/f0lder/memory").text == "/memory"
 
 
 @pytest.mark.parametrize("token", ["", "guess", "S3CRET", "s3cret%00", "%C3%A9", "%FF", "None", "s" * 5000])
 def test_any_other_token_is_refused(token):
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
     assert client.get(f"/memory?token={token}").status_code == 403
-    assert client.get("/memory", headers={"Cookie": f"{DOOR.cookie}={token}"}).status_code == 403
+    assert client.get("/f0lder/memory", headers={"Cookie": f"{DOOR.cookie}={token}"}).status_code == 403
 
 
 @pytest.mark.parametrize("cookie", ['k="\\777"', "=;;=", '"', "a" * 60_000, "workbench_token", "a\xff=b"])
 def test_a_malformed_cookie_is_refused(cookie):
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
-    assert client.get("/", headers={"Cookie": cookie}).status_code == 403
+    assert client.get("/f0lder/", headers={"Cookie": cookie}).status_code == 403
+
+
+def test_another_port_of_the_host_never_gets_the_cookie():
+    """A browser sends a cookie to all ports of a host, but only to paths below its own, which others cannot guess."""
+    doors = [Door(), Door()]
+    assert len({door.folder for door in doors}) == 2
+    assert all(len(door.folder) >= 16 and door.folder not in door.token + door.cookie for door in doors)
+    jar = Client(AccessControl(inside, DOOR))
+    welcomed = jar.get("/memory?token=s3cret")
+    assert "Path=/f0lder" in welcomed.headers["Set-Cookie"].split("; ")
+    assert jar.get("/f0lder/memory").status_code == 200
+    asked_elsewhere = []
+
+    def other_port(environ, start_response):
+        asked_elsewhere.append(environ.get("HTTP_COOKIE", ""))
+        return inside(environ, start_response)
+
+    jar.application = other_port
+    for path in ("/", "/memory", "/f0lderx/", "/x/f0lder/", "/F0LDER/"):
+        jar.get(path, base_url="http://localhost:9999")
+    assert asked_elsewhere == [""] * 5
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/memory", "/f0lder", "/f0lderx/memory", "//f0lder/memory", "/report.json", "/%FF/"]
+)
+def test_the_cookie_opens_only_the_folder(path):
+    cookie = f"{DOOR.cookie}=s3cret"
+    client = Client(AccessControl(inside, DOOR), use_cookies=False)
+    answered = client.get("http://localhost" + path, headers={"Cookie": cookie})
+    assert answered.status_code == (303 if path == "/f0lder" else 403)
+
+
+@pytest.mark.parametrize(("headers", "passes"), [
+    ({}, True),
+    ({"Origin": "http://localhost"}, True),
+    ({"Origin": "null", "Sec-Fetch-Site": "same-origin"}, True),
+    ({"Origin": "http://localhost:9999"}, False),
+    ({"Origin": "http://evil.example"}, False),
+    ({"Origin": "null"}, False),
+    ({"Sec-Fetch-Site": "same-site"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, False),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, True),
+])  # fmt: skip
+def test_pages_of_other_sites_and_ports_are_refused(headers, passes):
+    """Except for a link that somebody follows."""
+    cookie = f"{DOOR.cookie}=s3cret"
+    client = Client(AccessControl(inside, DOOR), use_cookies=False)
+    assert (client.get("/f0lder/a", headers={"Cookie": cookie, **headers}).status_code == 200) == passes
+    if headers.get("Sec-Fetch-Site") == "cross-site":
+        assert client.post("/f0lder/a", headers={"Cookie": cookie, **headers}).status_code == 403
+
+
+@pytest.mark.parametrize("body", ["{}", "[]", "5", '{"output": "__class__", "inputs": [], "outputs": {}}', "[" * 9999])
+def test_a_request_that_fails_prints_no_traceback(oom, capfd, body):
+    client = make_app(served_run(oom, room_for(oom), Options())).server.test_client()
+    answered = client.post("/_dash-update-component", data=body, headers={"Content-Type": "application/json"})
+    assert answered.status_code >= 400
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err + answered.text
 
 
 def test_two_dashboards_of_a_host_keep_their_cookies():
@@ -240,10 +314,11 @@ def test_a_token_guards_every_door(oom, tmp_path):
         "/drop/1",
     ):
         assert client.get(path).status_code == 403, path
-    assert client.post("/_dash-update-component", json={}).status_code == 403
-    assert client.put("/drop/1/a", data=b"x", headers=SENT).status_code == 403
+        assert client.get(f"/f0lder{path}").status_code == 403, path
+    assert client.post("/f0lder/_dash-update-component", json={}).status_code == 403
+    assert client.put("/f0lder/drop/1/a", data=b"x", headers=SENT).status_code == 403
     assert client.get("/?token=s3cret").status_code == 303
-    assert client.get("/report.json").status_code == 200
+    assert client.get("/f0lder/report.json").status_code == 200
 
 
 def test_the_policy_allows_no_code_but_our_own(oom):

@@ -124,7 +124,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   });
 
   async function open(files) {
-    const place = `/drop/${crypto.getRandomValues(new Uint32Array(4)).join("")}`;
+    // The first folder of the address has a random name, which the cookie depends on.
+    const place = `/${window.location.pathname.split("/")[1]}/drop/${crypto.getRandomValues(new Uint32Array(4)).join("")}`;
     const headers = { "X-Workbench": "drop" };
     for (const file of files) {
       say(`Sending ${file.name} ...`);
