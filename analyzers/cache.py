@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from analyzers.errors import CacheWarning, WorkbenchError
+from analyzers.files import open_regular, read_whole
 
 DEFAULT_LIMIT = 10 << 30
 """Bytes that the cache may hold unless the user sets another limit."""
@@ -36,6 +37,7 @@ SCRATCH = "reading-"
 ABANDONED_S = 86_400.0
 """Age of a scratch folder whose process must have been killed: no artefact takes a day to read."""
 CHUNK = 1 << 20
+META_BYTES = 1 << 30
 SMALL = 1 << 18
 """Bytes of a column up to which it is read into memory instead of being mapped."""
 
@@ -79,7 +81,7 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
     def _map(self, name: str) -> "np.ndarray[Any, Any]":
         path, written = self.folder / f"{name}.npy", self._written[name]
         # What is mapped keeps a file open: a thousand ranks with some thirty columns each are more than a process may.
-        body = path.read_bytes() if written.size <= SMALL else None
+        body = read_whole(path) if written.size <= SMALL else None
         if (checksum(path) if body is None else zlib.crc32(body)) != written.checksum:
             raise DamagedEntry
         column: np.ndarray[Any, Any]
@@ -131,7 +133,7 @@ def write_column(path: Path, column: "np.ndarray[Any, Any]") -> Written:
 def checksum(path: Path) -> int:
     """Return the CRC-32 of a file, which costs about a third of a second for each gigabyte."""
     value = 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
     return value
@@ -144,7 +146,7 @@ def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
         DamagedEntry: See `Columns`.
     """
     try:
-        check, _, body = (folder / "meta.json").read_bytes().partition(b"\n")
+        check, _, body = read_whole(folder / "meta.json", META_BYTES).partition(b"\n")
         if check != b"%08x" % zlib.crc32(body):
             raise DamagedEntry
         meta = msgspec.json.decode(body)
@@ -157,7 +159,12 @@ def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
 
 
 def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
-    """Return the columns of a cache entry and mark it as used; None if it is missing, or damaged and now deleted."""
+    """Return the columns of a cache entry and mark it as used.
+
+    None if it is missing, damaged and now deleted, or of another user, who may have written what they like.
+    """
+    if not is_trusted(entry):
+        return None
     try:
         columns = Columns(entry, reread)
         os.utime(entry)
@@ -168,6 +175,14 @@ def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
         # A cache that somebody else filled may be read-only: it serves as well.
         return columns
     return columns
+
+
+def is_trusted(entry: Path) -> bool:
+    """Return whether a cache entry, and the folder that it is in, belong to this user or to root."""
+    try:
+        return {path.lstat().st_uid for path in (entry, entry.parent)} <= {os.geteuid(), 0}
+    except OSError:
+        return False
 
 
 PUBLISHING_ATTEMPTS = 5
@@ -199,12 +214,12 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
 
 
 def discard(entry: Path) -> None:
-    """Delete a cache entry as far as possible, also where a file has taken the place of its folder."""
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry, ignore_errors=True)
-        return
+    """Delete an entry, or the file that has its name, as far as possible."""
     try:
-        entry.unlink(missing_ok=True)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
     except OSError:
         # `publish` finds that it cannot be replaced, and says so.
         return
@@ -350,7 +365,7 @@ def remove_scratch(folder: Path, older_than_s: float) -> None:
 def limit_bytes(folder: Path) -> int:
     """Return how many bytes a cache may hold: the limit set by `workbench cache --limit`, or 10 GiB."""
     try:
-        return int((folder / LIMIT_FILE).read_text())
+        return int(read_whole(folder / LIMIT_FILE, SMALL))
     except (OSError, ValueError):
         return DEFAULT_LIMIT
 

@@ -47,6 +47,8 @@ Data = TypeVar("Data")
 FILES_AT_MOST = 500_000
 DIGITS_AT_MOST = 15
 """Of the number of a step in a name."""
+DEEPEST = 64
+"""Folders one in another below a run: no recorder nests them more than eight deep."""
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
@@ -152,6 +154,11 @@ def hint_for(path: Path) -> str:
     )
     if any(DEBUG_SERVER.search(head_of(file)) for file in texts):
         return "save /fr_trace_json, /stacks and /pyspy_dump of PyTorch's debug server: only they show who waits"
+    if path.suffix in (".json", ".jsonl"):
+        return (
+            "it is JSON, but no trace (`traceEvents`), Flight Recorder dump (`entries`), or step log (a JSON object "
+            "on each line with `step` and numbers); give the folder of the run, which holds the files that are"
+        )
     return "known are memory snapshots, profiler traces, Flight Recorder dumps, step logs and consoles (.gz of each)"
 
 
@@ -170,13 +177,16 @@ def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
     def keep(error: OSError) -> None:
         unreadable.append(Unreadable(Path(error.filename), error.strerror or str(error)))
 
-    seen = 0
+    seen, depth = 0, len(root.parts)
     # os.walk leaves out links to folders, which may form a ring.
     for folder, folders, names in os.walk(root, onerror=keep):
         below = (Path(folder, name) for name in folders)
         misplaced = (path for path in below if kind_by_name(path) or is_named_recording(path))
         unreadable += [Unreadable(path, "a folder in the place of a file") for path in misplaced]
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        if folders and len(Path(folder).parts) - depth >= DEEPEST:
+            unreadable.append(Unreadable(Path(folder), "folders are nested too deeply below it"))
+            folders.clear()
         for name in sorted(name for name in names if not name.startswith(".")):
             seen += 1
             if seen > FILES_AT_MOST:

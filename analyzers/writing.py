@@ -1,8 +1,10 @@
 """Write a file completely or not at all: to a temporary file in the same folder, which is flushed and then renamed."""
 
+import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +23,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     """
     old = status(target)
     if old is not None and not stat.S_ISREG(old.st_mode):
-        with target.open("wb") as file:
+        with os.fdopen(open_special(target), "wb") as file:
             yield file
         return
     # After the check: /dev/stdout leads to a pipe, whose path does not exist.
@@ -39,6 +41,30 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     finally:
         draft.unlink(missing_ok=True)
     flush_folder(target.parent)
+
+
+READER_S = 10.0
+"""How long to wait until a process reads from a pipe."""
+
+
+def open_special(path: Path) -> int:
+    """Open a pipe or a device for writing, and return its file descriptor.
+
+    Raises:
+        OSError: It cannot be written to, or no process reads from the pipe.
+    """
+    deadline = time.monotonic() + READER_S
+    while True:
+        try:
+            # A plain open of a pipe that nobody reads from never returns.
+            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo() or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            os.set_blocking(number, True)
+            return number
 
 
 def write_whole(target: Path, text: str) -> None:

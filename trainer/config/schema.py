@@ -174,7 +174,7 @@ def toml_list(word: str) -> object:
     """Return the list that `word` holds in TOML syntax; None if it holds no list."""
     try:
         return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return None
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from trainer.errors import ConfigError
 
 SECTION = re.compile(r"\s*\[\s*([\w.\-\s]+?)\s*\]")
+LONGEST = 1 << 24
+"""Characters of a configuration that are read: a device such as /dev/zero has no end."""
 ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 
@@ -40,11 +42,12 @@ def read_toml(path: Path) -> list[WrittenKey]:
         ConfigError: There is no such file, or it is not TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST)
         tree = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "give the path of a TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "see https://toml.io; strings need quotes") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: arrays nested too deeply", "no key of a configuration needs that") from error

@@ -26,6 +26,8 @@ from workbench.progress import shown_progress
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 """Powers of two: `4G`, `4GB` and `4GiB` are the same."""
+DIGITS_AT_MOST = 18
+"""Of a number of bytes that a file system can count."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
     if text is None:
         return None
     match = SIZE.fullmatch(text)
-    if not match:
-        raise UsageProblem(f"{option} {text}: not a size", "write it like 4GiB or 500M")
+    if not match or len(match[1]) > DIGITS_AT_MOST:
+        raise UsageProblem(f"{option} {text[:40]}: not a size", "write it like 4GiB or 500M")
     return int(float(match[1]) * (1 << UNITS[match[2].upper()]))
 
 

@@ -1,8 +1,9 @@
 """Print a report or write it to a file, in the requested format, and choose the exit status."""
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from analyzers.errors import Exit, InputError
@@ -21,7 +22,7 @@ def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on
     """Print the report or write it to a file, and return the exit status of the command."""
     text = render(report, output_format(document), run)
     if document.output:
-        with refusing_to_overwrite(document.output, force=document.force):
+        with refusing_to_overwrite(document.output, force=document.force, inputs=run):
             write_whole(document.output, text)
         note(f"wrote {document.output}")
     else:
@@ -45,20 +46,38 @@ def output_format(document: DocumentOptions) -> Format:
 
 
 @contextmanager
-def refusing_to_overwrite(path: Path, *, force: bool) -> Iterator[None]:
-    """Report errors of writing `path` inside this context; with `force`, an existing file may be overwritten.
+def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None) -> Iterator[None]:
+    """Guard the writing of a file.
 
     Raises:
-        UsageProblem: The file exists and may not be overwritten.
-        InputError: The file cannot be written.
+        UsageProblem: The file exists and may not be overwritten: without `--force`, or because it is one of `inputs`.
+        InputError: It cannot be written.
     """
     try:
         if path.exists() and not force:
             raise UsageProblem(f"{path} exists", "choose another name, or add --force")
+        if inputs and is_one_of(path, inputs):
+            raise UsageProblem(f"{path} is a file of the run itself", "choose another name: it would be lost")
         yield
     except OSError as error:
         why = f"{path} was not written: {error.strerror or error}"
         raise InputError(why, "choose a folder that exists, can be written to, and has space") from error
+
+
+def is_one_of(path: Path, run: Run) -> bool:
+    """Return whether a path leads to an artefact of a run, by any name."""
+    try:
+        target = path.stat()
+    except FileNotFoundError:
+        return False
+    return any(os.path.samestat(target, known) for known in statuses(run))
+
+
+def statuses(run: Run) -> Iterator[os.stat_result]:
+    """Yield the file status of each artefact of a run that still exists."""
+    for artefact in run.artefacts:
+        with suppress(OSError):
+            yield artefact.path.stat()
 
 
 def exit_status(report: Report[object], fail_on: FailOn | None) -> Exit:

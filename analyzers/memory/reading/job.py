@@ -32,7 +32,8 @@ def job_in_manifest(manifest: Mapping[str, Any]) -> Job:
         KeyError: A key is missing.
         msgspec.ValidationError: A value has a wrong type.
     """
-    config, model = manifest["config"], manifest.get("model", {})
+    config, model = manifest["config"], manifest.get("model")
+    model = model if isinstance(model, dict) else {}
     training = config["training"]
     return msgspec.convert(
         {

@@ -130,7 +130,9 @@ def test_silent_clients_do_not_stop_it(serving_process):
 def test_slow_and_greedy_clients_keep_nobody_waiting(serving_process, script):
     """`python benchmarks/safety/soak.py serve` does this with 200 clients for ten minutes."""
     soak, tally, rng = script("safety/soak"), script("safety/soak").Tally(), random.Random(1)
-    site = soak.Dashboard(serving_process.process.pid, serving_process.port, serving_process.cookie, serving_process.folder)
+    site = soak.Dashboard(
+        serving_process.process.pid, serving_process.port, serving_process.cookie, serving_process.folder
+    )
     clients = [threading.Thread(target=kind, args=(site, rng, tally)) for kind in soak.KINDS * 3]
     for client in clients:
         client.start()

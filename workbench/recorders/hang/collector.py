@@ -8,6 +8,7 @@ uses the standard library only. `FlightRecorder.start` starts it; by hand, for a
 
 import argparse
 import contextlib
+import os
 import shutil
 import socket
 import sys
@@ -74,6 +75,7 @@ class Collector:
         self.plan = plan
         self.dumps = plan.folder / "dumps"
         self.workers = [RankProcess(plan.folder, rank, plan.attempt) for rank in plan.ranks]
+        self._started_by = os.getppid()
         self._reported_dead: set[int] = set()
         self._last_dump_ns = 0
         self._sets = 0
@@ -85,7 +87,7 @@ class Collector:
             if cause := self._cause():
                 self.collect(cause)
             self._answer_requests()
-            if self._job_ended():
+            if self._job_ended() or is_deleted(self.dumps):
                 break
             time.sleep(POLL_S)
         for worker in self.workers:
@@ -110,7 +112,10 @@ class Collector:
 
     def _job_ended(self) -> bool:
         known = [worker for worker in self.workers if worker.side_file]
-        return bool(known) and all(worker.has_exited or worker.ended_cleanly for worker in known)
+        if not known:
+            # The rank that started this process ended before it had written its side file.
+            return os.getppid() != self._started_by
+        return all(worker.has_exited or worker.ended_cleanly for worker in known)
 
     def _cause(self) -> Cause | None:
         if died := self._dead_rank():
@@ -197,6 +202,17 @@ class Collector:
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 path.unlink(missing_ok=True)
+
+
+def is_deleted(folder: Path) -> bool:
+    """Return whether a folder does not exist; a shared disk that does not answer proves nothing."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, object]]) -> dict[str, object]:
