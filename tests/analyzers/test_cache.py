@@ -55,7 +55,14 @@ def make_folder(path):
     path.mkdir()
 
 
+def make_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 DAMAGE = {
+    "a pipe": make_pipe,
+    "an endless device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
     "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
     "emptied": lambda path: path.write_bytes(b""),
     "flipped": flip,
@@ -94,6 +101,29 @@ def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
     flip(columns.folder / "ops.seq.npy")
     assert columns["ops.seq"].tolist() == SEQUENCE
     assert store.load([dump], READER)["ops.seq"].tolist() == SEQUENCE
+
+
+@pytest.mark.parametrize("of_another_user", ["entry", "folder"])
+def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_another_user):
+    """They may have written a whole entry with checksums that fit."""
+    sequence(dump)
+    [entry] = [path for path in folder.iterdir() if path.is_dir()]
+    assert cache.is_trusted(entry)
+    if os.geteuid() == 0:
+        os.chown(entry if of_another_user == "entry" else folder, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    assert cache.open_entry(entry, lambda: pytest.fail("not used")) is None
+    with pytest.warns(CacheWarning) if of_another_user == "entry" or os.geteuid() else contextlib.nullcontext():
+        assert sequence(dump) == SEQUENCE
+    assert entry.exists()
+
+
+@pytest.mark.parametrize("place", ["n" * 300, "n" * 200 + "/" + "m" * 60])
+def test_a_folder_with_a_name_that_no_disk_takes_is_left(dump, tmp_path, monkeypatch, place):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / place))
+    with pytest.warns(CacheWarning) if len(place) == 300 else contextlib.nullcontext():
+        assert sequence(dump) == SEQUENCE
 
 
 def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import pickle
 
 import pytest
@@ -139,3 +140,26 @@ def test_links_to_nowhere_are_passed_by(tmp_path):
     (tmp_path / "rank_0").symlink_to(tmp_path / "absent")
     (tmp_path / "run.json").write_bytes(b"{}")
     assert len(run.discover(tmp_path).artefacts) == 1
+
+
+def test_folders_without_end_are_named(tmp_path):
+    """A walk that follows them down would end in a RecursionError."""
+    (tmp_path / "train.log").write_text('Traceback (most recent call last):\n  File "a", line 1\nValueError: x\n')
+    number = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=number)
+        below = os.open("d", os.O_RDONLY, dir_fd=number)
+        os.close(number)
+        number = below
+    os.close(number)
+    found = run.discover(tmp_path)
+    assert [artefact.path.name for artefact in found.artefacts] == ["train.log"]
+    assert ["nested too deeply" in reason for _, reason in found.unreadable] == [True]
+
+
+@pytest.mark.parametrize("content", ['{"compilerOptions": {}}', "[1, 2]", "5"])
+def test_the_hint_for_other_json_says_what_it_is_not(tmp_path, content):
+    (tmp_path / "tsconfig.json").write_text(content)
+    with pytest.raises(InputError, match="nothing of a known kind") as caught:
+        run.discover(tmp_path / "tsconfig.json")
+    assert "it is JSON, but no trace" in caught.value.hint

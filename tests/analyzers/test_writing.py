@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from analyzers import writing
 from analyzers.writing import replacing, write_whole
 
 ROOM = 1 << 20
@@ -84,3 +85,11 @@ def test_a_name_of_the_longest_length_can_be_written(tmp_path):
 def test_text_is_utf8_whatever_it_holds(report):
     write_whole(report, "✗ 😀 \udcff")
     assert report.read_bytes().decode() == "✗ 😀 \\udcff"
+
+
+def test_a_pipe_that_nobody_reads_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "READER_S", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"):
+        write_whole(tmp_path / "pipe", "x")
+    assert (tmp_path / "pipe").is_fifo()

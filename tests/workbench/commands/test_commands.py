@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -227,3 +228,40 @@ def test_a_step_is_told_as_the_chain_of_what_held_up_what():
     assert first["mfu"] < first["hfu"]
     told = run("trace", DATA, "--critical-path").stdout
     assert "Critical path of step" in told
+
+
+@pytest.mark.parametrize(("artefact", "room"), [("dumps/rank_0", "hang"), ("run.json", "report")])
+def test_a_report_never_replaces_the_files_that_it_is_on(tmp_path, artefact, room):
+    """Not even with --force, nor by another name of the file."""
+    copied = shutil.copytree(STUCK, tmp_path / "run")
+    file = copied / artefact
+    before = file.read_bytes()
+    (tmp_path / "link.json").symlink_to(file)
+    for target in (file, tmp_path / "link.json"):
+        shown = ["--json"] if room == "hang" else []
+        refused = run(room, copied, *shown, "-o", target, "--force")
+        assert (refused.returncode, "a file of the run itself" in refused.stderr) == (2, True), refused.stderr
+        assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "1e400GiB", "9" * 400 + "TiB", "inf"])
+def test_a_size_beyond_all_numbers_is_wrong_usage(size):
+    refused = run("cache", "--limit", size)
+    assert (refused.returncode, "not a size" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_number_of_five_thousand_digits_is_no_toml(tmp_path):
+    (tmp_path / "a.toml").write_text("training.steps = " + "9" * 5000)
+    refused = run("config", "show", tmp_path / "a.toml")
+    assert refused.returncode in (2, 3)
+    assert "not valid TOML" in refused.stderr
+
+
+@pytest.mark.parametrize("model", [None, [], "llama3", 5])
+def test_a_manifest_with_a_strange_model_hides_no_out_of_memory(tmp_path, model):
+    copied = shutil.copytree(OOM, tmp_path / "run")
+    manifest = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(manifest | {"model": model}))
+    answered = run("inspect", copied, "--json")
+    assert answered.returncode == 0, answered.stderr
+    assert json.loads(answered.stdout)["verdict"]["class"] == "oom"
