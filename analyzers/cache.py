@@ -210,6 +210,8 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
         else:
             columns.folder = entry
             return columns
+    if entry.exists() and not is_trusted(entry):
+        raise CacheFailure(f"{entry.parent}: another user owns an entry there", ELSEWHERE)
     raise failure(entry.parent, failed or FileExistsError()) from failed
 
 
@@ -245,7 +247,10 @@ def failure(folder: Path, error: Exception) -> CacheFailure:
     if isinstance(error, OSError):
         # NumPy reports only how much it wrote before the disk was full.
         reason = error.strerror or "No space left on device"
-    return CacheFailure(f"{folder}: {reason}", "free space there, or set WORKBENCH_CACHE to a folder on another disk")
+    return CacheFailure(f"{folder}: {reason}", f"free space there, or {ELSEWHERE}")
+
+
+ELSEWHERE = "set WORKBENCH_CACHE to a folder of yours on another disk"
 
 
 # Where the cache is.

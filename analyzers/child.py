@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
@@ -31,6 +31,9 @@ SPARSE_AT_LEAST = 1 << 20
 """Small files may be kept in the inode, or compressed by the file system, with no blocks of their own."""
 LEAST_MEMORY = 256 << 20
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+ENFORCED = sys.platform == "linux"
+"""Whether the system holds a process to its limit of memory; macOS does not, so there a thread watches."""
+WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
 """A child gets so many seconds, and so many times its processor time: a disk may hang, a machine be busy."""
 DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
@@ -258,6 +261,35 @@ def limit_self(memory: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
+def peak_memory() -> int:
+    """Return the largest memory in bytes that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10  # only macOS counts in bytes
+
+
+def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
+    """Call `exceeded`, in a thread, once this process has grown by `memory` bytes; setting the event ends the watch.
+
+    For systems that enforce no limit. What is allocated in one step between two looks is not prevented.
+    """
+    limit, ended = peak_memory() + memory, threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(WATCH_EVERY_S):
+            if peak_memory() > limit:
+                exceeded()
+                return
+
+    threading.Thread(target=watch, name="limit of memory", daemon=True).start()
+    return ended
+
+
+def end_for_lack_of_memory() -> NoReturn:
+    """End this child process as one that Python itself refused memory."""
+    os.write(1, b"MemoryError")
+    os._exit(CRASHED)
+
+
 def main(reader: str, target: str, memory: str, seconds: str) -> int:
     """Run a task in this new interpreter and return its exit status.
 
@@ -265,6 +297,8 @@ def main(reader: str, target: str, memory: str, seconds: str) -> int:
     """
     importlib.import_module(reader)  # before the limit: imports are not the input's fault
     limit_self(int(memory), int(seconds))
+    if not ENFORCED:
+        watch_memory(int(memory), end_for_lack_of_memory)
     paths = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]
     status, message = perform(Task(reader, Path(target), paths, int(memory), int(seconds)))
     sys.stdout.buffer.write(message)

@@ -9,13 +9,12 @@ import contextlib
 import ctypes
 import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from analyzers.child import LEAST_MEMORY, bytes_on_disk, memory_of_machine, unpacked_factor
+from analyzers.child import ENFORCED, LEAST_MEMORY, bytes_on_disk, memory_of_machine, unpacked_factor, watch_memory
 from analyzers.errors import LimitExceeded
 from analyzers.words import duration, size
 
@@ -83,9 +82,9 @@ def limited_memory(memory: int) -> Iterator[None]:
 
     Data is memory that the process allocates; columns are mapped from files and do not count.
     """
-    # Other systems do not count mapped memory as data.
-    if sys.platform != "linux":
-        yield
+    if not ENFORCED:
+        with watched_memory(memory):
+            yield
         return
     block = object()
     with LOCK:
@@ -97,6 +96,25 @@ def limited_memory(memory: int) -> Iterator[None]:
         with LOCK:
             del CEILINGS[block]
             apply_ceilings()
+
+
+@contextlib.contextmanager
+def watched_memory(memory: int) -> Iterator[None]:
+    """Raise MemoryError in the body of a `with` once this process has grown by `memory` bytes.
+
+    A thread looks ten times a second, for systems that enforce no limit. Pages of mapped columns count as well.
+    """
+    worker = threading.get_ident()
+    ended = watch_memory(memory, lambda: raise_in(worker, MemoryError))
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an error in a thread, at its next bytecode: a long call of numpy is not cut short."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def data_bytes() -> int:
@@ -168,8 +186,7 @@ def limited_time_of_thread(seconds: float) -> Iterator[None]:
     def watch() -> None:
         while not ended.wait(WATCH_EVERY_S):
             if time.clock_gettime(clock) > limit:
-                # It arrives at the next bytecode of the thread: a long call of numpy is not cut short.
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker), ctypes.py_object(OutOfTime))
+                raise_in(worker, OutOfTime)
                 return
 
     watcher = threading.Thread(target=watch, name="limit of processor time", daemon=True)

@@ -3,10 +3,13 @@
 import itertools
 import json
 import resource
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from analyzers import limits
 from analyzers.errors import LimitExceeded
 from analyzers.limits import OutOfTime, limited, limited_time
 from analyzers.run import discover
@@ -91,3 +94,31 @@ def test_limits_end_with_the_block():
             assert resource.getrlimit(resource.RLIMIT_DATA)[0] >= inside[0]
     assert inside != before
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def grow_without_end():
+    with limited("it", [], LITTLE):
+        assert [bytearray(b"x" * (4 << 20)) for _ in range(400)]
+
+
+def test_where_the_system_enforces_no_limit_a_thread_watches(monkeypatch):
+    """As on macOS: the same code runs there."""
+    monkeypatch.setattr(limits, "ENFORCED", False)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(LimitExceeded, match=r"needs more than 256\.0 MiB of memory"):
+        grow_without_end()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    with limited("it", [], LITTLE):
+        work = sum(range(100_000))
+    assert work
+
+
+def test_a_child_that_is_only_watched_ends_for_lack_of_memory():
+    """As on macOS; its parent takes the message for a refused allocation."""
+    program = """
+from analyzers.child import end_for_lack_of_memory, watch_memory
+watch_memory(64 << 20, end_for_lack_of_memory)
+kept = [bytearray(b"x" * (4 << 20)) for _ in range(1000)]
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stdout) == (1, b"MemoryError")
