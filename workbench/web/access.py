@@ -1,4 +1,7 @@
-"""Who may open the dashboard: requests with its token, sent by its own pages; on loopback, that name this machine."""
+"""Access control of the dashboard: requests need its token and must come from its own pages.
+
+A local dashboard accepts only local host names.
+"""
 
 import hashlib
 import hmac
@@ -19,7 +22,7 @@ HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("
 
 @dataclass(frozen=True)
 class Door:
-    """Checks the token of a dashboard, needed on loopback too, where every user of this machine can connect.
+    """The token of a dashboard; it is needed even on loopback, where every user of this machine can connect.
 
     All pages are below a folder with a random name, and the cookie is of that folder. Browsers send cookies to every
     port of a host, so also to a page that another user serves there; that page does not know the folder.
