@@ -27,19 +27,19 @@ from analyzers.errors import CacheWarning, WorkbenchError
 from analyzers.files import open_regular, read_whole
 
 DEFAULT_LIMIT = 10 << 30
-"""Bytes that the cache may hold unless the user sets another limit."""
+"""The bytes that the cache may hold unless the user sets another limit."""
 LIMIT_FILE = "limit"
 """A file in the folder of the cache with the limit that the user set, in bytes."""
 ENTRY = re.compile(r"[0-9a-f]{32}")
-"""The names of entries; other files in the folder are somebody else's and stay."""
+"""The names of cache entries; files with other names in the folder are not deleted."""
 SCRATCH = "reading-"
-"""Prefix of the folders that children are writing to."""
+"""The prefix of folders into which child processes write."""
 ABANDONED_S = 86_400.0
-"""Age of a scratch folder whose process must have been killed: no artefact takes a day to read."""
+"""The age in seconds of a scratch folder whose process must have been killed: no artefact takes a day to read."""
 CHUNK = 1 << 20
 META_BYTES = 1 << 30
 SMALL = 1 << 18
-"""Bytes of a column up to which it is read into memory instead of being mapped."""
+"""The largest size in bytes of a column that is read into memory instead of being memory-mapped."""
 
 
 class CacheFailure(WorkbenchError):

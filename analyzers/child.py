@@ -28,14 +28,14 @@ from analyzers.words import duration, size
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 SPARSE_AT_LEAST = 1 << 20
-"""Small files may be kept in the inode, or compressed by the file system, with no blocks of their own."""
+"""Smaller files are not checked for holes: file systems may compress them or keep them in the inode."""
 LEAST_MEMORY = 256 << 20
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 ENFORCED = sys.platform == "linux"
 """Whether the system holds a process to its limit of memory; macOS does not, so there a thread watches."""
 WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
-"""A child gets so many seconds, and so many times its processor time: a disk may hang, a machine be busy."""
+"""The wall time of a child in seconds, plus a multiple of its processor time: a disk may hang, a machine be busy."""
 DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
 """Exit statuses of a child. FAILED: something is wrong with the input. CRASHED: something is wrong with the reader."""
 

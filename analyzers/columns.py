@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 Column = npt.NDArray[Any]
-"""A column of any type: what a reader wrote, whatever width its numbers needed."""
+"""A column of any type; a reader chooses the width that its numbers need."""
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
-"""Eight bytes of a text at a time, as the trace reader compares them."""
+"""Eight bytes of text in each number, in the form in which the trace reader compares them."""
 
 
 class UnsavedColumns(dict[str, Column]):

@@ -8,14 +8,14 @@ from analyzers.files import is_whole_object, open_regular
 from analyzers.kinds import Kind, is_named_recording
 
 JSON_KINDS = (Kind.MANIFEST, Kind.MESHES, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
-"""The kinds that are one JSON object; an answer does without a damaged one, and names it."""
+"""The kinds of files that are a single JSON object; a damaged one is named and otherwise ignored."""
 HEARTBEAT = re.compile(r"heartbeat_\d{1,9}\.bin")
 BEAT = struct.Struct("<qqqq32s")
-"""Time in ns, step, process, count of beats, phase."""
+"""The content of a heartbeat: time in ns, step, process id, number of heartbeats, phase."""
 STACKS = re.compile(r"stacks_\d{1,9}\.txt")
 STACK_BYTES = 1 << 22
 FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<no Python frame>$')
-"""A frame as faulthandler or py-spy print it, or what stands in its place."""
+"""A stack frame as faulthandler or py-spy prints it, or the line that replaces it."""
 
 
 def damage_of(path: Path, kind: Kind | None) -> str:

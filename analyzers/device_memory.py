@@ -1,7 +1,8 @@
-"""Account for all memory of a device: what tensors hold, what the allocator keeps, and what no tensor explains.
+"""Divide all memory of a device among its users: tensors, PyTorch's allocator, the CUDA context, libraries.
 
-The figures come from PyTorch's out-of-memory message, or from a snapshot and the driver. What neither says is a range:
-the remainder is exact, and only its division between the context and libraries is an estimate.
+The numbers come from PyTorch's out-of-memory message, or from a snapshot and the driver. Memory that neither of them
+explains is exact as a sum, but its division between the context and libraries is an estimate with a lower and an upper
+bound.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,9 @@ NCCL_CONNECTION_BYTES = 524288 + 4915200 + 4194304
 
 
 class Holder(StrEnum):
-    """Who holds a part of a device's memory; `OUTSIDE` is libraries and other processes, where nothing divides them."""
+    """What uses a part of a device's memory;
+    `OUTSIDE` is libraries and other processes together, if they cannot be divided.
+    """
 
     TENSORS = "tensors"
     WORKSPACES = "workspaces"
@@ -38,7 +41,7 @@ class Holder(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a figure comes from."""
+    """The source of a number: a message, a snapshot, the driver, a difference of others, or a typical value."""
 
     MESSAGE = "message"
     SNAPSHOT = "snapshot"
@@ -88,7 +91,9 @@ ADVICE = {
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes that one holder has: the best figure, and between which two the true one lies."""
+    """The part of a device's memory that one `Holder` has:
+    the best estimate, and its lower and upper bound, in bytes.
+    """
 
     holder: Holder
     bytes: int
@@ -98,9 +103,9 @@ class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownMemory(NamedTuple):
-    """What is known of a device's memory in bytes; `process` is all that this process uses, with its libraries.
+    """The known sizes of a device's memory in bytes; `process` is the total of this process, including libraries.
 
-    `workspaces` and `communication` are parts of `allocated`. `rounded`: printed with two decimals.
+    `workspaces` and `communication` are parts of `allocated`. `rounded`: the sizes were printed with two decimals.
     """
 
     total: int
@@ -114,28 +119,28 @@ class KnownMemory(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A number of bytes, and the bounds between which it lies."""
+    """A number of bytes with its lower and upper bound."""
 
     low: int
     best: int
     high: int
 
     def less(self, other: "Range") -> "Range":
-        """Return the difference; no bound is below zero."""
+        """Return the difference of two ranges, with all numbers at least zero."""
         low, best, high = self.low - other.high, self.best - other.best, self.high - other.low
         return Range(max(low, 0), max(best, 0), max(high, 0))
 
     def within(self, other: "Range") -> "Range":
-        """Return this range with no bound above that of `other`."""
+        """Return this range with its bounds limited to those of `other`."""
         return Range(*map(min, self, other))
 
     def part(self, holder: Holder, source: Source) -> MemoryPart:
-        """Return the range as the part of a holder."""
+        """Return the range as the memory of a holder."""
         return MemoryPart(holder=holder, bytes=self.best, low_bytes=self.low, high_bytes=self.high, source=source)
 
 
 def account_for(known: KnownMemory) -> list[MemoryPart]:
-    """Return the parts of a device's memory; they sum to its total, up to rounding.
+    """Return the parts of a device's memory, which sum to its total except for rounding.
 
     Example: of 39.38 GiB 0.47 is free, this process uses 38.78, 35.59 is allocated and 2.10 reserved besides. Outside
     of PyTorch's allocator the process has 38.78 - 35.59 - 2.10 = 1.09 GiB (1.08 to 1.11): a context of 0.35 to 0.7 and
@@ -145,7 +150,7 @@ def account_for(known: KnownMemory) -> list[MemoryPart]:
 
 
 def parts(known: KnownMemory) -> Iterator[MemoryPart]:
-    """Yield all parts, also empty ones."""
+    """Yield all parts, including empty ones."""
     source = Source.MESSAGE if known.rounded else Source.SNAPSHOT
     exact = measured if known.rounded else precise
     allocated, cached, free = exact(known.allocated), exact(known.cached), exact(known.free)
@@ -167,7 +172,7 @@ def parts(known: KnownMemory) -> Iterator[MemoryPart]:
 
 
 def context_of(total: int) -> Range:
-    """Return what the context and loaded kernels typically take on a device with so many bytes."""
+    """Return how many bytes the context and loaded kernels usually take on a device with so many bytes in total."""
     low, high = next((low, high) for most, low, high in CONTEXT_GIB if total <= most * GIB)
     return Range(round(low * GIB), round((low + high) / 2 * GIB), round(high * GIB))
 
@@ -189,7 +194,7 @@ LARGE_SHARE, LARGE_BYTES = 0.05, 3 * GIB // 2
 
 
 def untracked(account: Sequence[MemoryPart]) -> int:
-    """Return the bytes that the allocator does not know: the context, libraries, other processes."""
+    """Return the bytes that PyTorch's allocator does not manage: the context, libraries, other processes."""
     return sum(part.bytes for part in account if part.holder in UNTRACKED)
 
 
@@ -200,13 +205,15 @@ def is_large(account: Sequence[MemoryPart]) -> bool:
 
 
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
-    """Return whether a request that failed would fit if all but the context were given back."""
+    """Return whether a request that failed would fit
+    if all memory outside the allocator but the context were released.
+    """
     given_back = {Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
 
 def largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
-    """Return the largest part outside of the allocator."""
+    """Return the largest part that PyTorch's allocator does not manage."""
     return max((part for part in account if part.holder in UNTRACKED), key=lambda part: part.bytes)
 
 
@@ -217,7 +224,7 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
 
 
 def untracked_reason(account: Sequence[MemoryPart]) -> str:
-    """Return, in a sentence, who holds the memory outside of the allocator, and how sure that is."""
+    """Return a sentence on what uses the memory outside of the allocator, and how certain that is."""
     return "; ".join(in_words(part) for part in account if part.holder in UNTRACKED) + "."
 
 
@@ -234,5 +241,5 @@ def bounds(part: MemoryPart) -> str:
 
 
 def untracked_advice(account: Sequence[MemoryPart]) -> str:
-    """Return what reduces the largest part outside of the allocator, as a sentence."""
+    """Return a sentence on how to reduce the largest part outside of the allocator."""
     return f"{ADVICE[largest_untracked(account).holder]}."

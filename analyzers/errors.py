@@ -19,7 +19,7 @@ class Exit(IntEnum):
     USAGE = 2
     INPUT = 3
     BUG = 70
-    """A bug of ours: EX_SOFTWARE of sysexits.h."""
+    """A bug of this project; the number is EX_SOFTWARE of sysexits.h."""
     INTERRUPTED = 130
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 SIDE_BYTES = 64 << 20
-"""The longest file that is read whole outside of a child: side files of recorders have kilobytes."""
+"""The largest file in bytes that is read outside of a child process; files of the recorders are far smaller."""
 RANKS_AT_MOST = 1 << 18
-"""Ranks that a job may have. The largest has some hundred thousand GPUs; a number beyond is no rank."""
+"""The highest number of ranks of a job. The largest jobs have some hundred thousand GPUs."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -72,7 +72,7 @@ def is_whole_object(path: Path) -> bool:
 
 
 MARGIN_BYTES = 64
-"""White space around a JSON object is shorter."""
+"""The longest white space around a JSON object."""
 
 
 def rank_in(text: object) -> int | None:

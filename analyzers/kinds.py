@@ -10,13 +10,13 @@ from analyzers.files import open_regular
 from analyzers.step_log_signs import is_console, is_metrics_json, is_metrics_table
 
 HEAD_BYTES = 1 << 16
-"""How much of a file is read to recognise its kind."""
+"""How many bytes of a file are read to recognise its kind."""
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
 CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
-"""Lines that torchtitan or our trainer print on the console."""
+"""Lines that torchtitan or this project's trainer print on the console."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
-"""Any page of PyTorch's debug server, the texts that it writes to files, and the page of a table that failed."""
+"""Text in the pages of PyTorch's debug server, in the texts that it writes to files, and in a page with an error."""
 
 
 class Kind(StrEnum):
@@ -39,13 +39,13 @@ class Kind(StrEnum):
     ERROR = "error"
     LOG = "log"
     TEXT = "text_log"
-    """What a job, its launcher or its scheduler printed, without lines of steps that a reader knows."""
+    """Output of a job, its launcher or its scheduler without lines of steps that a reader knows."""
     TENSORBOARD = "tensorboard"
     METRICS = "metrics"
     VALUES = "values"
-    """Sums of tensors, by which runs on several meshes are compared."""
+    """Sums of tensors, which are compared between runs on several meshes."""
     MESHES = "meshes"
-    """Which folders hold the runs of `workbench parity`."""
+    """The list of folders with the runs of `workbench parity`."""
 
 
 DEBUG_PAGES = (
@@ -53,7 +53,7 @@ DEBUG_PAGES = (
     (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
 )
-"""The pages of the debug server that have something of each rank."""
+"""The pages of the debug server that have data of each rank."""
 
 
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
@@ -94,7 +94,7 @@ TEXT_SIGNS = re.compile(
     rb"|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error",
     re.MULTILINE,
 )
-"""What stands in a log of PyTorch whatever its file is called."""
+"""Text that identifies a log of PyTorch, whatever its file name is."""
 TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 

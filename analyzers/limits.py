@@ -21,7 +21,7 @@ from analyzers.words import duration, size
 ANALYSIS_MEMORY = 2 << 30
 ANALYSIS_S = 40
 BYTES_PER_S = 1_000_000
-"""An analysis gets so much, and more for large files: real recordings take far less."""
+"""Beside ANALYSIS_S, an analysis gets a second of processor time for so many bytes; real recordings take far less."""
 WATCH_EVERY_S = 0.5
 PAGE = resource.getpagesize()
 
@@ -73,7 +73,7 @@ def present_bytes(path: Path) -> int:
 
 LOCK = threading.Lock()
 CEILINGS: dict[object, int] = {}
-"""The bytes of data that each block which is under way may reach: the largest is the limit of the process."""
+"""The bytes of data that each running block may reach; the largest is the limit of the process."""
 
 
 @contextlib.contextmanager

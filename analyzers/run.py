@@ -46,14 +46,14 @@ __all__ = [
 Data = TypeVar("Data")
 FILES_AT_MOST = 500_000
 DIGITS_AT_MOST = 15
-"""Of the number of a step in a name."""
+"""The longest step number in a file name."""
 DEEPEST = 64
-"""Folders one in another below a run: no recorder nests them more than eight deep."""
+"""The greatest depth of folders below a run; recorders use at most eight levels."""
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.METRICS)
-"""The kinds that answer a question on their own; the others add to them."""
+"""The kinds of artefacts that an analyzer can read on their own; other kinds only add information."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
 """The kinds that record steps, the most detailed first."""
 
@@ -288,7 +288,7 @@ def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Find
 
 
 NAMED_AT_MOST = 10
-"""Unreadable files that a report names."""
+"""The highest number of unreadable files that a report names."""
 
 
 def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:

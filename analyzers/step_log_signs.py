@@ -16,7 +16,7 @@ JSON_LOSS = re.compile(rb"\"[\w/. -]{0,60}(?:loss|nll)[\w/. -]{0,40}\"\s*:\s*\[?
 SUMMARY = re.compile(
     r"(?:all|train|eval|predict|test)_results\.json|wandb-summary\.json|.*config.*\.json|package.*\.json"
 )
-"""Names of files that hold one row of totals, or no metrics at all."""
+"""Names of files that have one row of totals, or no metrics at all."""
 SEPARATORS = (b",", b";", b"\t", b"|")
 COUNTER = rb"(?<![a-z])(?:step|iter(?:ation)?|batch|num_updates|current_steps)s?\b['\"]?[^\n{}a-z]{0,12}?\d"
 A_LOSS = rb"(?:loss|train)['\"]?\s*[:=]?\s*[\[\"']?[-+]?(?:\d|nan)"
@@ -32,8 +32,9 @@ CONSOLE_LINES = re.compile(
     rb"|(?<!\d)\d{1,15}/\d{1,15} \[[\d:]{1,20}<[^\]\n]{0,200}loss|it/s[^\n]{0,80}loss",
     re.IGNORECASE | re.MULTILINE,
 )  # fmt: skip
-"""What the trainers print for a step: Hugging Face, nanoGPT and its like, Megatron-LM, DeepSpeed, Composer, OLMo, the
-examples of PyTorch, mmengine, progress bars with a loss."""
+"""The lines that trainers print for a step: Hugging Face, nanoGPT and similar scripts, Megatron-LM, DeepSpeed,
+Composer, OLMo, the examples of PyTorch, mmengine, and progress bars with a loss.
+"""
 
 
 def is_console(text: bytes) -> bool:

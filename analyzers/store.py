@@ -23,7 +23,7 @@ from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
 FEW_FILES, SMALL_FILE = 4, 256 << 10
-"""So few files of so few bytes are read one after the other (see `are_quickly_read`)."""
+"""Up to so many files of at most so many bytes are read one after the other (see `are_quickly_read`)."""
 
 
 @dataclass(frozen=True)

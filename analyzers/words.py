@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 UNKNOWN = "unknown"
 SMALLEST_SHARE = 0.0005
-"""Below it a share is `< 0.1 %`, and a change is none."""
+"""A smaller share is written as `< 0.1 %`, and a smaller change as none."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
 PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
@@ -226,7 +226,7 @@ DTYPES = {
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
     "short": "int16", "char": "int8", "byte": "uint8", "complexfloat": "complex64", "complexdouble": "complex128",
 }  # fmt: skip
-"""The types whose names in recordings are those of C++."""
+"""The Python names of types that recordings name as in C++."""
 
 
 def dtype_name(recorded: str) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from analyzers.compare.model import Row
 
 RUN_KEYS = ("world_size", "device_name", "backend", "mesh", "versions")
-"""What else of `run.json` says how a run was made."""
+"""The keys of `run.json` beside its config that describe how a run was made."""
 IGNORED = {"job.dump_folder"}
-"""Two runs always write to different folders."""
+"""Settings that always differ between two runs, such as their folders."""
 
 
 def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:

@@ -17,7 +17,7 @@ from analyzers.words import duration, joined_sentences, percent, quantity, signe
 
 CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
 OTHER_CONFIDENCE = 0.7
-"""Two runs on one machine also differ for reasons that no interval within a run can know."""
+"""The confidence in a difference between runs, which may also have causes that no interval within a run shows."""
 NAMED_AT_MOST = 3
 MEASURE_NAMES: Mapping[Measure, str] = {
     Measure.STEP_TIME: "step time",

@@ -33,7 +33,7 @@ class MeasuredRun:
     inputs: list[Input]
     steps: Steps | None = None
     snapshot_bytes: int | None = None
-    """The peak of its newest memory snapshots."""
+    """The highest peak in the run's newest memory snapshots."""
 
     @property
     def stragglers(self) -> list[Straggler]:

@@ -238,7 +238,7 @@ class RankState:
     ops: list[Op]
     positions: dict[int, Position]
     overwritten: bool = False
-    """The ring has lost its first pending operations, so that `current` is at or after the true one."""
+    """The ring buffer has lost its first pending operations, so that `current` is at or after the true one."""
     pending: list[Op] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -287,9 +287,9 @@ class Job:
     unreadable: dict[int, str] = field(default_factory=dict)
     lacks: dict[Lack, list[int]] = field(default_factory=dict)
     possible_members: dict[str, list[int]] = field(default_factory=dict)
-    """Ranks without a dump that may belong to a group, by the group's label, where no map of groups was recorded."""
+    """Ranks without a dump that may belong to a group, by the group's label, if its members were not recorded."""
     taken_ns: dict[int, int] = field(default_factory=dict)
-    """When each rank's dump was written; empty where the files' times contradict their content."""
+    """The time at which each rank's dump was written; empty if the files' times contradict their content."""
 
     def signature(self, op: Op) -> Signature:
         """Return the signature of an operation."""

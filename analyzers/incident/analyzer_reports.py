@@ -20,7 +20,7 @@ Data = TypeVar("Data")
 AnalyzerReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData] | Report[LogsData]
 
 MOST_SNAPSHOTS = 32
-"""Of more snapshots only those of the last step are read: they suffice to say what happened."""
+"""If there are more snapshots, only those of the last step are read, which are enough for a verdict."""
 
 
 @dataclass

@@ -30,7 +30,7 @@ DEEPEST = (
     LogClass.UNUSED_PARAMETERS,
     LogClass.STARTUP,
 )
-"""What a log says better than dumps do, which then only show that a rank died."""
+"""Failures that logs explain better than dumps, which only show that a rank died."""
 CRASHED = "incident.crashed"
 """The id of the finding about an uncaught exception."""
 LOST = "incident.launcher_lost"

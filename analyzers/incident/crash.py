@@ -11,7 +11,7 @@ from analyzers.run import Run
 
 LONGEST_MESSAGE = 300
 NOT_FINITE = re.compile(r"\bnan\b|finite", re.IGNORECASE)
-"""The words of PyTorch's and of common users' checks, such as "loss is NaN" or "non-finite gradients"."""
+"""Words in the errors of checks by PyTorch and users, such as "loss is NaN" or "non-finite gradients"."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ OWN_END = (
     EventKind.TORCHRUN_ROOT_CAUSE,
     EventKind.NAN,
 )
-"""How a rank ended, as it or its launcher printed."""
+"""Events that show how a rank ended, printed by the rank or its launcher."""
 LINES_AT_MOST = 2
 TEXT_LENGTH = 240
 

@@ -22,7 +22,7 @@ class Outcome(StrEnum):
     NOT_RECORDED = "not_recorded"
     ENDED_CLEANLY = "ended_cleanly"
     GAVE_UP = "gave_up"
-    """Ranks gave up waiting, or dumps were taken, and nothing shows for whom."""
+    """Ranks timed out, or dumps were taken, and nothing shows for which rank they waited."""
 
 
 OUTCOMES = {

@@ -31,17 +31,17 @@ class Logs:
 
     events: list[LogEvent] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
-    """For each event the last time that its log had printed, in ns; 0 where it prints none."""
+    """For each event, the last time that its log had printed before, in ns; 0 without printed times."""
     files_of: list[int] = field(default_factory=list)
     ranks: dict[int, RankLog] = field(default_factory=dict)
     unranked: list[RankLog] = field(default_factory=list)
-    """The last step and line of each file, of lines without a rank."""
+    """The last step and line of each file, among its lines without a rank."""
     world_size: int | None = None
     files: list[LogFile] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
     attempts: set[int] = field(default_factory=lambda: {0})
-    """The attempts of torchrun that printed something."""
+    """The numbers of torchrun's attempts (starts of all workers) that printed something."""
 
 
 def load(logs: run.Run, options: store.Options) -> Logs:

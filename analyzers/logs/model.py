@@ -8,7 +8,7 @@ import msgspec
 from analyzers.device_memory import MemoryPart
 
 LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
-"""What loggers of C++ and of torchrun put before a message."""
+"""The prefix that loggers of C++ and of torchrun put before a message."""
 
 
 class EventKind(StrEnum):
@@ -29,9 +29,9 @@ class EventKind(StrEnum):
     DESYNC = "desync"
     WATCHDOG_TIMEOUT = "watchdog_timeout"
     WATCHDOG_STATUS = "watchdog_status"
-    """How far a process group got: the last enqueued and the last completed operation."""
+    """The progress of a process group: the last enqueued and the last completed operation."""
     TIMEOUT = "timeout"
-    """A wait of gloo or of the store that ended."""
+    """A wait of gloo or of the store that timed out."""
     HEARTBEAT = "heartbeat"
     NCCL_ERROR = "nccl_error"
     NETWORK = "network"
@@ -45,9 +45,9 @@ class EventKind(StrEnum):
     """The scheduler or a user ended the job."""
     DUMP_WRITTEN = "dump_written"
     SKIPPED_WORK = "skipped_work"
-    """A rank left out a batch or a sample because of an error, and went on."""
+    """A rank skipped a batch or a sample because of an error, and went on."""
     STACKS = "stacks"
-    """Python's fault handler printed the stacks of a running process, as a timer or a signal asks for."""
+    """Python's fault handler printed the stacks of a running process, because of a timer or a signal."""
     COMPLETED = "completed"
 
 
@@ -160,15 +160,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str | None = None
     error_name: str | None = None
     caught: bool = False
-    """Whether the program printed an error of CUDA in words of its own, so that no exception ended it there."""
+    """Whether the program printed a CUDA error in its own words, so that no exception ended it there."""
     logged: bool = False
-    """Whether a logger printed the error, as code does that catches it and goes on."""
+    """Whether a logger printed the error, which means that the code caught it and went on."""
     uncaught: bool = False
     """Whether PyTorch's hook for uncaught exceptions printed it, which puts `[rank1]:` before each line."""
     thread: str | None = None
     """The thread that the exception ended, if it was not the main thread."""
     survived: bool = False
-    """Whether the same log goes on afterwards: with a step after an exception, with a number after a NaN."""
+    """Whether the same log goes on afterwards: a step after an exception, or a finite number after a NaN."""
     # Memory.
     requested_bytes: int | None = None
     total_bytes: int | None = None
@@ -184,11 +184,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     xid: int | None = None
     pci: str | None = None
     peer: str | None = None
-    """An address; of a send or recv the rank that its line names, or the distance to it (`+1`)."""
+    """An address; for a send or recv, the rank that its line names, or the distance to it (`+1`)."""
     status: int | None = None
     port: int | None = None
     name: str | None = None
-    """What the text names: a file, an interface, a version, parameters."""
+    """A name in the text: a file, an interface, a version, parameters."""
     joined: int | None = None
     expected: int | None = None
 
@@ -246,7 +246,7 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has the memory of a device when a request failed; `parts` sum to the device's total, up to rounding."""
+    """The parts of a device's memory when a request failed; `parts` sum to the device's total, except for rounding."""
 
     rank: int | None
     device: int | None

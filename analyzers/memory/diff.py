@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
-"""Of a category only its name is compared; of modules and lines the whole path."""
+"""How many parts of a path are compared: for categories only the name, else the whole path."""
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parent)
-"""Part of the cache's key: the answers may change when any module of this room does."""
+"""A part of the cache's key: the answers may change when any module of the memory analyzer does."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:

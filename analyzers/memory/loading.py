@@ -10,7 +10,7 @@ from analyzers.run import Artefact
 
 READER = "analyzers.memory.digest"
 REPLAYS_KEPT = 2
-"""Replays that stay in memory, as a face asks for window after window of the same device; 2 for a comparison."""
+"""How many replays stay in memory, because a user interface reads many parts of the same device; 2 for a comparison."""
 
 
 def open_snapshot(artefact: Artefact, options: store.Options | None = None) -> Snapshot:

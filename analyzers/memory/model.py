@@ -73,7 +73,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation that failed; `categories` and `modules` (the largest) are the bytes alive at that entry.
 
     `since_step` is the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of
-    the complete steps before, `usual_inputs_bytes` the most that inputs took at those peaks.
+    the complete steps before, `usual_inputs_bytes` the highest memory of inputs at those peaks.
     """
 
     requested_bytes: int

@@ -32,7 +32,7 @@ from analyzers.run import Artefact
 
 STATE_NAMES = ("inactive", "active", "pending_free")
 Window = tuple[int, int]
-"""Entries: the first one, and the one beyond the last."""
+"""A range of entries: the first one, and the one after the last."""
 
 
 def timeline(

@@ -13,7 +13,7 @@ from analyzers.store import Columns
 
 BACKWARD = (KINDS.index(ValueKind.ACTIVATION_GRADIENT), KINDS.index(ValueKind.GRADIENT))
 LISTED = KINDS.index(ValueKind.GRADIENT)
-"""Gradients of parameters are listed as the model lists them; a backward pass makes the last ones first."""
+"""Gradients of parameters are sorted as in the model, as a backward pass computes the last ones first."""
 KEY = ["step", "kind", "name"]
 
 

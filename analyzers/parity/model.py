@@ -25,7 +25,7 @@ class ValueKind(StrEnum):
 
 
 OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.GRADIENT)
-"""Their names end in that of a module's parameter; those of the others name a module."""
+"""Kinds of tensors named after a module's parameter; other kinds are named after a module."""
 
 
 class Curve(StrEnum):

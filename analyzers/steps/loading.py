@@ -24,14 +24,14 @@ from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"
 SHARED_BYTES = 32 << 20
-"""Each child process reads about this much: a smaller part is not worth starting one."""
+"""How many bytes each child process reads, at least; for less it is not worth starting one."""
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
 RAW = ("raw", "nan")
-"""What the columns of another trainer's log begin with."""
+"""The prefixes of columns in the log of another trainer."""
 FILLED_NUMBERS = ("loss", "grad_norm")
 FILLED_SIZES = ("memory_bytes", "reserved_bytes")
-"""What another source may fill in where the first one lacks it."""
+"""The columns that are taken from another source if the first one lacks them."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
     "warmup": lambda chunk: chunk.tagged("first", "compile"),
     "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
 }
-"""Columns that are computed from those that the child has read."""
+"""Columns that are computed from the columns that the child has read."""
 
 
 class Source:

@@ -29,9 +29,9 @@ class Pattern(StrEnum):
     """In which steps a straggler is late: always, since some step, in turns with other ranks, ..."""
 
     PERSISTENT = "persistent"
-    """In nearly all steps since its first late one."""
+    """In nearly all steps since the first late step."""
     RECURRING = "recurring"
-    """In some steps, without a lasting beginning."""
+    """In some steps, without a step from which on it is always late."""
     ROTATING = "rotating"
     """In turns with other ranks."""
     HOST = "host"

@@ -5,7 +5,7 @@ import numpy as np
 from analyzers.columns import Floats
 
 MAD_TO_STD = 1.4826
-"""Median absolute deviation -> standard deviation of normally distributed values: 1 / Phi^-1(3/4)."""
+"""The factor from the median absolute deviation to the standard deviation of normal noise: 1 / Phi^-1(3/4)."""
 
 
 def robust_deviation(values: Floats) -> float:

@@ -19,7 +19,7 @@ from analyzers.steps.robust_statistics import column_medians
 NOT_PLAIN = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
 """Tags of steps that do more than train; medians leave them out."""
 RECORDER_PHASES = ("profiler", "snapshot")
-"""Phases in which our own recorders work."""
+"""Phases in which this project's own recorders work."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)
-"""A change of any module of this room or of a folder in it makes the cached answers stale."""
+"""A part of the cache's key: the answers may change when any module of the trace analyzer does."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:

@@ -17,10 +17,10 @@ from analyzers.traces.reading.problems import Problem
 from analyzers.traces.reading.trace import Trace
 
 READER = "analyzers.traces.digest"
-"""The module that `analyzers.store` runs in a limited child; named here, so that a cached trace imports none of it."""
+"""The reader that `analyzers.store` runs in a child; it is named and not imported, which keeps cached traces fast."""
 
 COVERED_AT_LEAST = 0.9
-"""Part of the time of products that counted operators must have launched, for a utilisation to mean anything."""
+"""The share of the time of matrix products that counted operators must have launched for a meaningful utilisation."""
 MOMENTS = ("start", "end", "since")
 
 

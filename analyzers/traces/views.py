@@ -50,10 +50,10 @@ __all__ = [
     "lateness", "memory", "names", "phases", "ranks_timeline", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
-"""Rows of a timeline: more than a browser draws smoothly, and than a screen has room for."""
+"""The highest number of rows of a timeline: more than a screen can show or a browser draws smoothly."""
 MEMORY_COLUMNS = ("where", "at_ns", "allocated", "reserved")
 BLOCK_TYPES = {"lane": object, "on_device": bool, "name": object, "kind": object}
-"""Of the columns that do not hold whole numbers."""
+"""The types of columns that are not integers."""
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
 
 

@@ -17,7 +17,9 @@ from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 MISSING_SHARE = 4
-"""More missing dumps than one rank in so many have a common reason, such as a node whose folder was not copied."""
+"""If more than one in so many dumps is missing, there is a common reason, such as a node whose files were not
+copied.
+"""
 UNKNOWN_CONFIDENCE = 0.2
 SCALAR_BYTES = 8
 BEST_FIRST = tuple(HangClass)

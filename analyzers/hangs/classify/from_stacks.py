@@ -19,7 +19,7 @@ NEW_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "spli
 COLLECTIVE_FILE = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
 START_UP_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*)\.py$")
 WRAPPERS = re.compile(r"wrapper|<lambda>|^_|<locals>")
-"""Functions of that file that only pass a call on."""
+"""Functions in the file of collectives that only pass a call on."""
 COMMUNICATION = re.compile(r"\bc10d::|\bgloo::|\bnccl[A-Z_]|\bncclu?\b")
 DEVICE_WAIT = re.compile(r"(?:cu|hip)(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|^synchronize$")
 BACKWARD = re.compile(r"^(?:Tensor\.)?backward$|^_engine_run_backward$")
@@ -29,7 +29,7 @@ class Activity(StrEnum):
     """What a rank is doing, as its stack shows it."""
 
     START_UP = "start_up"
-    """It waits for the other ranks to meet."""
+    """It waits for the other ranks to join the job."""
     COLLECTIVE = "collective"
     MESSAGE = "message"
     """A send or a recv."""

@@ -12,7 +12,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import CollectionReason, Heartbeat
 
 ADDED_CONFIDENCE = 0.05
-"""What a second round without any progress adds to the confidence."""
+"""The confidence that is added if a second round of dumps shows no progress."""
 HIGHEST_CONFIDENCE = 0.99
 SLOW_CONFIDENCE = 0.8
 

@@ -17,7 +17,7 @@ from analyzers.hangs.graph.wait_graph import Node
 from analyzers.hangs.reading.side_files import SideFiles
 
 Place = tuple[tuple[object, ...], tuple[int, ...]]
-"""The operations that wait for a rank, and the groups that it belongs to."""
+"""The operations in which others wait for a rank, and the process groups that it belongs to."""
 
 
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:

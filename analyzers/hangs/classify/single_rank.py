@@ -20,7 +20,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
 
 NO_PHASES = ("", "step", "between")
-"""What a heartbeat says where a rank is in no phase of a step."""
+"""The phases in a heartbeat that mean that the rank is in no phase of a step."""
 CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
 CONFIDENCE_OF_ABORT = 0.8

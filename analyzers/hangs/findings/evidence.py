@@ -19,7 +19,7 @@ MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN = 4, 5, 5, 2
 RECENT_STEPS = 3
 NAMES = {"stdout.log": "output"}
 SLOWER = 1.5
-"""Recent steps this much longer than earlier ones were slow before the hang."""
+"""Recent steps that take this many times as long as earlier ones were slow before the hang."""
 
 
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:

@@ -17,10 +17,10 @@ from analyzers.words import quantity, rank_names
 
 MOST_CAUSES, MOST_LOCATIONS = 3, 4
 UNREADABLE_FACTOR = 0.85
-"""An unreadable dump may hold the cause."""
+"""The factor on confidence if a dump is unreadable, as it may hold the cause."""
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE, CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
 BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
-"""Dumps that lack these can look healthy in a job that hangs."""
+"""If dumps lack this information, they can look healthy although the job hangs."""
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:

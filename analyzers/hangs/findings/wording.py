@@ -10,7 +10,7 @@ from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.words import agree, exit_reason, rank_names, source_line
 
 EXCEPTION_LENGTH = 200
-"""Messages of NCCL go on for pages; the first words name the error."""
+"""The longest exception text in characters: messages of NCCL have pages, and their first words name the error."""
 ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",

@@ -21,11 +21,11 @@ from analyzers.hangs.graph.signatures import Comparable, breaks_size_rule, compa
 from analyzers.hangs.model import Job, Op, Reason, user_frame
 
 Key = tuple[str, object, object]
-"""Operation, what all members must agree on, source line."""
+"""The name of an operation, the properties that all members must agree on, and its source line."""
 Table = Mapping[int, Op]
 """The collectives of a rank in a group by sequence number."""
 LONGEST_CONTEXT = 4
-"""How many operations before one are compared to find where the program was at the same point in an earlier step."""
+"""How many preceding operations are compared to find the same point of the program in an earlier step."""
 
 
 class IssuedOp(NamedTuple):

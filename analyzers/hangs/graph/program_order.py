@@ -18,13 +18,13 @@ from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
 REFERENCES_PER_GROUP = 6
-"""Enough for a majority; comparing with thousands would take minutes."""
+"""The number of ranks per group to compare with: enough for a majority, as thousands would take minutes."""
 PREDICTED = 6
-"""Operations predicted from earlier steps when a reference stopped short of issuing them."""
+"""How many operations are predicted from earlier steps if a reference rank stopped before it issued them."""
 CONTEXT = 12
-"""How many operations before one decide which comes next."""
+"""How many preceding operations decide which operation comes next."""
 LARGEST_LAUNCH = 4
-"""Entries that one launch may consist of: a batch of sends and receives."""
+"""The most entries of one launch of sends and receives."""
 
 Keys = list[int]
 

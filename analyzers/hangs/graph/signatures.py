@@ -10,13 +10,13 @@ from math import prod
 from analyzers.hangs.model import Job, Op, Signature
 
 ROOTED = ("gather", "scatter")
-"""Only the root passes the list of all tensors, so sizes differ."""
+"""Operations in which only the root passes the list of all tensors, so that sizes differ between ranks."""
 UNEVEN = ("all_to_all", "alltoall")
-"""Each rank may send and receive different sizes."""
+"""Operations in which each rank may send and receive different sizes."""
 BARRIERS = ("barrier",)
 
 Comparable = tuple[str, object]
-"""The name of an operation, and what else all members must agree on."""
+"""The name of an operation, and the other properties that all members must agree on."""
 
 
 def comparable(signature: Signature) -> Comparable:

@@ -56,7 +56,7 @@ class WaitGraph:
     waits_in: dict[int, OpNode] = field(default_factory=dict)
     absent: dict[OpNode, list[int]] = field(default_factory=dict)
     inconclusive: set[OpNode] = field(default_factory=set)
-    """Operations with an absence that proves nothing: they began after a dump was taken, or earlier ones were lost."""
+    """Operations in which absent ranks prove nothing: they began after a dump was taken, or earlier ones were lost."""
 
     def successors(self, node: Node) -> list[Node]:
         """Return the nodes that a node waits for:

@@ -20,11 +20,11 @@ from analyzers.files import open_regular, rank_in
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
 SUFFIXES = (".html", ".htm", ".txt")
-"""Suffixes of files that may hold many ranks; `.gz` may follow."""
+"""The suffixes of files that may have the dumps of many ranks; `.gz` may follow."""
 PAGE_BYTES = 1 << 28
-"""A page of a thousand ranks takes some 100 MiB; a larger one is cut."""
+"""The bytes of a page that are read; a page of a thousand ranks has some 100 MiB."""
 GZIP_TABLES_BYTES = 1 << 12
-"""Bytes that gzip's own tables may take before the first byte of content."""
+"""The bytes that gzip's own tables may take before the first byte of content."""
 PAGE_SECTION = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*(<p>Failed[^<]*</p>\s*)?<pre>(.*?)</pre>", re.DOTALL)
 TEXT_SECTION = re.compile(rb"^=== Rank (\d{1,7}): \S* ===\n(Error: \d+)?(.*?)(?=^===|\Z)", re.DOTALL | re.MULTILINE)
 TABLES = re.compile(rb"<h2>Groups</h2>|^--- Groups ---$", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Any
 
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
-"""Numbers are kept in signed columns of 64 bits."""
+"""The largest number that is kept, as columns are signed integers of 64 bits."""
 
 Entry = dict[str, Any]
 

@@ -17,7 +17,9 @@ from analyzers.run import Artefact, Kind, Run
 
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
-"""Nodes notice the same hang within a step's time of each other; sets of different hangs are a timeout apart."""
+"""The longest time in seconds between sets of one hang: nodes notice it within a step, other hangs are a timeout
+apart.
+"""
 
 Rounds = dict[int, list[Artefact]]
 """The dumps of a set by the number of the round that took them."""
@@ -143,9 +145,9 @@ def set_number(base: Path) -> int:
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return one dump for each rank, with its rank filled in, and then the pages of many ranks.
 
-    A pickle is preferred to JSON, which has no frames, and then the newest file. Pages of PyTorch's debug server hold
-    the dumps of many ranks: of the texts that it writes every minute only the newest is taken, and pages of JSON come
-    after tables, as they hold more and the last one wins.
+    A pickle is preferred to JSON, which has no frames; of several files the newest is used. Pages of PyTorch's debug
+    server hold the dumps of many ranks: of the texts that it writes every minute only the newest is used; pages of
+    JSON come after tables, because they have more data and the last page is used.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.

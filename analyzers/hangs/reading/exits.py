@@ -8,16 +8,16 @@ from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile
 
 ORDERLY_SIGNALS = (-15, -2)
-"""Exit codes of SIGTERM and SIGINT, by which a launcher ends the ranks that are left."""
+"""The exit codes for SIGTERM and SIGINT, by which a launcher ends the remaining ranks."""
 ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
 INNERMOST_FRAMES = 4
 COMMUNICATION = re.compile(
     r"\bgloo\b|\bnccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|\w*store\b.*(?:get|wait)",
     re.IGNORECASE,
 )
-"""Words of PyTorch's own errors on a rank whose peer died or does not arrive."""
+"""Words in PyTorch's own errors on a rank whose peer died or does not arrive."""
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
-"""Words that mean the same, unless the user's own code raised the error: data are read over connections too."""
+"""Words that mean the same, unless the user's own code raised the error, as data may be read over connections too."""
 
 
 class Ending(StrEnum):

@@ -21,7 +21,7 @@ FILE_BYTES = 1 << 20
 CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
 LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 INNERMOST_FRAMES = 6
-"""Frames among which a send or recv shows; one farther out called something else that does not return."""
+"""A send or recv is only looked for among these innermost frames; farther out it has called something else."""
 
 
 class MessageName(NamedTuple):
@@ -46,7 +46,7 @@ class MessageCount(NamedTuple):
 
 MessageCounts = Mapping[MessageName, MessageCount]
 AllCounts = Mapping[int, MessageCounts]
-"""The messages of each rank."""
+"""How often each rank issued each message."""
 
 
 def read_message_counts(path: Path) -> MessageCounts:

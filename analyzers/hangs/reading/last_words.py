@@ -16,7 +16,7 @@ from analyzers.hangs.reading.side_formats import GroupsFile, ThreadError, read_s
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 
 DONE_PHASE = "done"
-"""The heartbeat's phase after a clean end."""
+"""The phase in the heartbeat after a clean end."""
 FATAL_ERROR = "Fatal Python error: "
 FIRST_LINE_BYTES = 200
 

@@ -15,7 +15,7 @@ from analyzers.hangs.model import Frame, user_frame
 MOST_CALLS = 4096
 LINE_BYTES = 1 << 20
 FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "split_group"}
-"""Functions of PyTorch that a rank is in while it makes a group."""
+"""The functions of PyTorch in which a rank is while it creates a process group."""
 
 
 class GroupCall(msgspec.Struct):
@@ -37,7 +37,7 @@ class NewGroup:
 
 
 NewGroups = Mapping[int, NewGroup]
-"""The groups that a rank made, by number."""
+"""The process groups that a rank created, by number."""
 
 
 def read_new_groups(path: Path) -> NewGroups:

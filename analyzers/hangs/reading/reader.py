@@ -41,11 +41,11 @@ Value = TypeVar("Value", bound=Hashable)
 
 VERSION = code_version(Path(__file__).parents[1])
 TAIL_ROWS = 64_000
-"""Operations kept over all dumps of a set, besides those that are not done."""
+"""How many completed operations are kept over all dumps of a set."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
-"""Operations kept of one rank."""
+"""How many completed operations are kept of one rank, at least and at most."""
 ENDS_CHECKED = 256
-"""Entries at either end of which at least one is done, unless only unfinished ones were dumped."""
+"""If none of so many entries at both ends is done, only unfinished operations were dumped."""
 COALESCED = "nccl:coalesced"
 """The entry that closes a launch of several operations."""
 

@@ -34,7 +34,7 @@ COLLECTION_NS = 2_000_000_000
 """How long collecting the dumps of all ranks may take."""
 SIGNAL = "signal"
 AFTER_ROUND_NS = 100_000_000
-"""A rank that is asked while it issues an operation has a beat just after that."""
+"""A rank that is asked while it issues an operation has a heartbeat up to this time after the request."""
 NOT_SERVING = {AnswerStatus.EXITED: Ending.PROCESS_EXITED, AnswerStatus.REFUSED: Ending.CONNECTION_REFUSED}
 ROUND = re.compile(r"round_(\d+)")
 

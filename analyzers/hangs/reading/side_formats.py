@@ -10,7 +10,7 @@ from analyzers.files import read_json
 from analyzers.hangs.model import Frame
 
 SIDE_BYTES = 64 << 20
-"""A larger side file is damaged or hostile: groups of thousands of ranks take a few MiB."""
+"""A larger file beside the dumps is damaged or hostile: groups of thousands of ranks take a few MiB."""
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 

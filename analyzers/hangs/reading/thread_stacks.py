@@ -10,7 +10,7 @@ from analyzers.hangs.reading.debug_server import holds_many, read_stacks
 TEXT_BYTES = 1 << 22
 FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
 PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
-"""Frames of native code have no line where the library was built without them."""
+"""A frame as py-spy prints it; native code has no line if its library was built without line numbers."""
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 

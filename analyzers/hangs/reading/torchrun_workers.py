@@ -18,7 +18,7 @@ TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
 NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
-"""Lines in which PyTorch's own servers say that they begin or end."""
+"""Lines in which PyTorch's own servers report that they start or stop."""
 GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 UNKNOWN_RANK = -1
 

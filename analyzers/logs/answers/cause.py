@@ -20,9 +20,9 @@ from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
-"""Classes that blame no rank."""
+"""Classes of failures for which no rank is to blame."""
 OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
-"""The class of a timeout whose ranks waited in different places."""
+"""The class of a timeout whose ranks waited in different operations or lines."""
 
 
 class Certainty(StrEnum):
@@ -46,9 +46,9 @@ class Cause:
     """For a host that ran out of memory: the processes that were killed."""
 
     waited: list[LogEvent] = field(default_factory=list)
-    """For ranks that took different branches: where each gave up."""
+    """For ranks that took different branches: where each timed out."""
     caught: list[LogEvent] = field(default_factory=list)
-    """For ranks that left out collectives: the errors that they caught before."""
+    """For ranks that skipped collectives: the errors that they had caught before."""
 
     @property
     def lead(self) -> LogEvent:

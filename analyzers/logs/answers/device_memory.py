@@ -1,4 +1,4 @@
-"""Account for the memory of each device whose out-of-memory message a log has."""
+"""Divide the memory of each device for which a log has an out-of-memory message."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ MESSAGES_AT_MOST = 64
 
 
 def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
-    """Return who has the memory of each device at its first out-of-memory message, in the order of the logs."""
+    """Return the parts of each device's memory at its first out-of-memory message, in the order of the logs."""
     accounts: dict[tuple[int | None, int | None, int], LogMemory] = {}
     for account in messages(events):
         accounts.setdefault((account.rank, account.device, account.requested_bytes), account)
@@ -17,7 +17,7 @@ def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
 
 
 def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
-    """Yield the account of each out-of-memory message that names the total, the free and the allocated memory."""
+    """Yield the parts of a device's memory for each out-of-memory message with the total, free and allocated sizes."""
     for event in events:
         known = known_memory(event.facts) if event.kind is EventKind.OUT_OF_MEMORY else None
         if known:
@@ -32,7 +32,7 @@ def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
 
 
 def known_memory(facts: Facts) -> KnownMemory | None:
-    """Return the sizes of a message; None where one is missing, or where they contradict one another."""
+    """Return the sizes in an out-of-memory message; None if one is missing, or if they contradict each other."""
     total, free, allocated, cached = facts.total_bytes, facts.free_bytes, facts.allocated_bytes, facts.unallocated_bytes
     if total is None or free is None or allocated is None or cached is None or allocated + cached + free > total:
         return None

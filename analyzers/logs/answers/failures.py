@@ -12,10 +12,10 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
             LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip
-"""Classes whose events belong together wherever they were raised."""
+"""Classes whose events belong to one failure wherever they were raised."""
 ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
-"""What ranks print when the launcher or the scheduler stops them."""
+"""The tiers of failures that ranks report when the launcher or the scheduler stops them."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGN
 PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
 WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
 GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
-"""By these a rank says that it waited for another one."""
+"""The kinds of events by which a rank reports that it waited for another rank."""
 TERMINATING = ("SIGTERM", "SIGINT")
 NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 

@@ -43,7 +43,7 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without those before a line that says that training completed."""
+    """Return the occurrences that are not followed by a line which says that training completed."""
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
         if event.kind is EventKind.COMPLETED:

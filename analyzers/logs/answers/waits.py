@@ -13,7 +13,7 @@ from analyzers.logs.model import EventKind, LogEvent, Reason
 
 FIRST_OPERATIONS = 3
 SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
-"""By these a rank gives up in the collective that it waits in: others close their connections when one does."""
+"""The kinds of events with which a rank's wait in a collective ends: a timeout, or a connection that others closed."""
 PASSED_EARLY = {"gather", "reduce"}
 NEW_GROUP = "new_group"
 RANKS_AT_MOST = 1 << 14
@@ -23,20 +23,20 @@ class Basis(StrEnum):
     """The evidence by which the missing ranks are distinguished from those that waited for them."""
 
     NAMED = "named"
-    """The text names them: a monitored barrier, a desync report."""
+    """The text names the missing ranks: a monitored barrier, a desync report."""
     BEHIND = "behind"
-    """They enqueued fewer operations."""
+    """The missing ranks enqueued fewer operations."""
     OTHER_OPERATION = "other_operation"
     OTHER_LINE = "other_line"
-    """They gave up in a collective at another line than most ranks."""
+    """They timed out in a collective at another line than most ranks."""
     MESSAGES = "messages"
-    """Ranks gave up in a send or recv whose other half was not issued."""
+    """Ranks timed out in a send or recv whose counterpart was not issued."""
     STACKS = "stacks"
     """Their stacks are outside of the collective that the others wait in."""
     CAUGHT = "caught"
     """They ended earlier, and they alone caught an error and went on."""
     SILENT = "silent"
-    """They printed no timeout, all others did."""
+    """They printed no timeout, while all others did."""
     NOT_LISTED = "not_listed"
     """torchrun's table of failures lists all other ranks, so that these ended with exit code 0."""
     THREADS = "threads"
@@ -48,11 +48,11 @@ class Basis(StrEnum):
     FIRST_OPERATION = "first_operation"
     ALL_WAIT = "all_wait"
     MOST_SILENT = "most_silent"
-    """Most ranks printed no timeout: they did not come, or were ended before they gave up elsewhere."""
+    """Most ranks printed no timeout: they were missing, or were ended before they timed out elsewhere."""
     LATE = "late"
     """One rank timed out, and all others lost the connection to it: they came later, or waited too."""
     ONE_SIDE = "one_side"
-    """Only some ranks' logs are here."""
+    """Only the logs of some ranks are available."""
 
 
 @dataclass(frozen=True)

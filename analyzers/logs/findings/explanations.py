@@ -33,7 +33,7 @@ BASES = {
 WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.THREADS
 )  # fmt: skip
-"""Evidence that dumps would make firmer."""
+"""Kinds of evidence that dumps would make more certain."""
 SHOWN = "this is the first failure in the log, and no earlier message explains it"
 
 

@@ -16,10 +16,10 @@ CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTE
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
 CONSEQUENCES_AT_MOST = 8
 OVERFLOWS = 3
-"""So many skipped steps are normal while the loss scale is found."""
+"""So many skipped steps are normal until the loss scale is found."""
 REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
-"""Ends that no rank caused."""
+"""Ends of a job that no rank caused."""
 
 
 def make_findings(answer: Answer, logs: Logs) -> list[Finding]:

@@ -21,7 +21,7 @@ IB_STATUS = {
     12: "transport retry counter exceeded",
     13: "receiver-not-ready retry counter exceeded",
 }
-"""What the codes of `ibv_wc_status` in libibverbs mean."""
+"""The meaning of the codes of `ibv_wc_status` in libibverbs."""
 
 
 def title(cause: Cause) -> str:

@@ -1,4 +1,4 @@
-"""Findings about memory of a device that no tensor holds, by the figures of out-of-memory messages."""
+"""Findings about memory of a device that belongs to no tensor, from the sizes in out-of-memory messages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,9 +16,9 @@ from analyzers.report import Evidence, Finding, Severity
 
 
 def untracked_findings(accounts: Sequence[LogMemory]) -> Iterator[Finding]:
-    """Yield a finding on the device with the most memory outside the allocator, where that is a good part of it.
+    """Yield a finding on the device with the most memory outside the allocator, if that is a large part of its memory.
 
-    It is a warning where the failed request would have fitted into that memory.
+    It is a warning if the failed request would have fitted into that memory.
     """
     large = [account for account in accounts if is_large(account.parts)]
     if not large:

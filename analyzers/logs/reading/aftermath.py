@@ -11,12 +11,12 @@ from analyzers.logs.reading.roster import Roster
 from analyzers.logs.reading.tracebacks import Raised
 
 LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
-"""What a logger prints before the message, or in the line before a traceback, of an exception that was caught."""
+"""A logger's prefix of a message, or of the line before a traceback, for an exception that was caught."""
 HANDLED = re.compile(
     r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",
     re.IGNORECASE,
 )
-"""What a program says of an error that it handles."""
+"""Words by which a program reports that it handles an error."""
 THREAD_DIED = re.compile(r"^Exception in thread (\S[^\n]{0,80}):$")
 RAISED_KINDS = (
     EventKind.EXCEPTION,
@@ -26,7 +26,7 @@ RAISED_KINDS = (
     EventKind.DISK_FULL,
     EventKind.NETWORK,
 )
-"""What a program can catch."""
+"""The kinds of errors that a program can catch."""
 
 
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:

@@ -11,7 +11,7 @@ COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": E
                  "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
                  "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
 BROKEN = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
-"""What Python raises for any lost connection, such as one to a server or to a child process."""
+"""The exceptions of Python for any lost connection, such as one to a server or to a child process."""
 LOST_WORKER = Found(EventKind.DATALOADER_WORKER, Facts(reason=Reason.WORKER_EXIT))
 WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 

@@ -6,7 +6,7 @@ from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.pattern import Found, number, pattern, plain
 
 SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
-"""Xids that a program can cause, or that only report what happened before: NVIDIA's catalogue of Xid errors."""
+"""Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue of Xid errors."""
 CONSEQUENT_XIDS = {45}
 BROKEN = ("uncorrectable ECC", "hardware stack error", "nvlink", "GPU is lost")
 NO_GPU = ("no CUDA-capable device", "busy or unavailable", "initialization failed", "driver version", "no kernel image")
@@ -44,7 +44,7 @@ RAISED = re.compile(
     r"^\w+\.(?:cpp|cu|h)\b",
     re.IGNORECASE,
 )
-"""What Python, C++ and NCCL put before an error that nobody caught; other words are those of the program."""
+"""Text that Python, C++ and NCCL put before an uncaught error; other words are those of the program."""
 
 
 def cuda_error(match: "re.Match[str]") -> Found:

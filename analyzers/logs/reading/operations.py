@@ -10,18 +10,18 @@ from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
 TO_ONE_RANK = {"reduce", "gather", "gather_object"}
-"""Collectives whose other ranks only send to the one that the line names."""
+"""Collectives in which all ranks but one only send; their source line names that one."""
 INIT = "init_process_group"
 NEW_GROUP = "new_group"
 KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
-"""The key of the store under which gloo awaits the address of a rank, counted in the group that is made."""
+"""The key in the store under which gloo waits for the address of a rank, numbered within the new group."""
 MEMBERS = re.compile(r"\bnew_group\( ?(?:ranks ?= ?)?[\[(]([\d, ]{1,200})[\])]")
-"""How a line names the members of a group that it makes: `dist.new_group([0, 3])`."""
+"""A source line that lists the members of a new group: `dist.new_group([0, 3])`."""
 PEER = re.compile(
     r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
     r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
 )
-"""How a line names the peer of a message: `src=0`, `dst=rank + 1`, or as the second argument."""
+"""The peer of a message in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
 COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 

@@ -10,11 +10,11 @@ PATTERNS = (
     *memory.PATTERNS, *collectives.PATTERNS, *devices.PATTERNS, *data.PATTERNS, *startup.PATTERNS,
     *processes.PATTERNS,
 )  # fmt: skip
-"""The first that matches counts: those that say most come first."""
+"""All patterns, the most informative first, because the first match counts."""
 LONGEST_TEXT = 8192
 STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
              "Root Cause", "SystemExit", "most recent call first")  # fmt: skip
-"""Words of the blocks that the reader follows over several lines: tracebacks, torchrun's table."""
+"""Words in blocks that the reader follows over several lines: tracebacks, torchrun's table."""
 NOISE = re.compile(
     r"errno: 97|NCCL INFO (?!.*(?:Mismatched|Duplicate))|\[Service thread\] Connection closed by localRank"
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
 PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
-"""What stands before each line of a traceback."""
+"""The prefix of each line of a traceback."""
 OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
-"""`[rank 3] step 1`, `rank=3`: what jobs print themselves."""
+"""A rank that the job itself prints: `[rank 3] step 1`, `rank=3`."""
 SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
 GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
 ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
@@ -23,7 +23,7 @@ ISO_TIME = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]
 STEP = re.compile(
     r"(?:^|[\s\[{(|,'\"])(?:global_?|train_?)?(?:[Ss]tep|[Ii]ter(?:ation)?)['\"]?[\s:=#/]{1,12}(\d{1,12})\b(?!\.\d)"
 )
-"""`step 12`, `iter 100:`, `iteration      859/  200000`, `'step': 12`."""
+"""A step number: `step 12`, `iter 100:`, `iteration 859/ 200000`, `'step': 12`."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ SIGNALS = {
 }
 REASONS = (("TIME LIMIT", Reason.TIME_LIMIT), ("NODE FAIL", Reason.NODE_FAILURE), ("PREEMPT", Reason.PREEMPTION))
 SHELL_CODE = 128
-"""Shells and containers add it to the number of the signal that ended a process."""
+"""The number that shells and containers add to the signal that ended a process."""
 
 
 def signal_name(exit_code: int | None) -> str | None:

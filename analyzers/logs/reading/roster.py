@@ -7,7 +7,7 @@ from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
 from analyzers.logs.reading.text import clean
 
 HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
-"""How much of each chunk is looked at: enough for the ranks and the end, and a fraction of the time."""
+"""How many bytes at the start and the end of each chunk are read: enough for the ranks and the last lines."""
 LONGEST_TEXT = 1000
 RANKS_AT_MOST = 1 << 16
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
@@ -16,7 +16,7 @@ FINITE_LOSS = re.compile(
     r"(?:loss|grad_norm|grad norm|gnorm|perplexity)['\"]?\s{0,4}[:= ]\s{0,8}['\"]?(?:tensor\()?[-+]?\d", re.IGNORECASE
 )
 LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
-"""Lines of tracebacks, rules of tables and boxes, and lines of C++ loggers: not what the job itself printed last."""
+"""Lines of tracebacks, tables and boxes, and of C++ loggers, which are not the last output of the job itself."""
 
 
 @dataclass

@@ -42,22 +42,22 @@ from analyzers.logs.reading.tracebacks import (
 
 DIGITS = b"0123456789"
 KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
-"""Shapes of lines that are remembered as meaningless, and how long one may be."""
+"""How many shapes of lines are remembered as irrelevant, and how long such a line may be."""
 READ_ON = 30
-"""Lines that are read after one that matters: blocks go on without words of their own."""
+"""How many lines are read after a relevant line, because blocks continue without words of a pattern."""
 GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
 END_BYTES = 1 << 22
-"""After so many lines that matter only the end of a log is read: a loop that fails prints gigabytes of tracebacks."""
+"""How many bytes at the end of a log are read even after LINES_AT_MOST relevant lines."""
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
 STEP_BYTES = 1 << 13
 NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
-"""How much of a log is kept before and after the line of an event."""
+"""How many bytes of a log are kept before and after the line of an event."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
-"""What launchers raise because a rank failed."""
+"""The exceptions that launchers raise because a rank failed."""
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """A line of the stack that the watchdog prints of a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
@@ -102,7 +102,7 @@ class Scanner:
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
-    """For each process the line before its open traceback."""
+    """For each process, the line before its open traceback."""
 
     def read(self, path: Path) -> None:
         """Read a whole log.

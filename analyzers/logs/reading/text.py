@@ -11,13 +11,13 @@ from analyzers.files import open_regular
 
 CHUNK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 16
-"""Bytes of one line that are looked at as a whole; of a longer one only the parts around what matters."""
+"""The longest line in bytes that is read completely; of a longer line only the parts around possible errors are."""
 BEFORE, AFTER = 512, 4096
 PARTS_AT_MOST = 8
 LONGEST_BEFORE = 1000
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-"""Control characters but tab and line feed: a terminal must not get them, and no pattern needs them."""
+"""Control characters except tab and line feed: a terminal must not get them, and no pattern needs them."""
 
 
 @dataclass

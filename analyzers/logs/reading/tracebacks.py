@@ -19,7 +19,7 @@ EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
 NAMED_EXCEPTION = re.compile(
     r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
 )
-"""An exception whose traceback the log lacks."""
+"""An exception without a traceback in the log."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
 BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
 """A line inside of a box that the library `rich` draws around a traceback."""

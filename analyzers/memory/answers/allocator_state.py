@@ -16,10 +16,10 @@ from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
 
 UNIT = np.uint64(512)
-"""The allocator gives whole units of so many bytes (kMinBlockSize)."""
+"""The unit in bytes to which the allocator rounds up (kMinBlockSize)."""
 
 Range = tuple[int, int]
-"""An address and a number of bytes from there."""
+"""An address, and the number of bytes from there."""
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:

@@ -37,7 +37,7 @@ SPECIAL_WEIGHTS = {
     "quantized weights": re.compile(r"fp8|float8|int8|int4|nf4|fp4|[48]bit|qweight|qzeros|absmax|quant", re.IGNORECASE),
     "adapter weights": re.compile(r"lora|adapter|\bdora|\bia3", re.IGNORECASE),
 }
-"""Weights that get a row of their own, by their names or the lines that allocated them."""
+"""Weights that have a row of their own, recognised by their names or the lines that allocated them."""
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:

@@ -26,7 +26,7 @@ COMPARE: dict[str | None, Callable[[Integers, float], Mask]] = {
 }
 
 Span = tuple[int, int, int, int]
-"""A reserved range and its life: address, bytes, the entry that took it, the one that gave it back."""
+"""A reserved range and its lifetime: address, bytes, the entry that reserved it, and the entry that released it."""
 
 
 def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:

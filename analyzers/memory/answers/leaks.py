@@ -19,7 +19,7 @@ RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """Blocks that are freed late, or whose free was not recorded, rise for some steps too. So few rises prove a leak only
 if each step keeps blocks of the same sizes; with many rises it is enough that these are about equally large."""
 PAUSE_AT_MOST = 1
-"""What is kept every second step, as logging does, grows too."""
+"""The longest pause in steps: a tensor that is kept in every second step, as logging does, is a leak too."""
 # Each step takes a pass over all blocks; 64 are more than enough for proof.
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
@@ -28,7 +28,7 @@ STACKS_AT_MOST = 10
 SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST, SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
 STEADY = 0.5
 OOM_SHARE_AT_LEAST = 0.1
-"""Growth that is a smaller part of what was allocated when a request failed is not why it failed."""
+"""Growth by a smaller share of the allocated bytes is not the reason why a request failed."""
 
 
 def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:

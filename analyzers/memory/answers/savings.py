@@ -15,9 +15,9 @@ from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simu
 
 LAYERS_AT_LEAST = 2
 SIMULATED_ENTRIES_AT_MOST = 250_000
-"""Simulating them twice takes 3 microseconds each, as long as reading them does."""
+"""The longest trace that is simulated; each entry takes 3 microseconds for two simulations."""
 FAITHFUL = 0.05
-"""A simulation counts if it reserves what was recorded, give or take this share."""
+"""A simulation is used if it reserves as much as was recorded, within this share."""
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:

@@ -1,4 +1,4 @@
-"""Give each row of a list of stacks a name of its own: the source line, the operator, and the caller that differs."""
+"""Give each row of a list of stacks a distinct name: its source line, operator and, if needed, a caller."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ CALLER_PARTS = 2
 
 
 def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
-    """Return the name of a row by itself: its line and operator, and the tensor's label where it is known.
+    """Return the name of a row without regard to other rows: its line and operator, and the tensor's label if known.
 
-    `older`: all of its blocks were there before the first entry.
+    `older`: all of its blocks were allocated before the first entry.
     """
     line = frames.line(stack)
     if not line:
@@ -25,7 +25,7 @@ def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
 
 
 def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
-    """Return the names of the rows; where two of a category are the same, what differs in their stacks is added.
+    """Return the names of the rows; if two names in a category are equal, a difference between their stacks is added.
 
     `stacks` has the number of each row's stack.
     """
@@ -40,7 +40,9 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
 
 
 def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names with the first difference of the stacks added where two are the same; empty if none is new."""
+    """Return the names, with the first difference of the stacks added to names that are equal;
+    empty if that adds nothing.
+    """
     changed = list(names)
     for alike in same_names(names, categories):
         for row, difference in zip(alike, first_differences([paths[row] for row in alike]), strict=True):
@@ -57,7 +59,7 @@ def same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int
 
 
 def callers_and_operators(frames: Frames, stack: int) -> list[str]:
-    """Return what may tell a stack from another, in phrases: its callers, its operators, its native functions."""
+    """Return phrases that can distinguish a stack from others: its callers, its operators, its native functions."""
     native = frames.native_names(stack)
     callers = [] if frames.operation(stack) == frames.line(stack) else frames.user_stack(stack)
     return [
@@ -68,7 +70,7 @@ def callers_and_operators(frames: Frames, stack: int) -> list[str]:
 
 
 def short_line(frame: Frame) -> str:
-    """Return a frame as `folder/file.py:line function`: its row's name has the whole path of the innermost one."""
+    """Return a frame as `folder/file.py:line function`; the whole path is in the name of its row."""
     name, file, line = frame
     return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-CALLER_PARTS:]), line))
 
@@ -80,7 +82,7 @@ def short_function(name: str) -> str:
 
 
 def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each stack its first line that is not the same in all of them; empty where there is none.
+    """Return, for each stack, its first line that is not the same in all of them; empty if there is none.
 
     Example: [["a", "b"], ["a", "c"]] gives ["b", "c"].
     """

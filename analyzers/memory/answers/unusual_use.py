@@ -16,10 +16,10 @@ from analyzers.memory.replay.phases import StepSpan, whole_steps
 
 LOSS_FUNCTION = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
 LOSS_PIECES = 8
-"""The saving is estimated for a loss that is computed in so many pieces."""
+"""The number of pieces for which the saving of a loss in pieces is estimated."""
 BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25
 KEPT_STEPS = 2
-"""So many later steps prove that an activation is kept: its own step may end late, and one more may log it."""
+"""An activation counts as kept after so many later steps: its own step may end late, and one more may log it."""
 
 
 def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:

@@ -23,9 +23,9 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
 RECOMPUTED_EVERY = {"full": 1, "selective": 2}
-"""Every so many layers are computed again; for `selective` this is the trainer's default."""
+"""Every n-th layer is recomputed; for `selective` this is the trainer's default."""
 COUNTER_BYTES = 8
-"""Optimizer state of at most so many bytes counts steps; it does not change its type."""
+"""Optimizer state of at most so many bytes is a step counter, whose type does not change."""
 BLOCKWISE, BLOCKWISE_ELEMENTS_AT_LEAST = "int8", 4096
 MOMENT_BYTES = BYTES_OF | {BLOCKWISE: 1 + 4 / 256}
 """Bytes of an element of a moment. bitsandbytes and torchao cut int8 into blocks of 256 with a scale in float32 each,
@@ -226,4 +226,4 @@ CHANGES: dict[str, Callable[[Scenario, str], str]] = {
     "ac": checkpoint,
     "optim_dtype": change_moment_type,
 }
-"""Setting -> the function that changes a scenario and returns its model in words."""
+"""For each setting, the function that changes a scenario and returns the assumptions as text."""

@@ -8,7 +8,7 @@ from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windows
 
 OLDER = len(Phase)
-"""The "phase" of blocks that are older than the trace."""
+"""The number of the "phase" of blocks that are older than the trace."""
 PHASE_NAMES = {
     Phase.NONE: "other",
     Phase.FORWARD: "forward",
@@ -17,7 +17,7 @@ PHASE_NAMES = {
     OLDER: "before the trace",
 }
 ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "Optimizer.step"}
-"""How annotations of a phase begin: those of our recorder, and PyTorch's own around optimizers."""
+"""The prefix of each phase's annotations, which this project's recorder or PyTorch's optimizer writes."""
 
 
 def allocation_phases(replay: Replay) -> Integers:

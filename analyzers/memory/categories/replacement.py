@@ -20,11 +20,11 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 from analyzers.memory.replay.phases import Phase, PhaseTimeline
 
 LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
-"""What scripts replace as a whole."""
+"""Categories of tensors that scripts replace as a whole."""
 LOOK_BACK = 32
-"""So many of the last allocations of the same size and span are looked at."""
+"""How many of the last allocations of the same size and interval are considered as replacements."""
 EVENTS_AT_MOST = 500_000
-"""More allocations and frees of such blocks are not looked at: a guess is not worth seconds."""
+"""The highest number of allocations and frees that are considered, as a guess is not worth seconds."""
 
 
 class Event(NamedTuple):

@@ -79,14 +79,14 @@ CONFIDENCE = np.array([rule.confidence for rule in RULES])
 CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
 """What cuBLAS gets for each handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
 WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
-"""What these rules say gives way to the category of a block whose place was taken."""
+"""Rules whose category is replaced by the category of the block that a block replaced."""
 INHERITED = {
     Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
     Category.GRADIENTS: NUMBER_OF["replaced_gradients"],
     Category.OPTIMIZER_STATE: NUMBER_OF["replaced_state"],
 }
 RuleMatch = tuple[str, Mask]
-"""The name of a rule, and for each block whether it holds."""
+"""The name of a rule, and a mask of the blocks for which it holds."""
 SignsOfBlocks = Mapping[Sign, Mask]
 
 

@@ -74,7 +74,7 @@ PHASE_OF_SIGN = {
     Sign.BACKWARD: Phase.BACKWARD,
     Sign.OPTIMIZER: Phase.OPTIMIZER,
 }
-"""A later one overrules an earlier one: the backward pass and the optimizer may run below a forward frame."""
+"""The phase that a sign shows; later items have priority, as backward and optimizer may run below a forward frame."""
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:

@@ -10,7 +10,7 @@ from analyzers.words import capitalised, figures, quantity, share, size, uncapit
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
-"""A request of at least so much of what is allocated is a finding of its own."""
+"""A request of at least this share of the allocated bytes is a finding of its own."""
 LARGER_INPUTS_RATIO = 1.5
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (

@@ -29,7 +29,7 @@ ADVICE_WHEN_RECOMPUTING = {
     f" ({BATCH}) or sequence ({SEQUENCE})",
     "full": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}): all activations are recomputed already",
 }
-"""Against activations, where run.json says that some are recomputed already."""
+"""Advice against activations if run.json says that some are recomputed already."""
 SHARDABLE = ("parameters", "gradients", "optimizer_state")
 HELPFUL = {
     "activations": {
@@ -39,7 +39,7 @@ HELPFUL = {
     "inputs": {Remedy.HALF_BATCH: "Half the batch"},
     "temporary": {Remedy.HALF_BATCH: "Half the batch or the sequence"},
 }
-"""Category -> the remedies that help against it, and how a sentence about each begins."""
+"""For each category, the remedies that help against it, and the beginning of a sentence about each."""
 
 
 def remedy(device: Device, categories: Mapping[str, int]) -> str:

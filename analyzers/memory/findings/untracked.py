@@ -1,4 +1,4 @@
-"""Findings about memory of the device that the allocator does not know."""
+"""Findings about memory of the device that PyTorch's allocator does not manage."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,10 @@ from analyzers.report import Finding, Severity
 
 
 def untracked_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if a good part of the device is outside the allocator; a warning if an OOM would have fitted."""
+    """Yield a finding if a large part of the device's memory is outside the allocator.
+
+    It is a warning if a request that failed would have fitted into it.
+    """
     if not is_large(device.account):
         return
     decisive = device.oom is not None and would_fit(device.account, device.oom.requested_bytes)

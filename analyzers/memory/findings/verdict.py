@@ -9,7 +9,9 @@ from analyzers.report import Finding, Status, Verdict, status_of
 from analyzers.words import share, size, uncapitalised
 
 CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
-"""In order of weight: a leak or fragmentation is why the memory ran out, and so part of that verdict."""
+"""The classes in order of priority: a leak or fragmentation may explain why memory ran out, and is part of that
+verdict.
+"""
 CONFIDENCE_IF_HEALTHY, CONFIDENCE_PER_MISSING, CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
 
 MISSING = {

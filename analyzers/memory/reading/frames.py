@@ -11,7 +11,7 @@ from analyzers.frames import Origin, origin_of
 from analyzers.memory.reading.operations import operation_of
 
 Frame = tuple[str, str, int]
-"""Function name, file, line; line 0 where none is known."""
+"""Function name, file, and line; the line is 0 if it is not known."""
 
 # What captures the stack or hands memory out lies below the operation that asked for it: innermost where stacks="all".
 ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
@@ -74,13 +74,17 @@ class Frames:
         return [(operation, "", 0), *native] if operation else native
 
     def operation(self, stack: int) -> str:
-        """Return what the frames below the user's innermost one do, such as `backward of bmm`; empty if not known."""
+        """Return the operation of the native frames below the user's innermost frame,
+        such as `backward of bmm`; empty if unknown.
+        """
         if stack not in self._operations:
             self._operations[stack] = operation_of(self.native_names(stack))
         return self._operations[stack]
 
     def native_names(self, stack: int) -> list[str]:
-        """Return the functions below the user's innermost frame, innermost first; all where no frame is the user's."""
+        """Return the functions below the user's innermost frame, innermost first;
+        all functions if the user has no frame.
+        """
         start, end = self._bounds(stack)
         first = min(int(self._next_user[start]), end) if start < end else end
         return [self.frame(number)[0] for number in self._stack_frames[start:first].tolist()]

@@ -23,9 +23,9 @@ RawTrace = list[Any]
 Table = dict[str, Column]
 
 CHUNK = 1 << 13
-"""Entries turned into columns at a time."""
+"""How many entries are converted to columns at a time."""
 CHECKS_OF_AN_EMPTY_LIST = 16
-"""How often a list may be seen empty before it is no longer watched: a trace gets a thousand entries at a time."""
+"""How often a list may be empty before it is ignored: a trace grows by a thousand entries at a time."""
 
 
 @dataclass
@@ -68,7 +68,9 @@ class IncrementalReader:
             self._empty_lists.clear()
 
     def columns(self, trace: RawTrace) -> Iterator[Table]:
-        """Return the tables of a trace that was read to its end, and empty it; an empty trace has one empty table."""
+        """Return the tables of a trace that was read to its end, and empty the trace;
+        without entries there is one empty table.
+        """
         partial = self._partial.pop(id(trace), None) or PartialTrace(trace)
         while partial.converted < len(trace) or not partial.tables:
             partial.convert_chunk(self._columns_of)

@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.columns import Column
 
 RawFrames = list[Any]
-"""A list of frame dicts as the pickle holds it; once its stack has a number, a list of that number alone."""
+"""A list of frame dicts from the pickle; once its stack has a number, the list holds only that number."""
 NO_FRAMES: RawFrames = []
 CANDIDATES_AT_MOST = 8
 

@@ -10,7 +10,7 @@ from analyzers.files import read_json
 from analyzers.memory.job import Job
 
 FOLDERS_UP = 3
-"""A snapshot lies in `RUN/memory_snapshot/iteration_N/`, so run.json is at most three folders up."""
+"""How many folders above a snapshot run.json may be: snapshots are in `RUN/memory_snapshot/iteration_N/`."""
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of one element, by the name of its type."""
 

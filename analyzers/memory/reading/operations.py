@@ -1,4 +1,6 @@
-"""Name what a stack of native frames does: `backward of bmm`, `cuBLAS workspace`, `NCCL collective`, `softmax`."""
+"""Name the operation of a stack of native frames:
+`backward of bmm`, `cuBLAS workspace`, `NCCL collective`, `softmax`.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -33,7 +35,7 @@ FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided
 
 
 def operation_of(names: Sequence[str]) -> str:
-    """Return what the native frames of a stack do, in words; empty where they do not show it.
+    """Return the operation of the native frames of a stack, in words; empty if they do not show it.
 
     `names` are the functions of the frames, innermost first, up to the first frame of the user's code.
 
@@ -45,7 +47,7 @@ def operation_of(names: Sequence[str]) -> str:
 
 
 def library_use(names: Iterable[str]) -> str:
-    """Return what a library keeps the memory for, such as `cuBLAS workspace`; empty where no library asked for it."""
+    """Return the purpose for which a library allocates memory, such as `cuBLAS workspace`; empty if no library did."""
     for name in names:
         for pattern, words in LIBRARY_USES:
             if match := pattern.search(name):
@@ -66,13 +68,13 @@ def backward_of(names: Sequence[str]) -> str:
 
 
 def operator_name(node: str) -> str:
-    """Return the operator of an autograd node: `NllLoss` -> `nll_loss`, `ScaledDotProduct...` without its back end."""
+    """Return the operator of an autograd node: `NllLoss` -> `nll_loss`, `ScaledDotProduct...` without its backend."""
     snake = WORD_START.sub("_", node).lower()
     return "scaled_dot_product_attention" if "dot_product" in snake else plain(snake)
 
 
 def operator_of(names: Sequence[str]) -> str:
-    """Return the outermost operator that was called, as that is the one in the user's line; empty without any."""
+    """Return the outermost operator that was called, which is the one in the user's line; empty if none was."""
     called = called_operators(names)
     telling = [name for name in called if name not in FILLS]
     return (telling or called or [""])[-1]
@@ -84,7 +86,7 @@ def called_operators(names: Iterable[str]) -> list[str]:
 
 
 def plain(operator: str) -> str:
-    """Return an operator's name without its overload and without marks of internal variants."""
+    """Return an operator's name without its overload and without markers of internal variants."""
     while OVERLOAD.search(operator):
         operator = OVERLOAD.sub("", operator)
     return operator.removeprefix("_").removeprefix("native_")

@@ -27,7 +27,7 @@ from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UN
 GZIP_MAGIC, PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
 TEXT_AT_MOST = 500
 BYTES_AT_MOST = 1 << 62
-"""Sums of sizes stay below what int64 holds."""
+"""The highest plausible sum of sizes, which int64 can still hold."""
 
 Row = Mapping[str, Any]
 """One dict of the file: an entry, a segment, a block or an annotation."""

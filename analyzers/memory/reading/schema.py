@@ -54,7 +54,7 @@ class BlockState(IntEnum):
 ACTIONS = tuple(action.name.lower() for action in Action)
 CATEGORIES = tuple(category.name.lower() for category in Category)
 UNTAGGED = -1
-"""In a column of categories: the recorder said nothing about this block."""
+"""The category number of a block that the recorder did not tag."""
 
 ACTION_OF = {name: number for number, name in enumerate(ACTIONS)}
 CATEGORY_OF = {name: number for number, name in enumerate(CATEGORIES)} | {

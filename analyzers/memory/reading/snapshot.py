@@ -15,7 +15,7 @@ from analyzers.memory.reading.schema import Action, BlockState
 from analyzers.store import Columns
 
 HISTORY_SHARE_AT_LEAST = 0.01
-"""A history that moves less of the memory tells nothing of it: it was switched on just before the snapshot."""
+"""A history of less than this share of the memory is ignored: it was switched on just before the snapshot."""
 
 
 @dataclass(frozen=True)

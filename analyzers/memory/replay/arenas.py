@@ -19,7 +19,7 @@ from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
 POOLS_AT_MOST = 32
 UNKNOWN_POOL = "?"
-"""The pool of blocks whose segment is gone, where the entries do not record it (before torch 2.12)."""
+"""The pool of blocks whose segment was released, if entries do not record pools (before torch 2.12)."""
 NO_ARENA = -1
 
 

@@ -20,12 +20,12 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import StepSpan
 
 RECURS_AT_LEAST = 5
-"""Fewer steps prove no loop."""
+"""The lowest number of steps that prove a loop."""
 UNEVEN_AT_MOST = 0.4
 """Standard deviation of the distances, by their mean. Evaluation or a checkpoint after some of the steps give 0.1 to
 0.3, two layers that are a quarter of a step apart 0.5."""
 WHOLE_FROM = 0.9
-"""What follows the last occurrence is a whole step from this part of the others' entries on."""
+"""The entries after the last occurrence are a complete step if there are at least this share of the usual number."""
 COVERED_AT_LEAST = 0.6
 """The part of all allocations that the loop must span: what recurs in the forward pass of one step spans a third."""
 

@@ -23,7 +23,7 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.reserved import reserved_bytes
 
 BEFORE = -1
-"""The entry "before the first": where blocks older than the trace are born."""
+"""The entry "before the first", at which blocks older than the trace are born."""
 
 
 @dataclass(frozen=True)

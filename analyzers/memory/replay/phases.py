@@ -16,7 +16,7 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 # `ProfilerStep#7` is written by torch.profiler, `step#7` by our recorder.
 STEP_ANNOTATION = re.compile(r"(?:ProfilerStep|step)#(\d+)")
 NEVER = int(np.iinfo(np.int64).max)
-"""Stands for an entry that does not come: beyond any other."""
+"""The index of an entry that does not exist, which is larger than any other."""
 
 
 class Phase(IntEnum):

@@ -54,7 +54,7 @@ class BlockPool:
     blocks: dict[int, Block] = field(default_factory=dict)
     segments: list[tuple[int, int]] = field(default_factory=list)
     last: int = 0
-    """Start of the block at the end of the one segment that expands."""
+    """The start address of the last block in the expandable segment."""
 
     @property
     def granularity(self) -> int:

@@ -10,7 +10,7 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import annotated_steps
 
 POINTS = 32
-"""Points per step: between two of them time passes evenly enough over the entries."""
+"""The number of points per step; between two of them time is taken to pass evenly over the entries."""
 
 StepTimes = tuple[int, int, int]
 """A step, and the microseconds at which it begins and ends."""

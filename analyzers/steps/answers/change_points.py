@@ -26,9 +26,11 @@ from analyzers.columns import Floats
 
 PENALTY = 4.0
 SHORTEST = 5
-"""Steps that a segment has at least."""
+"""The lowest number of steps in a segment."""
 LONGEST_SERIES = 2000
-"""Longer series are cut between blocks of steps only, represented by their medians: the cost grows with the square."""
+"""Longer series are cut only between blocks of steps, each replaced by its median, as the cost grows with the
+square.
+"""
 
 
 @dataclass(frozen=True)

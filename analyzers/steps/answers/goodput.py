@@ -28,18 +28,20 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "gc": ("gc",),
     "recording": ("profiler", "snapshot", "log"),
 }
-"""The phases of a step that do not train, by the part that they count for."""
+"""For each part of the wall time, the phases of a step that belong to it."""
 PARTS = ("productive", *PHASES, "stall", "startup", "restart", "redone", "between", "ending")
 """`stall`: waiting for late ranks, or slow for an unknown reason. `redone`: steps whose work a restart lost. `restart`:
 from the last step before it to the first one after it. `ending`: ranks that stopped earlier than others.
 """
 LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
-"""The year 2116, and a step of a year: rows beyond are damaged."""
+"""The latest plausible time (the year 2116) and the longest plausible step (a year), in ns."""
 RANKS_AT_ONCE = 64
-"""Ranks whose rows are in memory together; more need more memory but no less time."""
+"""The number of ranks whose rows are in memory together; more would take more memory but no less time."""
 ALL_ROWS = slice(None)
 OUTLIER, OUTLIER_SHARE = 6.0, 0.5
-"""A plain step was stalled from so many robust deviations beyond the median, if that is also this share of it."""
+"""A step that did nothing but train was stalled if it exceeds the median by so many robust deviations and this
+share.
+"""
 
 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:

@@ -41,9 +41,9 @@ PHASE_ORDER = (
 )  # fmt: skip
 """Phases in the order in which they follow each other in a step."""
 UNRECORDED_AT_LEAST = 0.25
-"""Time outside of the phases counts where a rank spends this share of a step more on it than the others."""
+"""Time outside of the phases counts if a rank spends more on it than the others by this share of a step."""
 STRETCH = (10, 9)
-"""So many steps in a row, of which at least so many must be late."""
+"""A series of so many consecutive steps, and how many of them must be late."""
 LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 """Phases that wait for no other rank (a sharded forward does: its all-gathers)."""
 

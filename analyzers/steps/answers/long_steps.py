@@ -11,20 +11,20 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 WARM_UP = 5
-"""The first steps of each process compile, allocate and fill caches, whether their log says so or not."""
+"""The first steps of each process, which compile, allocate and fill caches, even if the log does not say so."""
 AROUND = 51
-"""Steps whose median is the usual time."""
+"""The number of steps whose median is the usual time."""
 TIMES_USUAL = 4.0
-"""A stalled step takes at least so many times the usual."""
+"""A stalled step takes at least so many times the usual time."""
 BEYOND_OTHERS = 2.0
 """It also takes so many times the longest step that is not stalled: heavy tails have no such gap."""
 DEVIATIONS = 5.0
 SINGLE_AT_MOST, SINGLE_SHARE = 2, 0.003
-"""More stalled steps than these, as a count or a share of all steps, recur: they are no single ones."""
+"""If more steps than these (a count, or a share of all steps) are stalled, they recur and are no single stalls."""
 ALIKE = 0.7
-"""Long steps of which the shortest is at least this share of the longest recur."""
+"""Long steps recur if the shortest takes at least this share of the longest."""
 MAIN_SHARE = 0.6
-"""A phase, or a rank, that explains more than this share of the extra time names it."""
+"""A phase or rank is named if it explains more than this share of the extra time."""
 
 
 def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:

@@ -13,20 +13,20 @@ from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
 RECENT = 7
-"""Values before one whose median is the level that it is compared with."""
+"""The number of preceding values whose median is the expected level."""
 WINDOW = 20
 BEFORE_AT_LEAST = 8
 """Values before one that the noise is taken from, at most and at least."""
 FINITE_AT_LEAST = 3
-"""Steps with a finite loss that show that a training recovered from values that are not finite."""
+"""The number of steps with a finite loss which show that training recovered from NaN or infinity."""
 CHUNK = 1 << 16
-"""Values whose windows are in memory at a time."""
+"""The number of values whose windows are in memory at a time."""
 TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
 """Of normal noise this share is above so many deviations of the excess; of noise with heavy tails more."""
 SPIKE, SPIKE_SHARE = 8.0, 0.2
-"""A spike is so many robust deviations above the values before it, and this share of them."""
+"""A spike exceeds the values before it by so many robust deviations, and by this share of them."""
 JUMP, JUMP_SHARE = 12.0, 3.0
-"""The same of the gradient norm, which varies more."""
+"""The same limits for the gradient norm, which varies more."""
 EVENTS_AT_MOST = 20
 PLATEAU_FROM, PLATEAU_VALUES, PLATEAU_FALL = 0.6, 60, 0.01
 """On a plateau the values after this share of the run, at least so many, fall by less than this share of the whole

@@ -8,9 +8,9 @@ from analyzers.steps.model import StepsData
 
 STEPS_AT_LEAST = 20
 DATA_SHARE, CHECKPOINT_SHARE, RESTART_SHARE = 0.2, 0.1, 0.1
-"""Shares of the time from which on a part is reported."""
+"""The shares of the time above which a part is reported."""
 LONG_RUN_NS = 600 * 10**9
-"""Starting takes most of a shorter run anyway, so its restarts are not reported."""
+"""In a shorter run, start-up takes most of the time anyway, so restarts are not reported."""
 
 
 class Part(StrEnum):

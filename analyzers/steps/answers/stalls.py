@@ -13,7 +13,7 @@ OUTLIER = 6.0
 """A step is stalled from so many robust deviations above the median, if that also makes it longer by SHARE."""
 SHARE = 0.2
 COST = 0.03
-"""Stalls are reported from this share of the time of all plain steps."""
+"""Stalls are reported if they cost this share of the time of all steps that did nothing but train."""
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:

@@ -17,15 +17,15 @@ STEPS_AT_LEAST = 3
 SHARE_AT_LEAST = 0.01
 """A straggler is late in this share of the steps, and in STEPS_AT_LEAST."""
 LASTING = 0.75
-"""A rank that is late in this share of the steps since its first late one is late persistently."""
+"""A rank that is late in this share of the steps since its first late step is persistently late."""
 TURNS = 0.6
-"""Ranks take turns where none is the latest in more than this share of the late steps."""
+"""Ranks take turns if none is the latest in more than this share of the late steps."""
 ALL_TAGGED_SHARE = 0.3
-"""Where all ranks do more than train, a rank may take this share of the step longer than the others."""
+"""In steps in which all ranks do more than train, a rank may take longer than the others by this share of the step."""
 NOISE = 4.0
 """The lateness threshold is at least so many robust standard deviations (MAD); healthy ranks stay below it."""
 MAIN_CAUSE_SHARE = 0.6
-"""A cause that explains more than this share of the lateness names it; else it is mixed."""
+"""A cause is named if it explains more than this share of the lateness; else the cause is mixed."""
 
 
 @dataclass(frozen=True)

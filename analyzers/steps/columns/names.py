@@ -16,11 +16,11 @@ from functools import lru_cache
 from analyzers.steps.columns.quantities import Quantity
 
 SCOPES = {"train", "training", "trainer", "metrics", "metric", "log", "logs", "scalars", "optim", "perf", "stats"}
-"""Words at the beginning of a name that only say that it is a number of the training."""
+"""Words at the beginning of a name that only say that it belongs to training."""
 OTHER_SPLITS = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "ema", "best"}
 """Words of names that are no numbers of training steps."""
 STATISTICS = {"min", "std", "var", "median"}
-"""Words at the end of names that stand beside the number itself."""
+"""Words at the end of names of statistics that are logged beside the value itself."""
 
 ALIASES: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.STEP: (
@@ -97,14 +97,14 @@ UNITS_OF: Mapping[Quantity, Mapping[str, float]] = {
     Quantity.RESERVED: SIZE_UNITS,
 }
 IMPLIED_UNITS = {"timing_s_step": "s", "sec_per_step": "s", "sec_per_iter": "s", "s_per_it": "s", "s_per_iter": "s"}
-"""Names that say their unit in the middle."""
+"""Names with their unit in the middle."""
 COMPILED = {quantity: tuple(map(re.compile, patterns)) for quantity, patterns in ALIASES.items()}
 PER_SECOND = re.compile(r"(?:/|\bper\s*)s(?:ec|econd)?s?\b")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 BINARY_UNIT = re.compile(r"(?<![A-Za-z])[KMGT]i?B(?![A-Za-z])")
 BOUNDARY = re.compile(r"[^a-z0-9%]+")
 RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
-"""What a table exported from wandb has before each name: the run's own name."""
+"""The prefix of each name in a table exported from wandb, which is the name of the run."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from analyzers.columns import Column, Floats, Mask
 
 COLUMNS_AT_MOST = 512
-"""Columns of one file; a hostile header must not make a million."""
+"""The highest number of columns of one file; a hostile header might have a million."""
 NAME_LENGTH = 200
 
 

@@ -23,9 +23,9 @@ from analyzers.steps.diff.resampling import (
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 5
-"""Plain steps, or steps with a loss, that a verdict needs."""
+"""The number of steps that a verdict needs: steps that did nothing but train, or steps with a loss."""
 LOSS_FROM = 0.75
-"""The loss is compared over the common steps after this share of them."""
+"""The loss is compared over the last part of the common steps, after this share of them."""
 
 
 class Measure(StrEnum):
@@ -45,7 +45,7 @@ ALLOWED_CHANGES: Mapping[str, float] = {
     Measure.MEMORY: 0.05,
     Measure.LOSS: 0.02,
 }
-"""Relative increases that are no regression; one is where even the lower end of the interval lies above it."""
+"""Relative increases that are allowed; it is a regression if the lower end of the interval is above."""
 
 
 class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from analyzers.columns import Floats, Integers
 from analyzers.steps.answers.change_points import LONGEST_SERIES
 
 STEPS_PLENTY = 20
-"""From so many steps the bootstrap is good enough."""
+"""The number of steps from which on the bootstrap is accurate enough."""
 DRAWS, SEED = 2000, 17
 BOUNDS_PERCENT = (2.5, 97.5)
 """Percentiles that hold 95 % of the draws."""

@@ -9,9 +9,9 @@ from analyzers.steps.model import Cause
 from analyzers.steps.table import Steps
 
 FIRM_STEPS = 20
-"""Timed steps that a firm verdict needs."""
+"""The number of timed steps for a verdict with full confidence."""
 SAME_MOMENT = 3
-"""Two things that begin within so many steps are taken for one."""
+"""Two events that begin within so many steps count as one."""
 CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.COMPUTE: "compute",
     Cause.DATA: "data loading",

@@ -9,7 +9,7 @@ from analyzers.steps.table import Steps
 from analyzers.words import agree, duration, percent, quantity, rank_names
 
 SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
-"""Patterns of which several ranks make one finding."""
+"""Patterns for which several ranks share one finding."""
 
 
 def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:

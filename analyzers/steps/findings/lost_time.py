@@ -11,7 +11,7 @@ from analyzers.words import duration, percent, percent_change, rank_names
 
 PHASES_NAMED = 3
 LONG_STEP_COST = 0.01
-"""A single long step is worth a warning from this share of the time on."""
+"""A single long step is a warning if it costs at least this share of the time."""
 
 
 def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
@@ -125,4 +125,4 @@ OVERHEADS = {
         "find out what ended the attempts; save checkpoints more often than the job fails",
     ),
 }
-"""(activity, what its seconds are measured over, advice) of each part."""
+"""For each part: the activity, the time over which its seconds are measured, and advice."""

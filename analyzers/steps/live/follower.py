@@ -45,9 +45,9 @@ EVIDENCE = (
 """Files that appear when a job hangs or dies."""
 RANK = re.compile(r"rank_(\d+)")
 JUDGED_STEPS = 20_000
-"""Steps of all ranks together that findings are made from."""
+"""The number of steps, over all ranks, from which findings are computed."""
 JUDGING_SHARE = 0.1
-"""Findings may take this share of the time: with many ranks they cost seconds."""
+"""The share of the time that computing findings may take; with many ranks it costs seconds."""
 
 
 class Follower:

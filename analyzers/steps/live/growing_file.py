@@ -8,12 +8,12 @@ from typing import IO
 from analyzers.files import open_regular
 
 LOOK_BYTES = 1 << 24
-"""One look reads at most this much; the rest waits for the next."""
+"""The highest number of bytes that one call reads; the rest is read by the next call."""
 LATEST_BYTES = 1 << 23
 """Of a log that was long before it was followed, only its first line and so many bytes of its end are read."""
 
 WholeBytes = Callable[[bytes], int]
-"""How many of some bytes are whole records."""
+"""A function that returns how many of the given bytes are complete records."""
 
 
 class GrowingFile:

@@ -14,7 +14,7 @@ BEAT = struct.Struct("<qqqq32s")
 """Time in ns, step, process, count of beats, phase; as `workbench.recorders` write it."""
 DONE = "done"
 CLOCK_SLACK_S = 2.0
-"""/proc has a process's start in ticks since boot; turned into Unix time it is off by up to so much."""
+"""The error in seconds of a process's start time, which /proc has in ticks since boot."""
 
 
 class Heartbeat(NamedTuple):

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from analyzers.report import Finding
 
 SPEED_STEPS = 20
-"""The speed is that of the last so many steps."""
+"""The number of last steps over which the speed is computed."""
 
 
 class RankStatus(StrEnum):
@@ -15,10 +15,10 @@ class RankStatus(StrEnum):
 
     RUNNING = "running"
     STALLED = "stalled"
-    """Its process runs, but has not changed its phase for long."""
+    """Its process runs, but has not changed its phase for a long time."""
     DONE = "done"
     FAILED = "failed"
-    """It wrote which error ended it."""
+    """It wrote an error file."""
     GONE = "gone"
     """Its process ended without an error message."""
     UNKNOWN = "unknown"
@@ -29,7 +29,7 @@ class JobStatus(StrEnum):
     """The state of a job, or how it ended."""
 
     WAITING = "waiting"
-    """It has not written a file yet."""
+    """It has not yet written a file."""
     RUNNING = "running"
     STALLED = "stalled"
     LOSING_RANKS = "losing ranks"

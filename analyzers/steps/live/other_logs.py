@@ -26,7 +26,7 @@ FAILURE = re.compile(
     rb"Traceback \(most recent call last\)|ChildFailedError|Root Cause \(first|Watchdog caught|Fatal Python error"
     rb"|out of memory|exitcode *:|terminate called"
 )
-"""What the end of a log says where it is worth asking why the job failed."""
+"""Text at the end of a log which suggests that the job failed."""
 
 
 @dataclass(frozen=True)

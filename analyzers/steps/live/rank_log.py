@@ -13,9 +13,9 @@ from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
 from analyzers.steps.reading.torchtitan_metrics import lines_of
 
 STEPS_KEPT = 400
-"""Steps of each rank that are remembered."""
+"""The number of steps of each rank that are kept."""
 OPEN_RECORDS = 10_000
-"""Records of an unfinished step that are kept at most."""
+"""The highest number of records of an unfinished step that are kept."""
 UTILISATION_TAG = "mfu(%)"
 
 

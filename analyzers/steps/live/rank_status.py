@@ -11,11 +11,13 @@ from analyzers.steps.live.job_state import ENDED, JobStatus, RankState, RankStat
 from analyzers.steps.live.rank_log import RankLog
 
 STALLED_S, STALLED_STEPS = 3.0, 3.0
-"""A rank that has not moved for so many seconds, and for the time of so many steps, may be stuck."""
+"""A rank that has not moved for so many seconds, and for the duration of so many steps, may be stuck."""
 RESTART_S = 30.0
 """A job whose ranks have all ended may be restarted within this time."""
 DUMPS_AFTER = 0.4
-"""Our recorders write dumps after this part of the timeout: after all of it NCCL aborts, and their flags lie."""
+"""The part of the timeout after which this project's recorders write dumps; at its end NCCL aborts, and flags are
+wrong.
+"""
 
 
 def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) -> RankState:

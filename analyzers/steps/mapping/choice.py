@@ -14,23 +14,24 @@ from analyzers.steps.model import MappedColumn
 
 UNKNOWN_UNIT = "unknown"
 PLAIN_BYTES = 1e7
-"""Memory of this and more, without a unit, can only be bytes: no device has so many of any larger unit."""
+"""Memory of at least this number without a unit must be in bytes: no device has so many of a larger unit."""
 SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
     map(frozenset, (("data_time", "time"), ("Time", "Data"), ("iter_time", "remaining_time"), ("iter_time", "iter")))
 )
-"""Columns by which a writer is known whose times are seconds: mmengine and detectron2, PyTorch's ImageNet example (its
-`AverageMeter` of `time.time()`), litgpt."""
+"""Sets of columns that identify a writer whose times are in seconds: mmengine and detectron2, PyTorch's ImageNet
+example (its `AverageMeter` of `time.time()`), litgpt.
+"""
 MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
 """mmengine logs `memory` in MiB."""
 GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
 """torchtune logs `peak_memory_*` in GiB."""
 FEW_ROWS, TIMED_SHARE = 5, 0.02
-"""Of more rows than these, this share has a time if the column is one of step times."""
+"""A column is one of step times if, in a table with more rows than this, at least this share has a value."""
 COMBINED = (Quantity.STEP,)
-"""Quantities whose columns fill in for each other: some lines have the one, some the other."""
+"""Quantities whose columns complement each other, as different lines have different columns."""
 
 ColumnMap = tuple[tuple[str, str], ...]
-"""What the user says: pairs of (quantity, column name)."""
+"""The user's choice of columns: pairs of (quantity, column name)."""
 
 
 def parsed_map(texts: Iterable[str]) -> ColumnMap:

@@ -15,7 +15,7 @@ from analyzers.steps.model import MappedLog
 from analyzers.words import quantity
 
 COVERED = 0.5
-"""A log is left out if this share of its steps is in a longer one of its rank: a checkpoint's copy of the history."""
+"""A log is left out if this share of its steps is in a longer log of its rank, such as a history in a checkpoint."""
 COLUMNS_NAMED = 20
 
 

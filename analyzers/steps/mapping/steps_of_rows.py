@@ -20,14 +20,14 @@ from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
 
 KEPT_NUMBERS = 64
-"""Columns without a meaning that are kept as numbers."""
+"""The number of columns without a known meaning that are kept."""
 LARGEST_STEP = 1 << 53
 LONGEST_NS = 4e18
 LONGEST_STEP_S = 86400.0
 UNIX_S = (1e9, 9e9)
-"""Times of a clock that can be Unix seconds (2001 to 2255)."""
+"""The range of clock times that can be Unix seconds (2001 to 2255)."""
 BACKWARD_SHARE = 0.05
-"""Where the step goes back in more rows than this share, the rows are in no order, and that is no restart."""
+"""If the step number goes back in more rows than this share, the rows are not in order, which is no restart."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
 LONGEST_LINE = 4096
-"""Lines with a step are shorter; regular expressions on longer, hostile ones could run for long."""
+"""Longer lines have no step and are skipped, as a regular expression could take very long on a hostile line."""
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 STEP = re.compile(r"(?<!validate )\bstep:\s+(\d{1,15})\b")
 PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")

@@ -15,13 +15,13 @@ from analyzers.steps.columns.quantities import Quantity
 from analyzers.steps.reading.json_table import number_of
 
 LONGEST_LINE = 16384
-"""Longer lines hold no step; regular expressions on hostile ones could run for long."""
+"""Longer lines have no step and are skipped, as a regular expression could take very long on a hostile line."""
 NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b)"
 )
 UNIT = r"(?:\s?(ns|us|ms|sec|s|GiB|MiB|KiB|GB|MB|KB|B|M|G)\b(?![/\w]))?"
 NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
-"""What may not follow a number: digits of a date, of a time, or a line number in a source file."""
+"""Text that must not follow a number: the rest of a date, of a time, or of a line number in a source file."""
 WORD = r"[A-Za-z_@][\w/.@%#-]{0,120}"
 MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
 PAIR = re.compile(
@@ -33,9 +33,9 @@ NAMED = (
     r"(?:train |val |valid |validation |test |eval |lm )?loss|lr|learning rate|(?:grad )?norm|time|data|dt"
 )
 SPACED = re.compile(rf"(?<![\w/.-])({NAMED})\s+({NUMBER}){UNIT}{NOT_A_TIME}", re.IGNORECASE)
-"""Names that stand before their value without a sign between them."""
+"""Names before their value, with only blanks between them."""
 BARE = re.compile(rf"\|\s*({NUMBER})\s*(ms|s|tok/s|tokens/s|it/s)\s*(?=\||$)")
-"""A number between bars whose unit is all that names it."""
+"""A number between bars, whose unit is its only name."""
 BARE_NAMES = {"ms": "step time (ms)", "s": "step time (s)", "tok/s": "tok/s", "tokens/s": "tokens/s", "it/s": "it/s"}
 QUOTED = re.compile(r"['\"]([^'\"{}]{1,200})['\"]\s*:\s*\[?(?:['\"]([^'\"]{0,60})['\"]|([^\s,}\]\['\"]{1,60}))")
 PROGRESS = re.compile(

@@ -24,7 +24,7 @@ LINE_END = re.compile(rb"[\r\n]+")
 INTERESTING = re.compile(
     rb"loss|step|iter|it/s|s/it|epoch|batch|num_updates|learning.rate|\blr\b|grad.norm|\[metric\]", re.IGNORECASE
 )
-"""A line without any of these says nothing of a step; looking for bytes is far cheaper than taking a line apart."""
+"""A line without any of these words reports no step; this check is far cheaper than parsing the line."""
 STEP_NAME, TOTAL_NAME, EPOCH_NAME = "step", "total steps", "epoch"
 
 

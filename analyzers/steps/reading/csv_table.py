@@ -23,15 +23,15 @@ from analyzers.steps.reading.jsonl import content_of
 BOM = b"\xef\xbb\xbf"
 SEPARATORS = (",", ";", "\t", "|")
 SECTIONS_AT_MOST = 1000
-"""Headers in one file: a restart may write one again, with other columns."""
+"""The highest number of headers in one file: a restart may write a new header with other columns."""
 LONGEST_HEADER = 1 << 18
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
 NAN_TEXTS = frozenset(("nan", "+nan", "-nan", "none", "null", "na", "n/a", "-"))
-"""Texts for "no number": of these only the first three stand for a NaN that was computed."""
+"""Texts for "no number"; only the first three mean a NaN that was computed."""
 WRITTEN_NAN = frozenset(("nan", "+nan", "-nan"))
 TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
-"""TensorBoard names an exported file after the tag, whose values it calls `Value`."""
+"""The tag in the name of a file that TensorBoard exported, whose values are in the column `Value`."""
 
 
 @dataclass(frozen=True)

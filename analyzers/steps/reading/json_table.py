@@ -16,7 +16,7 @@ from analyzers.steps.columns.raw_table import RawTable, RowCollector
 from analyzers.steps.reading.jsonl import content_of
 
 DEPTH_AT_MOST = 4
-"""How deep a row's objects may lie in each other, and how deep in a document its rows are looked for."""
+"""How deeply objects may be nested in a row, and how deeply rows are searched in a document."""
 NUMBER_LENGTH = 40
 LARGEST_NUMBER = 1e300
 

@@ -26,7 +26,7 @@ SPANS = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "snapshot",
 }
-"""torchtitan's spans -> our phases."""
+"""The phase of this project's step logs for each span of torchtitan."""
 TAGS = {"checkpoint_save": "checkpoint"}
 HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
 STARTS_AT_MOST = 1000

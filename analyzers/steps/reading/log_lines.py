@@ -13,7 +13,7 @@ from analyzers.columns import Column
 from analyzers.steps.columns.raw_table import RawTable
 
 NAMES_AT_MOST = 64
-"""Different phases, tags or groups per kind; a hostile log must not make a column of each of a million."""
+"""The highest number of different phases, tags or groups, as a hostile log might have a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
 """A rank, duration or sequence number that is not recorded."""
@@ -89,7 +89,7 @@ INTEGERS = (
 )  # fmt: skip
 NUMBERS = ("loss", "local_loss", "grad_norm")
 NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0), ("seqs", "seq", UNKNOWN))
-"""(field, prefix of its columns, value where absent)."""
+"""For each field with named values: the field, the prefix of its columns, and the value if absent."""
 
 
 class Names:
@@ -163,7 +163,7 @@ class Table:
 
 
 SMALL = ("file", "step", "residual_ns", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")
-"""Arrays that can be narrowed to int32: they are added to or multiplied with wider ones only, so none overflows."""
+"""Columns that may be narrowed to int32, because they are only added to or multiplied with wider ones."""
 META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers", "numbers"))
 
 

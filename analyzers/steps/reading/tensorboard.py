@@ -95,7 +95,7 @@ TABLE = polynomial_table()
 
 
 FEW = 32
-"""So many messages of one length are done one after the other."""
+"""Up to so many messages of equal length are processed one after the other."""
 TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 

@@ -20,9 +20,11 @@ DATA_WAIT = "time_metrics/data_loading(s)"
 ACTIVE_SHARE = "memory/max_active(%)"
 ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
 OWN_TAGS = (LOSS, DATA_WAIT, ACTIVE, RESERVED, *RATES, "grad_norm", "loss", "memory")
-"""Tags of torchtitan of any age, and of our trainer; files without any of them are somebody else's."""
+"""Tags of all versions of torchtitan, and of this project's trainer; files without any of them are of other
+trainers.
+"""
 NO_LOSS = -1.0
-"""What ranks without the last pipeline stage log as their loss."""
+"""The value that ranks without the last pipeline stage log as their loss."""
 
 Values = dict[str, float]
 

@@ -119,7 +119,7 @@ class MatchedCollectives:
 
 
 Members = list[tuple[int, int]]
-"""(index of the rank, position among its collectives) of each rank that takes part in a collective."""
+"""The ranks that take part in a collective: (index of the rank, index of the collective in its recording) of each."""
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:

@@ -23,7 +23,7 @@ from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.trace import OPS, Trace
 
 Dims = list[Any]
-"""The sizes of one input, as the trace has them: nothing is known of their types until they are used."""
+"""The sizes of one input as the trace has them; their types are checked only when they are used."""
 Counted = tuple[int, int]
 """(operations, elements of the result)."""
 

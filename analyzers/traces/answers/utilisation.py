@@ -25,7 +25,7 @@ class Arithmetic(StrEnum):
 
 
 TO_16_BIT = {Arithmetic.SIXTEEN_BIT: 1.0, Arithmetic.TF32: 0.5, Arithmetic.FLOAT8: 2.0, Arithmetic.UNKNOWN: 1.0}
-"""Rate of tensor cores in multiples of that with 16 bits, which is the same for all devices that have them."""
+"""The rate of tensor cores relative to 16 bits, which is the same for all devices that have them."""
 FLOAT32_PEAKS = {
     "B200": 75e12, "GB200": 80e12, "H200": 67e12, "H100 PCIe": 51e12, "H100 NVL": 60e12, "H100": 67e12, "H20": 44e12,
     "A100": 19.5e12, "A10": 31.2e12, "V100": 15.7e12, "T4": 8.1e12, "L40S": 91.6e12, "L4": 30.3e12, "MI325X": 163e12,

@@ -24,7 +24,7 @@ from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.event_table import downcast
 
 NONE = -1
-"""The row of an event that there is not."""
+"""The row number that means "no event"."""
 
 
 class NestedEvents(NamedTuple):

@@ -35,7 +35,7 @@ UNNAMED = PHASE_NAMES.index(OTHER)
 HOST_PHASES = [
     name for name in PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
 ]
-"""Phases in which a host does work of its own, instead of launching that of the model."""
+"""Phases in which a host works for itself, and does not launch work of the model."""
 PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
 
 

@@ -29,9 +29,9 @@ from analyzers.traces.columns.phases import names_in_phases
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 QUEUED_NS = 10_000
-"""A collective that begins at most this long after another one of its thread ended had queued for it."""
+"""A collective that begins within this time after the end of another one on its thread had waited for it."""
 WAITED_NS = 50_000
-"""A thread that runs no operator for less than this is between two of them; waiting for something takes longer."""
+"""A shorter time without an operator is a pause between two of them, and no wait."""
 ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
 BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 """Phases in which a host is busy although it runs no operator."""

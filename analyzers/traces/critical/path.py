@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HANDOVER_NS = 10_000
-"""A kernel that starts at most this long after other work ended waited for it, if it had been launched by then."""
+"""A kernel that starts within this time after the end of other work waited for it, if it had been launched by then."""
 
 
 class Position(NamedTuple):

@@ -9,7 +9,7 @@ from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.reading.trace import Trace
 
 POINTS_AT_MOST = 20_000
-"""For each device; of more points the highest one of each stretch of time stays."""
+"""The highest number of points for each device; of more points, the highest in each interval of time are kept."""
 
 
 def memory_counters(

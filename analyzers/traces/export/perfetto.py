@@ -30,11 +30,11 @@ from analyzers.words import rank_names
 from analyzers.writing import replacing
 
 EVENTS_AT_MOST = 1_000_000
-"""Over all ranks: as many as Perfetto still opens in a browser. The longest events of each rank stay."""
+"""The highest number of events over all ranks that Perfetto can open in a browser; the longest events are kept."""
 FINDINGS_PID = 0
 PIDS_PER_RANK = 1000
 TRACKS_PER_FILE = 1 << 20
-"""More than a file has lanes. The track of lane n is n; further tracks of that lane are n plus multiples of this."""
+"""The spacing of track numbers: lane n has track n, and its further tracks are n plus multiples of this."""
 PATH_TID = TRACKS_PER_FILE
 ENCODER = msgspec.json.Encoder()
 Event = dict[str, object]

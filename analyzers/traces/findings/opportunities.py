@@ -11,9 +11,9 @@ from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, O
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size
 
 TELLING = 0.05
-"""Part of a step from which on an opportunity is a finding."""
+"""The share of a step from which on an opportunity is a finding."""
 WARNING = 0.1
-"""Part of a step from which on it is a warning."""
+"""The share of a step from which on it is a warning."""
 CONFIDENCE = 0.7
 NAME_AT_MOST = 120
 TOLD_ELSEWHERE = {
@@ -22,7 +22,7 @@ TOLD_ELSEWHERE = {
 }  # fmt: skip
 """Kinds that have findings of their own, such as trace.driver_allocations and trace.straggler."""
 WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LAUNCH) + 1]
-"""Kinds for which the device waits for the host: `trace.host_bound` speaks of them where they are large together."""
+"""Kinds for which the device waits for the host; `trace.host_bound` reports them if they are large together."""
 
 
 class Words(NamedTuple):

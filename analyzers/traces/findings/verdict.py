@@ -12,7 +12,7 @@ from analyzers.words import duration_ns, rank_names, share
 
 HEALTHY_CONFIDENCE = 0.8
 EXCERPT = 0.01
-"""Part of the steps that events have to span for a file to be more than an excerpt."""
+"""If events cover less than this share of the steps, the file is only an excerpt."""
 ACCELERATORS = re.compile(r"nccl|hccl|mtia|xccl")
 
 

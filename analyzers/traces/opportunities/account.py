@@ -30,12 +30,12 @@ from analyzers.traces.reading.distinct import factorize, sums_by_code
 from analyzers.traces.reading.trace import OPS, PROFILER_STEP
 
 SHARE_AT_LEAST = 0.02
-"""Part of a step from which on something is listed."""
+"""The share of a step from which on an opportunity is listed."""
 NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
 COPY_AT_LEAST_NS = 20_000
 EVENTS_AT_LEAST = 10
 FUSED_AT_MOST = 15
-"""Operators that one kernel of a compiler holds, at most."""
+"""The highest number of operators that a compiler fuses into one kernel."""
 
 
 @dataclass(frozen=True)

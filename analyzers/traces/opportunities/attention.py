@@ -23,9 +23,9 @@ OTHER_PRODUCTS = {
     "aten::native_layer_norm",
 }  # fmt: skip
 LENGTH_AT_LEAST, HEAD_AT_MOST = 128, 512
-"""Shorter sequences gain nothing; no head has more dimensions."""
+"""The shortest sequence for which fusing helps, and the largest head dimension."""
 KERNELS_AT_MOST = 24
-"""Work of one attention, forward or backward."""
+"""The highest number of kernels of one attention, forward or backward."""
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 
 SMALL_BYTES, SMALL_NS, SMALL_A_STEP = 1 << 20, 60_000, 50
-"""Collectives below this size and time are bound by latency; this many a step could be one."""
+"""Collectives below this size and time are limited by latency; with so many per step it is worth merging them."""
 LARGE_BYTES = 16 << 20
-"""From here on the bandwidth counts, not the latency."""
+"""The size from which on bandwidth limits a collective, and not latency."""
 SLOW = 0.5
-"""Part of the expected bus bandwidth below which the links are slow."""
+"""The share of the expected bus bandwidth below which links count as slow."""
 ONE_HOST = 8
 LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100": 230e9, "V100": 130e9, "MI300X": 300e9}
 """Bus bandwidth in bytes/s that large messages reach between the devices of one host (stas00/ml-engineering, network;
 github.com/NVIDIA/nccl-tests, issues 212 and 272)."""
 BETWEEN_HOSTS = 40e9
-"""The same between hosts with one 400 Gb/s port for each device."""
+"""The same bandwidth between hosts with one 400 Gb/s port per device."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 UNBLOCKED = 10
-"""The percentile of the durations of launching calls that surely did not wait."""
+"""The percentile of the durations of launching calls that certainly did not wait."""
 WAITED_NS = 10_000
 """A call that synchronises for less than this did not wait."""
 

@@ -8,7 +8,7 @@ FLOAT32 = re.compile(
 )
 """Products and convolutions in float32 on the ordinary cores: the S is that of `single` (cuBLAS, cuDNN, Tensile)."""
 TENSOR_CORES = re.compile(r"tf32|s1688|s161\d\d|s884|h884|h1688|h16816|bf16|f16|half|hmma|wmma|tensorop|e4m3|e5m2")
-"""What a name with tensor cores or 16-bit numbers has."""
+"""Parts of the names of kernels that use tensor cores or 16-bit numbers."""
 SOFTMAX = re.compile(r"softmax_warp|cunn_SoftMax|softmax", re.IGNORECASE)
 LAYOUT_COPY = re.compile(
     r"nchwToNhwc|nhwcToNchw|batched_transpose_|transpose_read_write|nchw2nhwc|nhwc2nchw|SubTensorOp"
@@ -17,7 +17,7 @@ LAYOUT_COPY = re.compile(
 POINTWISE = re.compile(
     r"elementwise_kernel|elementwise_kernel_with_index|(?<!multi_tensor_)\breduce_kernel<|index_elementwise"
 )
-"""Operators of eager PyTorch that a compiler can put into one kernel; those of Triton are so already."""
+"""Pointwise kernels of eager PyTorch, which a compiler can fuse; Triton kernels are already fused."""
 ALREADY_FUSED = re.compile(r"^triton_|multi_tensor_apply|layer_norm|rms_norm|batch_norm|bn_[fb]w")
 
 

@@ -21,11 +21,11 @@ TENSOR_CORE_FACTOR = 7.5
 H100 (494 against 67), 16 bits on a V100 (125 against 15.7)."""
 FIRST_WITH_TENSOR_CORES = 7
 MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
-"""Elements in 16 bytes: what a size has to be a multiple of."""
+"""The number of elements in 16 bytes, of which a dimension should be a multiple."""
 SLOW = 0.5
-"""Part of the rate of the fastest products below which one with odd sizes is slow."""
+"""A product with misaligned sizes is slow below this share of the rate of the fastest products."""
 LARGE = 0.1
-"""Part of the operations of the largest product that one has to have to be compared with it."""
+"""Products are compared if they have at least this share of the operations of the largest product."""
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 

@@ -24,7 +24,7 @@ from analyzers.columns import Integers, Words
 
 WORD_BYTES = 8
 MARGIN_BYTES = 2 * WORD_BYTES
-"""Bytes that must stand before the first number: each is read as if it had 16 digits, then cut to those it has."""
+"""The bytes that must precede the first number, as each is read as if it had 16 digits and then cut."""
 ZERO = np.uint8(ord("0"))
 ZEROS = np.uint64(int.from_bytes(b"0" * WORD_BYTES, "little"))
 LAST_BYTES = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - length)) for length in range(WORD_BYTES + 1)], np.uint64)

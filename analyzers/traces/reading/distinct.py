@@ -10,7 +10,7 @@ from analyzers.columns import Column, Integers
 from analyzers.traces.reading.event_table import downcast
 
 SPARE_ENTRIES = 1 << 16
-"""Entries of the table that any column may have, however short."""
+"""The number of table entries that any column may use, however short it is."""
 
 
 def distinct_values(column: Column) -> Column:

@@ -48,7 +48,7 @@ from analyzers.traces.reading.templates import (
 )
 
 CONSTANT_FIELDS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
-"""Fields that are the same in all events of one kind, as numbers of texts."""
+"""Fields that are the same in all events of one kind; their values are numbers of texts."""
 FIELDS = {
     field: i
     for i, field in enumerate(

@@ -33,9 +33,9 @@ SPARSE_TABLES = {
     "unfinished": ("row",),
     "occupancy": ("row", "text"),
 }
-"""Tables of the events that carry such arguments; their columns are called `collective_row` and so on."""
+"""Tables of events with rare arguments; their columns are named `collective_row` and so on."""
 ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", "device_type", "device")
-"""The table of allocations and frees, which have a time and no duration; its columns are `memory_at` and so on."""
+"""The table of allocations and frees, which have no duration; its columns are named `memory_at` and so on."""
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
 SMALLER_TYPES = (np.int8, np.int16, np.int32)

@@ -31,7 +31,7 @@ DAMAGE = {
     ProblemKind.ODD_ARGUMENTS,
     ProblemKind.IMPOSSIBLE_TIMES,
 }
-"""Problems of the file itself: part of what was recorded is lost."""
+"""Problems of the file itself, which mean that a part of the recording is lost."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

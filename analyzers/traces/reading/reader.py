@@ -17,7 +17,7 @@ from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
 from analyzers.traces.reading.templated_events import TemplateReader
 
 MEMBERS_AT_MOST = 1 << 20
-"""Ranks of one process group."""
+"""The highest number of ranks in one process group."""
 COUNTER_AT_MOST = 1e18
 # Once this much was allocated and freed, glibc keeps as much for what comes next. Else it gives the memory of each
 # block of text back to the system, and the next block costs as many page faults as it has pages.

@@ -15,9 +15,9 @@ import numpy as np
 from analyzers.columns import Integers, Words
 
 UNKNOWN, UNUSABLE = -1, -2
-"""Values of a row: not learned so far, and learned to be of no use, so that nobody asks for it again."""
+"""Values of a row that was not learned so far, and of a row that was found to be useless and is not learned again."""
 LEARN_FROM = 4
-"""Occurrences in one block of text that make a row worth learning; learning costs as much as decoding a few events."""
+"""A row is learned if it occurs so often in one block; learning costs as much as decoding a few events."""
 # 2**64 divided by the golden ratio, made odd: multiplicative hashing after Knuth, The Art of Computer Programming, 6.4.
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 

@@ -28,14 +28,14 @@ from analyzers.traces.reading.problems import Problem, ProblemKind
 
 BLOCK_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
-"""Of a gzipped file, inflated at once."""
+"""How many bytes of a gzipped file are inflated at once."""
 HEAD_BYTES_AT_MOST = 64 << 20
 EVENT_BYTES_AT_MOST = 32 << 20
 NEAR_END_BYTES = 16 << 10
-"""The last part of a block, in which the end of an event is looked for."""
+"""The size of the last part of a block, in which the end of an event is searched."""
 CUTS_AT_MOST = 64
 ENDS_AT_MOST = 16
-"""Ends that are tried for one event before it is given up: its arguments may hold lists of objects."""
+"""How many possible ends are tried for one event, whose arguments may have lists of objects."""
 GZIP_MAGIC = b"\x1f\x8b"
 
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -44,7 +44,7 @@ SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
-"""The category of events that carry performance counters."""
+"""The category of events with performance counters."""
 INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
 """The category of events without a duration, and the name of allocations; exporters that stream add a bogus one."""
 BETWEEN_EVENTS = b", \r\n\t"
@@ -172,7 +172,7 @@ class CounterEvent(msgspec.Struct, gc=False):
 
 
 Events = list[Any]
-"""Of `Event`, `ExactEvent` or `BareEvent`, which have the same fields."""
+"""A list of `Event`, `ExactEvent` or `BareEvent`, which have the same fields."""
 FLOAT = msgspec.json.Decoder(list[Event], strict=False)
 EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
 COUNTERS = msgspec.json.Decoder(list[CounterEvent])

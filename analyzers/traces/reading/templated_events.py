@@ -34,11 +34,11 @@ from analyzers.traces.reading.templates import DECIMALS_OF, ID_FIELDS, TO_ALLOCA
 
 SEAM = re.compile(rb"\},\s{0,64}\{")
 SEAM_SAMPLE_BYTES = 64 << 10
-"""Text at the beginning of the events in which the most common seam is looked for."""
+"""How much text at the beginning is used to find the most common seam between events."""
 FAILURES_AT_MOST = 4
-"""Blocks in a row of which too little was known, after which the rest of the file is decoded."""
+"""After so many consecutive blocks with too few known events, the rest of the file is decoded."""
 FLOAT_EXACT_BELOW = 1 << 43
-"""Microseconds below which a float64 holds each nanosecond: the usual decoder gives times as such."""
+"""The time in microseconds below which a float64 can represent each nanosecond."""
 TARGETS = [FIELDS[TO_EVENTS], FIELDS[TO_ALLOCATIONS]]
 SPARSE_FIELDS = {
     "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
@@ -49,7 +49,7 @@ SPARSE_FIELDS = {
     "unfinished": ("unfinished",),
     "occupancy": ("occupancy",),
 }
-"""The fields of each of `event_table.SPARSE_TABLES`; an event has a row where the first one is not negative."""
+"""The fields of each of `event_table.SPARSE_TABLES`; an event has a row if the first field is not negative."""
 
 
 def split_block(text: bytes, seam: bytes) -> Block:

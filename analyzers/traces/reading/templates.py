@@ -40,7 +40,7 @@ import msgspec
 from analyzers.traces.reading.stream import ALLOCATION, COUNTED, INSTANT, Args, ExactEvent
 
 TO_EVENTS, TO_ALLOCATIONS = "events", "allocations"
-"""Which table an event becomes a row of: that of events with a duration, or that of allocations and frees."""
+"""The table that gets a row for an event: events with a duration, or allocations and frees."""
 ID_FIELDS = ("pid", "tid", "stream")
 """Fields that hold a number or a text."""
 NUMBER_FIELDS = (
@@ -64,20 +64,20 @@ NUMBER_FIELDS = (
 )
 """The fields of events and of their arguments that hold whole numbers."""
 DECIMALS_OF = {"ts": "ts decimals", "dur": "dur decimals"}
-"""A time in microseconds is read as two whole numbers: what stands before the point, and what stands behind it."""
+"""The fields for the decimals of a time, which is read as two integers: before and after the point."""
 TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
-"""Exporters that stream give an allocation a duration, too, but it means nothing."""
+"""The time fields of each table; a duration of an allocation, which some exporters write, has no meaning."""
 TEXT_FIELDS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
-"""Arguments whose digits are parts of a text: another digit is another text."""
+"""Arguments whose digits are parts of a text, so that another digit makes another text."""
 
 # All marks have five digits, so no mark is the beginning of another, and a number below 10000 that the decoder returns
 # is the default of a field that the event lacks.
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
 DECIMALS_AT_MOST = 3
-"""Digits behind the point of a time: recorders write nanoseconds."""
+"""The highest number of digits after the point of a time, as recorders write nanoseconds."""
 TEXT_BYTES_AT_MOST = 1 << 16
 DIGIT_RUN = re.compile(rb"\d+")
 LEADING_DIGIT = re.compile(rb"(?<![\d.])\d(?=\d)")
@@ -88,7 +88,7 @@ TOO_LONG = re.compile(rb"\d{17}")
 EXACT_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)
 NO_ARGS = Args()
 Runs = list[tuple[int, int]]
-"""(start, end) of stretches of digits in a text, in bytes."""
+"""(start, end) of runs of digits in a text, in bytes."""
 
 
 @dataclass(frozen=True)
