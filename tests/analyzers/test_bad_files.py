@@ -1,4 +1,4 @@
-"""One bad file among good ones: it is named, the rest is answered, and nothing waits or grows without end."""
+"""A bad file among good ones: it is named, the others are analysed, and nothing waits or grows without limit."""
 
 import gzip
 import json

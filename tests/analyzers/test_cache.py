@@ -1,4 +1,4 @@
-"""A cache that is damaged, full, read-only, shared or somewhere else: each answer stays whole."""
+"""A cache that is damaged, full, read-only, shared or in another folder: each answer stays complete."""
 
 import contextlib
 import multiprocessing
@@ -23,7 +23,7 @@ SEQUENCE = [3, 4]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The folder of the cache; what one test could not write to is tried again by the next."""
+    """Fixture: the folder of the cache; a failure to write in one test does not affect the next."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "UNUSABLE", set())
     return tmp_path / "cache"
@@ -38,7 +38,7 @@ def dump(tmp_path):
 
 
 def sequence(dump):
-    """What the columns hold, each of which is read."""
+    """Return the values of a dump's columns, reading each column."""
     columns = store.load([dump], READER)
     assert all(len(columns[name].shape) == 1 for name in columns)
     return columns["ops.seq"].tolist()
@@ -192,7 +192,7 @@ def test_without_a_folder_a_temporary_one_serves(dump, tmp_path, monkeypatch, pl
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 16 KiB, which the entry of a dump does not fit into."""
+    """Fixture: a file system of 16 KiB, which is too small for the cache entry of a dump."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]

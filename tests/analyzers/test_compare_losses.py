@@ -1,4 +1,4 @@
-"""A run whose loss became NaN is worse than one whose did not, and the loss of another trainer is found by its name."""
+"""A run whose loss became NaN is worse than a run whose loss did not; losses of other trainers are found by name."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_it_is_no_finding_where_the_second_run_is_no_worse(a, b):
 
 @pytest.fixture
 def tables(tmp_path):
-    """Two tables of steps whose losses have different names."""
+    """Fixture: two tables of steps whose loss columns have different names."""
     paths = []
     for name, heads in (("a", "step,train/nll,took"), ("b", "step,loss,took")):
         rows = [f"{step},{3 / step:.4f},{0.2 if name == 'a' else 0.3}" for step in range(1, 40)]

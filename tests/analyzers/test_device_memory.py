@@ -1,4 +1,4 @@
-"""The account of a device's memory: what its parts are, and how sure each is."""
+"""The parts of a device's used memory, and how certain each is."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whose code a frame is, in every way that recorders write a path."""
+"""Whether a frame is user code or library code, for every form of path that recorders write."""
 
 import pytest
 

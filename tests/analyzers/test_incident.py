@@ -1,4 +1,4 @@
-"""One story from all reports, and runs side by side."""
+"""The joined report of all analyzers, and the comparison of runs."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Every incident, as our own trainer recorded it on 2 and 4 ranks: who is to blame and why, from the files alone."""
+"""Every fault, recorded with our trainer on 2 and 4 ranks: the culprit and the cause are found from the files alone."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ HANGS = {"host_stuck", "skipped", "mismatch", "dead", "order_cycle"}
 
 
 def culprits(name, ranks):
-    """Which ranks are to blame; where two ranks took two groups in two orders, nobody can say who was right."""
+    """Return the culprit ranks; if two ranks use two groups in different orders, either may be the culprit."""
     if name == "healthy":
         return []
     return [0, 1] if (name, ranks) == ("deadlock", 2) else [ranks - 1]

@@ -1,4 +1,4 @@
-"""Limits of what this process itself computes: small artefacts that are cheap to read and expensive to compare."""
+"""Limits on computations in this process: small files that are cheap to read but expensive to compare."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ RANKS = 12_000
 
 
 def write_diagonal(folder):
-    """Write a log of half a megabyte in which each step is of another rank: its table has 144 million cells."""
+    """Write a log of 0.5 MB in which each step belongs to another rank, so that its table has 144 million cells."""
     rows = ({"step": n, "rank": n, "loss": 1.0, "step_time": 0.1} for n in range(RANKS))
     folder.mkdir(exist_ok=True)
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -1,4 +1,4 @@
-"""Where answers are kept in the cache, a change of any module of the room makes them anew."""
+"""After a change of any module of an analyzer, its cached results are computed again."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What lies where: our layout and torchtitan's of every age."""
+"""Discovery of files in our folder layout and in those of all torchtitan versions."""
 
 import gzip
 import json

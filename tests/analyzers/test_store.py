@@ -1,4 +1,4 @@
-"""The cache and the limited child, with a reader of real Flight Recorder dumps and with hostile ones."""
+"""The cache and the child process with limits, with a reader of real Flight Recorder dumps and with hostile readers."""
 
 import os
 import pickle
@@ -30,7 +30,7 @@ def dump(tmp_path):
 
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
-    """Writes a reader module with a body of its own and returns its name."""
+    """Fixture: a function that writes a reader module with the given body, and returns its name."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -93,7 +93,7 @@ BODIES = [
 
 @pytest.fixture(params=["forked", "started"])
 def way(request, monkeypatch):
-    """Both ways to a process of its own, whatever other threads the tests run in."""
+    """Fixture: both methods of starting a reader process, regardless of other threads in the test process."""
     monkeypatch.setattr(threading, "active_count", lambda: 1 if request.param == "forked" else 2)
     return request.param
 

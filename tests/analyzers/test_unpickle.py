@@ -1,4 +1,4 @@
-"""Pickles are data only."""
+"""Unpickling creates data only, and runs no code."""
 
 import gc
 import io

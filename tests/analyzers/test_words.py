@@ -1,4 +1,4 @@
-"""The one formatter: each number has one text, whatever face shows it."""
+"""The shared formatter of numbers: each number has the same text everywhere."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a user asked to be written is whole, or the old file is still there."""
+"""A file is written completely, or the old file is kept."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ ROOM = 1 << 20
 
 @contextmanager
 def full_disk():
-    """No file may grow beyond a megabyte."""
+    """Fixture: no file can grow beyond 1 MB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Synthetic Flight Recorder dumps with planted causes."""
+"""Synthetic Flight Recorder dumps of hangs with known causes."""
 
 import json
 import pickle
@@ -15,7 +15,7 @@ LINES = {"tp": 10, "dp": 20, "pp": 30, "default": 40}
 
 
 def entry(group, seq, *, op="all_reduce", done=True, size=(4, 4), line=1, record=None, backend="nccl", **more):
-    """One entry of schema 2.10; `group` is (name, desc)."""
+    """Return a Flight Recorder entry of format version 2.10; `group` is (name, description)."""
     record = seq if record is None else record
     return {
         "frames": [
@@ -48,13 +48,13 @@ def p2p(group, seq, name, record, *, done=False):
 
 
 def dump(entries, groups):
-    """A whole dump; `groups` maps a name to (desc, ranks)."""
+    """Return a complete dump; `groups` maps group names to (description, ranks)."""
     config = {name: {"name": name, "desc": desc, "ranks": str(list(ranks))} for name, (desc, ranks) in groups.items()}
     return {"version": "2.10", "pg_config": config, "comm_lib_version": "2.28", "pg_status": {}, "entries": entries}
 
 
 def as_json(content):
-    """What the recorder's JSON looks like: no frames, 0 for unknown times."""
+    """Return a dump as Flight Recorder's JSON has it: without frames, and with 0 for unknown times."""
     entries = [
         {k: (v or 0) if k.startswith("time_d") else v for k, v in e.items() if k != "frames"}
         for e in content["entries"]
@@ -64,7 +64,7 @@ def as_json(content):
 
 @dataclass
 class Folder:
-    """A folder of dumps in the making."""
+    """Writes dumps and other files into a folder, for a test."""
 
     path: Path
     inputs: list[Path] = field(default_factory=list)
@@ -91,7 +91,9 @@ def folder(tmp_path):
 
 @dataclass(frozen=True)
 class World:
-    """Ranks in a mesh of pp x dp x tp, tp innermost, all of which run the same program of synchronous collectives."""
+    """Simulated ranks in a mesh of pp x dp x tp (tp innermost) that all run the same sequence of synchronous
+    collectives.
+    """
 
     tp: int
     dp: int
@@ -102,7 +104,7 @@ class World:
         return self.tp * self.dp * self.pp
 
     def group(self, kind, rank):
-        """(name, desc, ranks)."""
+        """Return (name, description, ranks) of the group of kind `kind` that `rank` belongs to."""
         t, d, p = rank % self.tp, rank // self.tp % self.dp, rank // (self.tp * self.dp)
         base = p * self.dp * self.tp
         return {
@@ -117,7 +119,7 @@ class World:
         return [*(layer * 2), ("default", "all_reduce")] * steps
 
     def reached(self, program, stop):
-        """How far each rank gets when `stop` maps ranks to the operation that they never enter."""
+        """Return how many operations each rank enters; `stop` maps ranks to the operation that they never enter."""
         at = [stop.get(rank, len(program)) for rank in range(self.size)]
         changed = True
         while changed:
@@ -131,7 +133,9 @@ class World:
         return at
 
     def dumps(self, kind="none", culprit=0, group="tp", *, steps=4, ranks=None):
-        """Dumps after `culprit` failed in the last step: `missing`, `shape`, `type` or `none`."""
+        """Return dumps of all ranks after `culprit` failed in the last step; `kind` is `missing`, `shape`, `type` or
+        `none`.
+        """
         program = self.program(steps)
         place = max(i for i, (k, _) in enumerate(program) if k == group) if kind != "none" else len(program)
         stop = {culprit: place - 1} if kind == "missing" else {}
@@ -172,7 +176,7 @@ def world():
 
 @pytest.fixture
 def recorder():
-    """`entry`, `p2p`, `dump` and `as_json`."""
+    """Fixture: a namespace with the functions `entry`, `p2p`, `dump` and `as_json`."""
 
     class Recorder:
         entry = staticmethod(entry)

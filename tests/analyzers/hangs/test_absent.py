@@ -1,4 +1,4 @@
-"""A rank without a dump: which operation it never joined, and in which groups it is."""
+"""A rank without a dump: the operation that it never joined, and the groups that it belongs to."""
 
 import pytest
 

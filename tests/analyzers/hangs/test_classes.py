@@ -1,4 +1,4 @@
-"""Every class of the contract, planted in synthetic NCCL dumps."""
+"""Every class of hang, in synthetic NCCL dumps."""
 
 import pickle
 import random
@@ -85,7 +85,9 @@ def test_order_cycle_of_four_names_the_one_that_left_the_order(folder, recorder)
 
 
 def steps(recorder, count, *, skip=None, last_done=True):
-    """Per step an all_reduce in `check` and one in the default group; `skip` leaves out a step's check."""
+    """Return, for each step, an all_reduce in the group `check` and one in the default group, except `check` in step
+    `skip`.
+    """
     entries, record = [], 0
     seqs = {"c": 0, "0": 0}
     for step in range(count):

@@ -1,7 +1,7 @@
-"""Pages of PyTorch's debug server as they were saved, and the texts that it writes by itself.
+"""Saved pages of PyTorch's debug server, and the text files that it writes.
 
-Those of `stuck_gil` and `native` come from torch 2.13 and four real gloo ranks. It cannot make its tables of gloo, so
-`tables` holds those that it makes of simulated dumps.
+The pages `stuck_gil` and `native` come from torch 2.13 and four real gloo ranks. The server cannot show tables for
+gloo, so `tables` was made from simulated dumps.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The verdict where nothing but stacks is known: who is in which collective at which line, and who is in none."""
+"""Verdicts from stacks alone: which ranks are in which collective at which line, and which ranks are in none."""
 
 from pathlib import Path
 

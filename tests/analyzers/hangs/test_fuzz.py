@@ -1,4 +1,4 @@
-"""Dumps that nobody wrote on purpose: whatever a folder holds, it is answered or refused, never a crash."""
+"""Damaged and random dumps: every folder is analysed or refused with an error, without a crash."""
 
 import pickle
 import tempfile
@@ -44,7 +44,7 @@ DUMP = st.fixed_dictionaries(
 
 
 def answered(folder: Path) -> None:
-    """Analysed as dumps whatever their kind may seem to be."""
+    """Analyse the folder's files as dumps, whatever kind they seem to be."""
     found = run.Run(folder, tuple(run.Artefact(p, Kind.FLIGHT, i) for i, p in enumerate(sorted(folder.iterdir()))))
     try:
         report = analyze(found)
@@ -79,7 +79,7 @@ def test_damaged_bytes(recorder, data):
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """Read without a child: hundreds of them would take minutes, and what is tried here is what they run."""
+    """Read files in this process: hundreds of child processes would take minutes, and they would run the same code."""
 
     class Loaded(dict):
         meta: dict

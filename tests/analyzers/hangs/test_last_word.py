@@ -1,4 +1,4 @@
-"""What ranks left behind after the dumps overrules these: clean ends, later heartbeats, fatal signals, messages."""
+"""Records that are newer than the dumps, and overrule them: clean ends, later heartbeats, fatal signals, messages."""
 
 import struct
 
@@ -41,7 +41,9 @@ def collection(folder, asked_ns, statuses, reason="stalled"):
 
 
 def one_is_missing(folder, recorder, world=3, missing=0):
-    """Dumps of ranks that wait in all_reduce #2 for one that issued only #1; returns when they were requested."""
+    """Write dumps of ranks that wait in all_reduce #2 for a rank that issued only #1; return the time of the
+    request.
+    """
     dumps = {}
     for rank in range(world):
         entries = [recorder.entry(GROUP, 1, backend="gloo")]
@@ -143,7 +145,7 @@ Current thread 0x00007f80bf3fe6c0 (most recent call first):
 
 
 def size_abort(folder, recorder, sizes):
-    """Rank 2 died in all_reduce #2, which the others, of these sizes, wait in."""
+    """Write dumps of ranks that wait in all_reduce #2 with tensors of these sizes, after rank 2 died in it."""
     side_files(folder, 3)
     folder.write(
         {

@@ -1,4 +1,4 @@
-"""Ranks that leave out a process group, so that PyTorch numbers their later groups in another way than the others'."""
+"""Ranks that do not create a process group, so that PyTorch numbers their later groups differently from the others'."""
 
 import json
 
@@ -14,7 +14,7 @@ IN_NEW_GROUP = f"""Thread 0x1 (most recent call first):
 
 
 def made(folder, rank, *groups, line=7):
-    """Write the groups that a rank made: the members of #1, #2 and so on."""
+    """Write the record of the groups that a rank created; `groups` has the members of group #1, #2 and so on."""
     lines = [
         {
             "name": str(number),
@@ -31,7 +31,7 @@ def made(folder, rank, *groups, line=7):
 
 
 def waiting(folder, recorder, ranks=3, in_group=(0,)):
-    """Dumps of ranks of which some wait in group #1, and the others in the making of a group."""
+    """Write dumps in which the ranks `in_group` wait in group #1, and the others while they create a group."""
     done = recorder.entry(DEFAULT, 1, backend="gloo")
     front = recorder.entry(FIRST, 1, record=2, backend="gloo", done=False)
     for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""What ranks did before the hang, compared: departures from the program, and absences that prove nothing."""
+"""Comparison of what the ranks did before the hang: differences, and missing entries that prove nothing."""
 
 import os
 
@@ -20,7 +20,7 @@ def group_of(kind, rank):
 
 
 def entries_of(recorder, rank, calls, done):
-    """`calls` as entries, the first `done` of them completed."""
+    """Return `calls` as Flight Recorder entries, the first `done` of them completed."""
     seqs, found = {}, []
     for record, call in enumerate(calls):
         kind, _, line = call.partition(".")
@@ -37,7 +37,7 @@ def entries_of(recorder, rank, calls, done):
 
 @pytest.fixture
 def job(folder, recorder):
-    """Writes the dumps of four ranks: {rank: (calls, number of completed ones)}."""
+    """Fixture: a function that writes the dumps of four ranks, given {rank: (calls, number of completed calls)}."""
 
     def write(ranks):
         groups = lambda rank: {n: g for n, g in GROUPS.items() if rank in g[1]}  # noqa: E731

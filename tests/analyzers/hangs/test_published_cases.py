@@ -99,7 +99,7 @@ def test_names_of_sends_hold_ranks_within_the_group(folder, recorder):
 
 
 def coalesced(recorder, *members):
-    """Entries of one launch: all have its sequence number."""
+    """Return entries of one coalesced launch: all have the same sequence number."""
     return [recorder.entry(PG, 1, record=i, done=False, **one) for i, one in enumerate(members)]
 
 

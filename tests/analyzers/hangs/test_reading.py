@@ -1,4 +1,4 @@
-"""Every form and layout of dumps, and what lies beside them."""
+"""Every format and folder layout of dumps, and other files next to them."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ GROUPS = {"0": ("default_pg", [0, 1])}
 
 @pytest.fixture
 def pair(recorder):
-    """Rank 1 never joins operation 3."""
+    """Return the dumps of two ranks, of which rank 1 never joins operation 3."""
     return {
         0: recorder.dump([recorder.entry(PG, 2), recorder.entry(PG, 3, done=False)], GROUPS),
         1: recorder.dump([recorder.entry(PG, 2)], GROUPS),
@@ -331,7 +331,7 @@ def test_the_stack_is_of_the_set_that_shows_the_hang(folder, pair, recorder):
 
 
 def seen_in(told, *places):
-    """A collection whose looks find rank 0 in these (step, phase)."""
+    """Return a collection document whose rounds find rank 0 in these (step, phase) positions."""
     [look] = told["rounds"]
     beats = [{"step": step, "phase": phase, "time_ns": 1} for step, phase in places]
     looks = [look | {"round": n, "ranks": look["ranks"] | {"0": look["ranks"]["0"] | {"heartbeat": beat}}}

@@ -1,4 +1,4 @@
-"""The sentences about a hang: made from classes and reasons, complete for each of them."""
+"""The sentences about a hang: each class and each reason has one."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""The cases as files."""
+"""A fixture that writes the log cases to files."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 @pytest.fixture
 def log_of(tmp_path):
-    """A function from a case to the path of its log or log folder."""
+    """Fixture: a function that writes a case to files, and returns the path of its log or log folder."""
 
     def path(case):
         if case.text:

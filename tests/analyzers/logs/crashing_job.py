@@ -1,4 +1,4 @@
-"""A small job that ends in the way its argument names; `record.py` keeps what it prints as texts for the tests."""
+"""A small job that ends as its argument says; `record.py` stores its output as texts for the tests."""
 
 import argparse
 import os

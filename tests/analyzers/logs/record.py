@@ -28,7 +28,7 @@ PLAIN = (
 
 
 def torchrun(*arguments, ranks=3, seconds=120, terminate_after=None, **environment):
-    """Return what a job printed, both streams in one."""
+    """Run a job under torchrun and return its output, stdout and stderr together."""
     command = [sys.executable, "-m", "torch.distributed.run", *arguments]
     if not any(a.startswith(("--master", "--rdzv")) for a in arguments):
         command[3:3] = ["--standalone"]
@@ -44,7 +44,7 @@ def torchrun(*arguments, ranks=3, seconds=120, terminate_after=None, **environme
 
 
 def cleaned(text):
-    """Return a text without names of this machine."""
+    """Return a text with the paths and names of this machine replaced."""
     for name, other in (
         (str(Path(sys.prefix)), "/home/user/venv"),
         (str(HERE), "/home/user/app"),

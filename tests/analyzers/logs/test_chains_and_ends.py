@@ -1,4 +1,4 @@
-"""Which exception of a chain ended a rank, tracebacks in boxes, and how torchrun's words tell who stopped and how."""
+"""Exception chains, tracebacks in boxes, and torchrun's messages about which rank ended and how."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def chain(rank, first, last):
 
 
 def table(*codes):
-    """torchrun's table of the ranks with these exit codes, by rank."""
+    """Return torchrun's table of failures for ranks with these exit codes."""
     blocks = [FAILED.format(rank=rank, code=code) for rank, code in codes]
     numbered = "".join(f"[{number}]:\n{block}" for number, block in enumerate(blocks[1:], 1))
     return f"Failures:\n{numbered}{'-' * 60}\nRoot Cause (first observed failure):\n[0]:\n{blocks[0]}{'=' * 60}\n"
@@ -56,7 +56,7 @@ def table(*codes):
 
 @pytest.fixture
 def said(tmp_path):
-    """A function from what each rank printed, and torchrun, to the report on the logs."""
+    """Fixture: a function from the output of each rank and of torchrun to the report on these logs."""
 
     def report(*ranks, launcher="", stdout=()):
         for rank, text in enumerate(ranks):

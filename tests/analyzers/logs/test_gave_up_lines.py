@@ -1,4 +1,4 @@
-"""Ranks of one node under torchrun that gave up waiting: at which line each did, and who printed nothing."""
+"""Ranks under torchrun whose collectives timed out: the line of each, and ranks that printed nothing."""
 
 import pytest
 
@@ -17,7 +17,9 @@ GAVE_UP = """[rank{rank}]: Traceback (most recent call last):
 
 @pytest.fixture
 def said(tmp_path):
-    """The verdict on the logs of ranks that gave up at (function, line, operation), or printed nothing."""
+    """Fixture: a function from (function, line, operation) of each timed-out rank, or None, to the verdict on its
+    logs.
+    """
 
     def verdict(*places):
         for rank, place in enumerate(places):

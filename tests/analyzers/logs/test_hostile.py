@@ -1,4 +1,4 @@
-"""Logs that are no logs, or meant to do harm: read within bounds, shown without effect."""
+"""Files that are not logs, or are made to do harm: reading them is bounded, and showing them has no side effect."""
 
 import gzip
 import os

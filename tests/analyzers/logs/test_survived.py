@@ -1,4 +1,4 @@
-"""Errors that a job printed and survived, beside those that ended it."""
+"""Errors that a job printed but survived, distinguished from errors that ended it."""
 
 import json
 
@@ -32,7 +32,7 @@ READS = '  File "/home/me/train.py", line 22 in read\n  File "/home/me/train.py"
 
 @pytest.fixture
 def job(tmp_path):
-    """A function from the stderr of each rank to the folder of a job under torchrun, and what else it printed."""
+    """Fixture: a function that writes the folder of a job under torchrun, given the stderr of each rank."""
 
     def write(*stderr, stdout="", launcher=""):
         for rank, text in enumerate(stderr):

@@ -1,4 +1,4 @@
-"""What ended a job, from its logs alone: class, ranks, and the line that the sentence names."""
+"""The cause of a job's end from its logs alone: class, ranks, and the line that the sentence names."""
 
 import json
 from pathlib import Path

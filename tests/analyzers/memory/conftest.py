@@ -1,4 +1,4 @@
-"""Small snapshots with a known history: a pretended allocator that writes PyTorch's schema."""
+"""Small snapshots with a known history, made by a simulated allocator that writes PyTorch's format."""
 
 import gzip
 import json
@@ -21,7 +21,9 @@ def frame(name, file="train/model.py", line=1):
 
 @dataclass
 class Recording:
-    """One device. `alloc` and `free` write entries; blocks made by `older` exist before the first entry."""
+    """The recording of a simulated device. `alloc` and `free` add trace entries; blocks of `older` exist before the
+    first.
+    """
 
     entries: list = field(default_factory=list)
     live: dict = field(default_factory=dict)
@@ -38,7 +40,7 @@ class Recording:
         self.entries.append(entry | more)
 
     def place(self, size):
-        """The lowest free address, as an allocator that reuses addresses would give."""
+        """Return the lowest free address for a block, as an allocator that reuses addresses would."""
         at = BASE + (self.device << 40)
         for address, (held, _) in sorted(self.live.items()):
             if address - at >= size:
@@ -95,7 +97,7 @@ def block(address, size, requested, state, frames):
 
 
 def wander(seed, count=300, **kinds):
-    """A recording of `count` random allocations and frees over some older blocks."""
+    """Return a recording of `count` random allocations and frees, with some older blocks."""
     dice, recording = random.Random(seed), Recording(**kinds)
     sites = [[frame(f"f{i}", line=i + 1), frame("main", "train.py", 9)] for i in range(12)]
     held = [recording.older(dice.randrange(1, 9000)) for _ in range(dice.randrange(6))]
@@ -109,7 +111,7 @@ def wander(seed, count=300, **kinds):
 
 @dataclass
 class Maker:
-    """What the tests build snapshots with."""
+    """Functions with which tests build and save snapshots."""
 
     folder: Path
     frame = staticmethod(frame)
@@ -117,7 +119,7 @@ class Maker:
     Recording = Recording
 
     def save(self, snapshot, name="rank0_memory_snapshot.pickle", step="iteration_5"):
-        """The artefact of a snapshot written as `.pickle`, `.json`, or either with `.gz`."""
+        """Write a snapshot as `.pickle` or `.json`, optionally with `.gz`, and return it as a file of a run."""
         path = self.folder / step / name
         path.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(snapshot).encode() if ".json" in name else pickle.dumps(snapshot, protocol=4)
@@ -141,7 +143,7 @@ def real_snapshots():
 
 
 def replayed(snapshot, device):
-    """Independent oracle: (start, peak, peak index, end, active) of a device by stepping through its entries."""
+    """Return (start, peak, peak index, end, active) of a device, computed by a plain loop over its entries."""
     segments = snapshot if isinstance(snapshot, list) else snapshot["segments"]
     traces = [] if isinstance(snapshot, list) else snapshot.get("device_traces", [])
     active = {}

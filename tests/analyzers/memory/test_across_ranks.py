@@ -1,4 +1,4 @@
-"""Ranks side by side."""
+"""Comparison of the memory of several ranks."""
 
 from pathlib import Path
 

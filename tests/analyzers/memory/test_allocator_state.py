@@ -1,4 +1,4 @@
-"""Segments, pools and blocks at any entry, against a record kept while the entries were made."""
+"""Segments, pools and blocks after any entry, compared with the state that the simulated allocator had."""
 
 import random
 
@@ -28,7 +28,7 @@ def segment_of(address, size, pool=(0, 0), stream=0, blocks=()):
 
 
 def growing_and_shrinking(maker, seed):
-    """A trace of segment events, and the joined ranges after each."""
+    """Return a trace of segment events, and the merged address ranges after each event."""
     dice, made, ranges, history = random.Random(seed), maker.Recording(), {}, []
     for _ in range(60):
         if ranges and dice.random() < 0.4:
@@ -107,7 +107,9 @@ def block(address, size, active):
 
 @pytest.fixture
 def crowded(maker):
-    """Two streams and a private pool that nothing uses any more; one allocation had to wait for cached segments."""
+    """Return a snapshot with two streams and an unused private pool, in which an allocation waited for cached
+    segments.
+    """
     made, site = maker.Recording(), [maker.frame("work", line=3)]
     for address, size, stream in ((MIB, 600 * MIB, 0), (1 << 40, 100 * MIB, 7)):
         made.write("alloc", address, size, site, stream=stream)

@@ -1,4 +1,4 @@
-"""Streams and pools, entries, reserved ranges and searching, against a record kept while the entries were made."""
+"""Streams, pools, entries, reserved ranges and search, compared with the state that the simulated allocator had."""
 
 import pickle
 import random
@@ -29,7 +29,7 @@ def segment(address, size, stream, pool, blocks=(), **more):
 
 
 def history(maker, seed, told=True):
-    """A trace over several streams and pools with a segment each, and what each of these held after each entry."""
+    """Return a trace over several streams and pools with a segment each, and the bytes in each after every entry."""
     dice, made = random.Random(seed), maker.Recording()
     places = [(stream, pool) for stream in STREAMS for pool in POOLS]
     base = {place: (number + 1) << 32 for number, place in enumerate(places)}

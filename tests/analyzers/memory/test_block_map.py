@@ -1,4 +1,4 @@
-"""Cells of a segment against counting byte by byte."""
+"""Cells of the segment map, compared with counting byte by byte."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The breakdown table on recordings whose every block is known."""
+"""The breakdown table of recordings in which every block is known."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from analyzers.memory.job import Job
 
 
 def tagged(maker, seed, count=200):
-    """A random recording whose allocations carry categories, as our recorder's do."""
+    """Return a random recording whose allocations have categories, as our recorder writes them."""
     recording = maker.wander(seed, count)
     for number, entry in enumerate(entry for entry in recording.entries if entry["action"] == "alloc"):
         entry["category"] = CATEGORIES[number % (len(CATEGORIES) - 1)]
@@ -23,7 +23,7 @@ def tagged(maker, seed, count=200):
 
 
 def slowly(snapshot):
-    """{category: the most it ever held} one entry at a time, for blocks born in the trace."""
+    """Return {category: its highest bytes}, computed entry by entry, for blocks allocated in the trace."""
     live, now, highest = {}, Counter(), Counter()
     for entry in snapshot["device_traces"][0]:
         if entry["action"] == "alloc":

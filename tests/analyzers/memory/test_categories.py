@@ -1,4 +1,4 @@
-"""The rules that tell what a block is where nobody noted it."""
+"""The rules that guess the category of a block that no recorder has categorised."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def frames(maker, *places):
 
 @pytest.fixture
 def step(maker):
-    """A step of an FSDP job, sizes telling the blocks apart; the recorder noted nothing."""
+    """Return the recording of a step of an FSDP job without categories; each block is identified by its size."""
     made = maker.Recording()
     root = ("train_step", "/job/train.py")
     engine = ("autograd::engine::evaluate_function: MmBackward0", "")

@@ -1,4 +1,4 @@
-"""Two snapshots, many ranks and trees at an instant, against sums made by stepping through the entries."""
+"""Two snapshots, many ranks, and trees at an instant, compared with sums from a plain loop over the entries."""
 
 import random
 from collections import Counter
@@ -15,7 +15,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def held_at(snapshot, entry):
-    """Oracle: {(file, name:line): bytes} alive after an entry; all blocks were allocated in the trace or are older."""
+    """Return {(file, name:line): bytes} live after an entry, computed by a plain loop."""
     live = {}
     trace = snapshot["device_traces"][0]
     born = {e["addr"] for e in trace if e["action"] == "alloc"}
@@ -68,7 +68,9 @@ def test_trees_of_all_kinds_add_up_and_stay_small(maker):
 
 
 def recording(maker, sizes, line=5, root="/home/a/job"):
-    """Blocks by label: a category and a size each, all from one line."""
+    """Return a recording with a block for each label: `sizes` gives its category and size; all have the same source
+    line.
+    """
     made = maker.Recording()
     for label, (category, size) in sizes.items():
         made.alloc(size, [maker.frame("run", f"{root}/train/model.py", line)], category=category, user_metadata=label)

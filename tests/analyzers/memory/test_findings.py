@@ -1,4 +1,4 @@
-"""What the report says of failures whose cause is known."""
+"""Findings about failures with a known cause."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def ids(report):
 
 @pytest.fixture
 def failed(maker):
-    """Rank 1, out of memory in step 6: 40 MiB of parameters noted as older, 160 MiB of activations."""
+    """Return the snapshot of rank 1, out of memory in step 6: 40 MiB of older parameters, 160 MiB of activations."""
     inside = [
         maker.frame("aten::linear", "", 0),
         maker.frame("forward", "/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", 134),
@@ -104,7 +104,7 @@ def test_views_of_a_failure(maker, failed):
 
 
 def leaking(maker, first, steps, leak):
-    """Steps that each keep `leak` bytes, and allocate and free some."""
+    """Record steps that each keep `leak` bytes and free their other allocations."""
     made, site = maker.Recording(), [maker.frame("keep", "train/loop.py", 7)]
     made.older(MIB)
     for _ in range(first - 1):

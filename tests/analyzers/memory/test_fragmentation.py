@@ -1,4 +1,4 @@
-"""Fragmentation is judged when a request failed or the peak was reached, not when the recording ended."""
+"""Fragmentation is judged at the failed request or at the peak, not at the end of the recording."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SEGMENT = 20 * MIB
 
 
 def segments_of(snapshot, size=SEGMENT):
-    """The snapshot with its one large segment cut into segments of `size`; no block in use crosses a bound."""
+    """Return the snapshot with its large segment cut into segments of `size` bytes; no live block crosses a border."""
     [whole] = snapshot["segments"]
     cut = {}
     for block in whole["blocks"]:
@@ -28,7 +28,7 @@ def segments_of(snapshot, size=SEGMENT):
 
 
 def filled(maker, count=20, held=12 * MIB, gap=8 * MIB):
-    """`count` segments of 20 MiB: in each `held` bytes are in use, and after them `gap` bytes are free."""
+    """Return `count` segments of 20 MiB, in each of which `held` bytes are in use and the next `gap` bytes are free."""
     made = maker.Recording(segment_bytes=count * (held + gap))
     pairs = [(made.alloc(held), made.alloc(gap) if gap else None) for _ in range(count)]
     return made, [one for one, _ in pairs], [other for _, other in pairs if other]

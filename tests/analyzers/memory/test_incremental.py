@@ -1,4 +1,4 @@
-"""Traces long enough to be taken while they are read say the same as short ones, and are refused as they are."""
+"""Long traces, which are processed while they are read, give the same results and errors as short ones."""
 
 import gc
 import pickle

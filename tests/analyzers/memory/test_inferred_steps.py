@@ -1,4 +1,4 @@
-"""Steps of traces that mark none, and the leaks that they show."""
+"""Steps of traces in which no steps are marked, and the leaks found in them."""
 
 import gzip
 import pickle
@@ -18,13 +18,13 @@ PLAIN = {"action", "addr", "size", "stream", "time_us", "frames", "device_free"}
 
 @pytest.fixture(scope="module")
 def recorded():
-    """Two ranks of a run whose rank 1 leaks, with the recorder's marks."""
+    """Fixture: snapshots of two ranks with our recorder's step marks; rank 1 leaks."""
     folder = FIXTURES / "leak_2ranks" / "memory_snapshot" / "iteration_10"
     return [pickle.loads(gzip.decompress((folder / f"rank{r}_memory_snapshot.pickle.gz").read_bytes())) for r in (0, 1)]
 
 
 def unmarked(snapshot):
-    """Return the snapshot as PyTorch's own recorder would have written it."""
+    """Return the snapshot as PyTorch's own recorder would have written it, without step marks."""
     trace = [{key: value for key, value in entry.items() if key in PLAIN} for entry in snapshot["device_traces"][0]]
     return snapshot | {"external_annotations": [], "device_traces": [trace]}
 
@@ -49,7 +49,7 @@ def test_a_leak_is_found_without_marks_on_the_rank_that_has_it(recorded, maker):
 
 
 def loop(recording, maker, steps, *, kept=0, every=1):
-    """A loop of an embedding, three layers and a loss; every so many steps an output is kept."""
+    """Record a training loop of an embedding, three layers and a loss; in every `every`-th step an output is kept."""
     forward = [maker.frame("forward", line=10), maker.frame("main", "train.py", 1)]
     sites = {name: [maker.frame(name, line=line), *forward] for line, name in enumerate(("embed", "layer", "loss"))}
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Stacks that end in C++ are named by what they do."""
+"""Stacks that end in C++ are named by their operation."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Estimates and category rules against what real runs of our own trainer recorded."""
+"""Estimates and category rules, compared with recordings of real runs of our trainer."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """One process's snapshot as it is, with activation checkpointing, and with half the batch."""
+    """Fixture: snapshots of one process: unchanged, with activation checkpointing, and with half the batch."""
     folder = tmp_path_factory.mktemp("runs")
     flags = {"none": (), "full": ("--activation_checkpoint.mode", "full"), "half": ("--training.local_batch_size", "4")}
     return {name: trained(folder / name, *changed) for name, changed in flags.items()}

@@ -1,4 +1,4 @@
-"""Every way a snapshot is written reads the same; what is no snapshot is refused, within bounds."""
+"""Every format of a snapshot gives the same result; other files are refused, within limits of time and memory."""
 
 import gzip
 import os
@@ -191,14 +191,14 @@ def test_damaged_bytes_are_refused_or_read_but_never_crash(maker, seed, data):
 
 
 def with_pools(made):
-    """As torch 2.12 and newer write it: the pool beside each entry."""
+    """Return the snapshot as torch 2.12 and newer write it: each entry names its pool."""
     return made | {
         "device_traces": [[entry | {"pool_id": (0, 0)} for entry in trace] for trace in made["device_traces"]]
     }
 
 
 def without_times(made):
-    """As torch before 2.2 wrote it, under a vendor's name for the settings."""
+    """Return the snapshot as torch before 2.2 wrote it, with a vendor's name for the settings."""
     traces = [
         [{k: v for k, v in entry.items() if k != "time_us"} for entry in trace] for trace in made["device_traces"]
     ]
@@ -210,7 +210,7 @@ def told_overflow(made):
 
 
 def from_an_xpu(made):
-    """As torch.xpu writes it: neither pools of segments nor settings."""
+    """Return the snapshot as torch.xpu writes it: without segment pools and settings."""
     bare = [{k: v for k, v in segment.items() if k != "segment_pool_id"} for segment in made["segments"]]
     return {"segments": bare, "device_traces": made["device_traces"]}
 
@@ -261,7 +261,9 @@ def test_mutated_snapshots_are_answered_or_refused(maker, seed):
 
 
 class JitPickler:
-    """Opcodes as PyTorch's C++ writer gives them: protocol 2, every text pooled, a list or dict in one batch."""
+    """Writes pickle opcodes like PyTorch's C++ code: protocol 2, every text memoised, each list or dict in a single
+    batch.
+    """
 
     def __init__(self):
         self.memo, self.count, self.out = {}, 0, bytearray(b"\x80\x02")

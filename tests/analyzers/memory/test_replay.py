@@ -1,4 +1,4 @@
-"""Start, peak and end of allocated memory against an oracle that steps through the entries."""
+"""Start, peak and end of allocated memory, compared with a plain loop over the entries."""
 
 import copy
 import gzip
@@ -89,7 +89,7 @@ def test_timeline_rows_are_instants_that_were(maker):
 
 
 def reserved_by_steps(snapshot, device):
-    """Independent oracle: reserved bytes after each entry, stepping back from the segments at the end."""
+    """Return the reserved bytes after each entry, computed backwards from the segments at the end."""
     segments = snapshot if isinstance(snapshot, list) else snapshot["segments"]
     traces = [] if isinstance(snapshot, list) else snapshot.get("device_traces", [])
     now = sum(segment["total_size"] for segment in segments if segment["device"] == device)

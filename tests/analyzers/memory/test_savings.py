@@ -1,4 +1,4 @@
-"""What the remedies are said to free."""
+"""The bytes that remedies are said to free."""
 
 import json
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def layered(maker):
-    """Four layers that each keep three tensors of 2 MiB and one of 10, out of memory after the last."""
+    """Record four layers that each keep three tensors of 2 MiB and one of 10 MiB, and then run out of memory."""
     made = maker.Recording()
     for layer in range(4):
         for size in (2, 2, 2, 10):

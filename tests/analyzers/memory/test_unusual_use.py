@@ -1,4 +1,4 @@
-"""Findings on what the peak is made of: each where its cause is planted, none where it is not."""
+"""Findings about the composition of the peak: present if their cause is, absent otherwise."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MIB = 1 << 20
 
 
 def training(maker, *, keep=0, logits=0, late=False, steps=5):
-    """Steps of a model with 8 MiB of weights and state, 20 MiB of activations, and what is planted."""
+    """Record steps of a model with 8 MiB of weights and state and 20 MiB of activations, and the given problems."""
     made = maker.Recording(segment_bytes=80 * MIB)
     site = {name: [maker.frame(name, f"/job/{name}.py", 7)] for name in ("model", "head", "cross_entropy", "optim")}
     made.ours = {"exact": True, "step": steps, "rank": 0}
@@ -105,7 +105,7 @@ def test_who_holds_what_at_the_end_of_each_step(maker):
 
 
 def failing(maker, sizes, asked):
-    """Steps that hold so much each, and then a request that fails."""
+    """Record steps with live blocks of these sizes, and then a failed request of `asked` bytes."""
     made = maker.Recording()
     made.ours = {"exact": True}
     for number, size in enumerate(sizes, 1):

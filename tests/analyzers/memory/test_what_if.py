@@ -1,4 +1,4 @@
-"""What-ifs: against real runs, and on recordings where the answer can be counted."""
+"""What-if estimates, compared with real runs, and with recordings whose result can be computed by hand."""
 
 import runpy
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A folder of `workbench parity`: which runs it holds, what is drawn of them, and files that were tampered with."""
+"""A folder of `workbench parity`: its runs, the charts of them, and files that were changed afterwards."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs that were never run: ranks that meet in collectives, with exact truth of who keeps whom waiting."""
+"""Simulated jobs whose ranks meet in collectives, so that it is known exactly which rank delays which."""
 
 import gc
 import importlib
@@ -17,7 +17,7 @@ MEETS = ("bwd",)
 
 
 class Job:
-    """`more(rank, step)` is {phase: ms} of additional work. `meets`: phases whose end all ranks reach together."""
+    """A simulated job. `meets` lists the phases whose end all ranks reach together."""
 
     def __init__(self, folder, *, ranks=4, steps=40, noise=0.02, seed=0, device="cpu", meets=MEETS):
         self.folder, self.ranks, self.steps, self.device, self.meets = folder, ranks, steps, device, meets
@@ -27,7 +27,11 @@ class Job:
         self.work = {}
 
     def run(self, more=lambda rank, step: {}, **fields):
-        """Simulate; `work[step][rank]` keeps the local ms by phase. `fields` are `f(rank, step)` of each line."""
+        """Simulate the steps; `more(rank, step)` is {phase: ms} of additional work, `fields` are functions for other
+        values.
+
+        `work[step][rank]` stores the local ms by phase.
+        """
         clock = [0.0] * self.ranks
         self.rows = {rank: [] for rank in range(self.ranks)}
         for step in range(1, self.steps + 1):
@@ -70,7 +74,7 @@ class Job:
         } | told
 
     def written(self):
-        """Write the logs; their artefacts."""
+        """Write the step logs, and return them as files of a run."""
         (self.folder / "steps").mkdir(exist_ok=True)
         for rank, rows in self.rows.items():
             header = {
@@ -84,7 +88,7 @@ class Job:
 
 @pytest.fixture
 def here(monkeypatch):
-    """Reads in this process, which takes a tenth of the time; the child is tested where hostile files are."""
+    """Fixture: read files in this process, which takes a tenth of the time; other tests cover the child process."""
 
     def read(paths, reader, target, _max_memory):
         entries.write_entry(target, *importlib.import_module(reader).read(list(paths)))
@@ -96,5 +100,5 @@ def here(monkeypatch):
 
 @pytest.fixture
 def job(tmp_path, here):
-    """`job(ranks=4, ...)`: a `Job` in the test's folder."""
+    """Fixture: `job(ranks=4, ...)` returns a `Job` in the test's folder."""
     return lambda **options: Job(tmp_path, **options)

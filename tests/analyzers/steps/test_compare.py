@@ -1,4 +1,4 @@
-"""Two runs side by side: intervals that hold what they promise, gates that neither cry wolf nor sleep."""
+"""Comparison of two runs: correct confidence intervals, and gates without false alarms or missed regressions."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 @pytest.fixture
 def pair(job, tmp_path):
-    """`pair(more_a, more_b, ...)`: two simulated runs."""
+    """Fixture: `pair(more_a, more_b, ...)` returns two simulated runs."""
 
     count = itertools.count()
 
@@ -46,7 +46,7 @@ def test_the_interval_of_a_known_change(pair):
 
 
 def slow_interval(x, y):
-    """The same bootstrap, one draw at a time and with a generator of its own."""
+    """Return the bootstrap interval, computed one draw at a time with another random generator."""
     rng = random.Random(3)
 
     def draw(values):
@@ -150,7 +150,7 @@ def test_recorded_runs_of_nine_steps():
 
 
 def exact_chance(x, y):
-    """Every way to deal the steps to two runs, tried."""
+    """Return the exact p-value, by trying every division of the steps into two runs."""
     pooled, seen = np.concatenate([x, y]), abs(y.mean() - x.mean())
     ways = [set(way) for way in itertools.combinations(range(len(pooled)), len(x))]
     away = [

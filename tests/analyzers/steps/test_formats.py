@@ -1,4 +1,6 @@
-"""Logs of other trainers, as they write them: what is read, what it is taken for, and what is said of it."""
+"""Logs of other trainers: the values read from them, the meaning assigned to each column, and the sentences about
+it.
+"""
 
 import json
 import runpy

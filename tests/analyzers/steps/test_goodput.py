@@ -1,4 +1,4 @@
-"""Where the wall time went: adds up to the nanosecond, and is right on timelines with known truth."""
+"""The parts of the wall time: they add up to the nanosecond, and are right for timelines with known truth."""
 
 import random
 
@@ -15,7 +15,7 @@ BASE = 1_800_000_000 * S
 
 
 def row(step, start_s, **phases):
-    """A step whose phases, `work` among them, are given in s."""
+    """Return a step whose phases (including `work`) have these durations in seconds."""
     named = {name: round(s * S) for name, s in phases.items() if name != "work"}
     return {"step": step, "start_ns": BASE + round(start_s * S), "dur_ns": round(sum(phases.values()) * S)} | {
         "phases": named | {"fwd": round(phases["work"] * S)}, "loss": 1.0, "tags": []

@@ -1,4 +1,4 @@
-"""Phases whose names are no names: the log is read all the same."""
+"""Phases with unusable names: the log is read all the same."""
 
 import json
 

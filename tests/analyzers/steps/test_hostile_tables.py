@@ -1,4 +1,4 @@
-"""Tables of metrics that are huge, damaged or hostile: bounded, and right about what can be read."""
+"""Huge, damaged or hostile tables of metrics: reading is bounded, and the readable part is right."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Jobs that are followed by their files, which are written here line by line as a job would."""
+"""Jobs that are watched through their files, which the tests write line by line like a job."""
 
 import json
 import os
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 class FakeRank:
-    """Writes what a rank writes. Its process is this one, unless it is told to be gone."""
+    """Writes the files of a rank. Its process is this one, or a process that no longer exists."""
 
     def __init__(self, folder, rank=0, pid=None):
         self.folder, self.rank, self.pid = folder, rank, pid or os.getpid()
@@ -54,7 +54,7 @@ def manifest(folder, **more):
 
 @pytest.fixture
 def gone():
-    """The number of a process that is no more."""
+    """Return the id of a process that no longer exists."""
     with subprocess.Popen(["true"]) as process:
         return process.pid
 

@@ -1,4 +1,4 @@
-"""Single long steps: a stall that came once is found, what recurs or merely varies is none."""
+"""Single long steps: a stall that happens once is found; recurring long steps and normal variation are not reported."""
 
 import numpy as np
 import pytest

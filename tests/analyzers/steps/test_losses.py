@@ -1,4 +1,4 @@
-"""What becomes of a loss: planted events are found, curves that merely fall have none."""
+"""Events of the loss: inserted ones are found, and none is reported in a curve that only falls."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from analyzers import steps
 
 
 def curve(seed, count=300, noise=0.02):
-    """A loss as language models have it: a power law with noise."""
+    """Return a loss curve like that of a language model: a power law with noise."""
     step = np.arange(1, count + 1)
     return 2.0 + 8.0 * step**-0.3 + noise * np.random.default_rng(seed).normal(size=count)
 

@@ -1,4 +1,4 @@
-"""One run as its step logs, structured logs, TensorBoard files and console tell of it."""
+"""The same run read from its step logs, structured logs, TensorBoard files and console output."""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ def test_coarser_sources_tell_the_same_as_far_as_they_go(truth, folder, digits):
 
 
 def stamps(folder):
-    """When each step began and ended, in s; a coarse source knows the end of what it logs."""
+    """Return when each step began and ended, in seconds; sources that log every few steps know only the end."""
     table = load(run.discover(FIXTURE / folder).artefacts, store.Options()).table.set_index(["rank", "step"])
     known = table["dur_s"].fillna(0) * table["covers"]
     return table["start_ns"] / 1e9, table["start_ns"] / 1e9 + known
@@ -88,7 +88,7 @@ def test_a_coarser_source_fills_in_what_a_finer_one_lacks(truth, titan, tmp_path
 
 
 def coloured(text):
-    """As torchtitan prints on a terminal."""
+    """Return the text with colours, as torchtitan prints it on a terminal."""
     return re.sub(r"(\w+: +[^ ]+)", "\x1b[34m\\1\x1b[39m", text)
 
 
@@ -144,7 +144,7 @@ EVENTS = next(FIXTURE.rglob("*tfevents*"))
 
 
 def slow_crc(data):
-    """CRC-32C bit by bit."""
+    """Return the CRC-32C, computed bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -256,7 +256,7 @@ EVENTS_OF_A_STEP = (
 
 
 def answered(path):
-    """Analyzed without a crash; that there is no step is an answer."""
+    """Analyse a file without a crash; an error that it has no steps is accepted."""
     with contextlib.suppress(InputError):
         assert steps.analyze(run.discover(path).artefacts).json()
 
@@ -316,7 +316,7 @@ TITAN = FIXTURE.parent / "torchtitan_2ranks"
 
 @pytest.fixture(scope="module")
 def happened():
-    """What the job that wrote these logs noted of its steps, by rank and step."""
+    """Return the true steps of the job that wrote these logs, by rank and step, as the job recorded them."""
     return {
         (rank, row["step"]): row for rank in (0, 1) for row in json.loads((TITAN / f"truth_{rank}.json").read_text())
     }

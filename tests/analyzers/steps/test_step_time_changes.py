@@ -1,4 +1,4 @@
-"""Changes of the step time, drifts and stalls: planted ones are found, noise has none."""
+"""Changes of the step time, drifts and stalls: inserted ones are found, and none is reported in noise."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def test_no_alarm_on_noise(kind):
 
 
 def cheapest(values, price):
-    """Every way to cut the series, tried."""
+    """Return the best division of the series into segments, by trying all of them."""
 
     def cost(cuts):
         parts = np.split(values, cuts)

@@ -1,4 +1,4 @@
-"""Step logs with planted causes, ours and torchtitan's."""
+"""Our step logs and torchtitan's, with known causes."""
 
 import contextlib
 import gzip
@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 def line(step, *, slow=None, **more):
-    """A step of 100 ms of which 40 are local work; `slow` maps a phase to its additional ns."""
+    """Return a step of 100 ms, of which 40 ms are local work; `slow` maps a phase to its additional ns."""
     slow = slow or {}
     phases = {"data_wait": 2 * MS, "fwd": 30 * MS, "bwd": 60 * MS, "gc": 0, "optim": 5 * MS}
     cpu = {"data_wait": MS, "fwd": 15 * MS, "bwd": 20 * MS, "optim": 5 * MS}
@@ -43,7 +43,7 @@ def line(step, *, slow=None, **more):
 
 @pytest.fixture
 def logs(tmp_path, here):
-    """Writes one log a rank; `rows[rank]` are its lines."""
+    """Fixture: a function that writes a log per rank; `rows[rank]` are its lines."""
 
     def write(rows, tail=""):
         (tmp_path / "steps").mkdir(exist_ok=True)

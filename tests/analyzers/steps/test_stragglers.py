@@ -1,4 +1,4 @@
-"""Who is late, why and how often: planted, and the numbers against a slow oracle."""
+"""Stragglers: which rank is late, why and how often, compared with the simulation and with a slow computation."""
 
 import json
 import random
@@ -173,7 +173,9 @@ def test_the_begin_is_dated_to_the_step_though_the_lateness_varies(job, begin):
 
 
 def in_own_code(rank, extra, begin=1, noise=None):
-    """What a script does between its phases lengthens the residual; the others wait in their backward."""
+    """Return extra work of a rank between its phases, which lengthens its residual; the others wait in their
+    backward pass.
+    """
 
     def residual(own, step):
         late = extra if own == rank and step >= begin else 0.0

@@ -1,4 +1,4 @@
-"""Tables for faces: reduced, and nothing that stands out is lost."""
+"""Reduced tables for charts: outliers are kept."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,9 @@ from analyzers.steps import views
 
 @pytest.fixture
 def run_of(job):
-    """64 ranks, 90 steps: rank 5 late once in step 41, a loss spike in step 77, a slow step 13 on all ranks."""
+    """Simulate 64 ranks and 90 steps: rank 5 is late once in step 41, the loss spikes in step 77, step 13 is slow
+    everywhere.
+    """
 
     def more(rank, step):
         return {"gc": 80.0} if (rank, step) == (5, 41) else {"bwd": 300.0} if step == 13 else {}

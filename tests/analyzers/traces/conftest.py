@@ -1,4 +1,4 @@
-"""Small traces with a known truth, in the layouts that PyTorch writes."""
+"""Small traces with known content, in the layouts that PyTorch writes."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ def microseconds(ns):
 
 @dataclass
 class Tracing:
-    """Events with integer nanoseconds; `write` puts them into a file as PyTorch does."""
+    """Collects events in integer nanoseconds; `write` writes them to a file in PyTorch's format."""
 
     rank: int | None = 0
     world: int = 1
@@ -38,7 +38,9 @@ class Tracing:
         self.events.append({"ph": "X", "name": name, "cat": cat, "ts": start, "dur": dur} | where)
 
     def memory(self, at, size, address, *, dur=None, pid=4000, tid=4000, device=(1, 0), **totals):
-        """An allocation, or a free where the size is negative; with a `dur` as the exporter written in Python does."""
+        """Add an allocation, or a free if the size is negative; with `dur` in the format of the exporter written in
+        Python.
+        """
         args = {"Addr": address, "Bytes": size, "Device Type": device[0], "Device Id": device[1]}
         args |= {f"Total {name.capitalize()}": total for name, total in totals.items()}
         how = {"ph": "i", "s": "t"} if dur is None else {"ph": "X", "dur": dur}
@@ -56,7 +58,7 @@ class Tracing:
         self.event(f"ProfilerStep#{number}", "user_annotation", start, dur)
 
     def text(self, *, base=True, late=False, compact=False, after=0):
-        """The file; `late`: the header stands behind the events, `after`: ns added to every start."""
+        """Return the file's text; `late` puts the header behind the events, `after` adds ns to every start."""
         header = {"schemaVersion": 1, "deviceProperties": []}
         if self.rank is not None:
             header["distributedInfo"] = {"backend": self.backend, "rank": self.rank, "world_size": self.world}
@@ -74,7 +76,7 @@ class Tracing:
 
 
 def busy_day(seed, count=60, devices=1):
-    """Random kernels and copies, linked or not, over three steps."""
+    """Return a trace of random kernels and copies over three steps; some are linked to the calls that launched them."""
     dice, made = random.Random(seed), Tracing()
     names = [
         ("gemm", "kernel"),
@@ -105,14 +107,16 @@ class Maker:
         return self.artefact(path)
 
     def opened(self, data, name="rank0_trace.json"):
-        """The trace as the reader makes it, without a child process; its accounts are in the columns' meta."""
+        """Return the trace as the reader returns it, but read without a child process; `meta` of the columns has its
+        accounts.
+        """
         return Trace(UnsavedColumns(*digest.read([self.save(data, name).path])))
 
     def accounts(self, data, name="rank0_trace.json"):
         return [msgspec.convert(one, RankTrace) for one in self.opened(data, name).columns.meta["accounts"]]
 
     def problems(self, data, name="rank0_trace.json"):
-        """The kinds of problem of each account, each with its numbers."""
+        """Return the kinds of problems in each account, with their numbers."""
         accounts = self.opened(data, name).columns.meta["account_problems"]
         return [{one["kind"]: one for one in problems} for problems in accounts]
 
@@ -132,7 +136,7 @@ def real_traces():
 
 
 def swept(events):
-    """Independent oracle: the account of (start, end, kind) events by sweeping over their bounds, one at a time."""
+    """Return the parts of the time of (start, end, kind) events, computed one interval at a time."""
     sums = dict.fromkeys(("busy", "compute", "communication", "memory", "exposed", "overlapped", "exposed_memory"), 0)
     if not events:
         return sums | {"span": 0}

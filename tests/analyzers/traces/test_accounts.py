@@ -1,4 +1,4 @@
-"""Spans, unions and exposed times against an oracle that sweeps over every bound."""
+"""Spans, unions and exposed times, compared with a plain computation over every interval."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ FIELDS = {
 
 
 def truth(made, device=0):
-    """(start, end, kind) of the device work in a made trace."""
+    """Return (start, end, kind) of the device work in a test's trace."""
     kinds = {"gemm": "compute", "ncclDevKernel_AllReduce": "communication"}
     return [
         (e["ts"], e["ts"] + e["dur"], kinds.get(e["name"], "memory"))

@@ -1,4 +1,4 @@
-"""What was allocated and freed, against plain loops over the JSON."""
+"""Allocations and frees in traces, compared with plain loops over the JSON."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ def ns(microseconds):
 
 
 class Loops:
-    """The questions of one device asked event by event."""
+    """Computes the results for a device with plain loops over the events."""
 
     def __init__(self, document, device):
         self.base = document.get("baseTimeNanoseconds", 0)
@@ -70,7 +70,7 @@ class Loops:
         )
 
     def forward_modules(self, ops):
-        """Of a backward operator the modules around the forward operator of its sequence number."""
+        """Return the modules around the forward operator whose sequence number a backward operator has."""
         numbered = [e.args for e in ops if e.args.get("Fwd thread id", 0) > 0]
         for args in reversed(numbered):
             ahead = [e for e in self.host if e.args.get("Sequence number", -1) == args["Sequence number"]]
@@ -105,7 +105,7 @@ class Loops:
         return dict(sums)
 
     def answers(self, found):
-        """All numbers in `found` (DeviceMemory) that the loops know."""
+        """Return all numbers of `found` (a DeviceMemory) that the loops compute."""
         total = dict.fromkeys(FIELDS, 0)
         for event in self.events:
             add(total, event.size)
@@ -159,7 +159,7 @@ class Loops:
 
 
 def own(name):
-    """Is it a function of the user's own?"""
+    """Return whether a function is user code."""
     return is_user_function(name)
 
 
@@ -180,7 +180,7 @@ def last(names):
 
 
 def device_of(memory, document):
-    """The numbers that the recorder gives a device."""
+    """Return the numbers that the profiler recorded for a device."""
     types = {"cpu": 0, "cuda": 1, "hip": 6}
     told = {
         (e["args"]["Device Type"], e["args"]["Device Id"]) for e in document["traceEvents"] if e["name"] == "[memory]"
@@ -189,7 +189,7 @@ def device_of(memory, document):
 
 
 def check(text, accounts):
-    """All devices of a file against the loops; how many there were."""
+    """Compare all devices of a file with the loops; return the number of devices."""
     document = json.loads(text)
     held = [memory for account in accounts for memory in account.device_memory]
     for memory in held:
@@ -235,7 +235,7 @@ def test_real_devices_agree_with_plain_loops(real_traces, maker):
 
 
 def busy(made, seed, *, totals=True):
-    """Operators that nest, and random allocations and frees in them on two devices."""
+    """Add nested operators, and random allocations and frees inside them on two devices."""
     dice = random.Random(seed)
     for number in range(3):
         made.step(number, number * 10_000, 9_000)

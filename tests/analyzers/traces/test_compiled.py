@@ -1,4 +1,4 @@
-"""torch.compile at work, recorded by PyTorch itself: how often graphs break, where, and what is compiled meanwhile."""
+"""Real recordings of torch.compile: the number and the lines of graph breaks, and the compiled functions."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ LINE = next(number for number, text in enumerate(JOB.splitlines(), 1) if "BREAK"
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """The folder of both recordings, and how often the backend compiled and ran graphs in each."""
+    """Fixture: the folder of both recordings, and how often the backend compiled and ran graphs in each."""
     folder = tmp_path_factory.mktemp("compiled")
     (folder / "job.py").write_text(JOB)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a utilisation may be made of: which kernels communicate or multiply, which operators count, and which peak."""
+"""The inputs of utilisation: which kernels communicate or multiply, which operators count, and which peak is used."""
 
 import pytest
 from trace_cases.job import A100, GEMM, H100, V100, Job, product, train

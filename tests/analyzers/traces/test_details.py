@@ -1,4 +1,4 @@
-"""Queues, copies by size, operators by shape and the kernels of each: all against plain loops."""
+"""Queues, copies by size, operators by shape, and the kernels of each, compared with plain loops."""
 
 import random
 from collections import defaultdict
@@ -9,7 +9,7 @@ SIZES = [[64, 64], [4096, 64], [1]]
 
 
 def day(maker, seed, kernels=120):
-    """Operators that each launch some kernels, and copies of all sizes; what was made, for the loops to count."""
+    """Return a trace of operators that launch kernels, and of copies of all sizes, with its events for the loops."""
     dice, made, noted = random.Random(seed), maker.Tracing(), []
     at = 0
     for _ in range(kernels):

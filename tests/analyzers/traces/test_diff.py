@@ -1,4 +1,4 @@
-"""What changed between two simulated jobs: the attribution adds up, and names what was changed."""
+"""The differences between two simulated jobs: the parts add up, and name the changed part."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""All-to-alls of uneven parts: who sends how much to whom."""
+"""All-to-alls with parts of different sizes: the bytes from each rank to each other rank."""
 
 from types import SimpleNamespace
 
@@ -62,7 +62,7 @@ def test_the_table_has_a_row_a_rank_and_a_column_a_peer(report):
 
 
 def account(rank, *groups):
-    """A rank that sent so many bytes to each of some ranks."""
+    """Return the trace data of a rank that sent the given bytes to other ranks."""
     sent = [AllToAll(group="7", count=1, ranks=list(to), sent_bytes=list(to.values())) for to in groups]
     return SimpleNamespace(rank=rank, exchanges=sent)
 

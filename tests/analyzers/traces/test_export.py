@@ -1,4 +1,4 @@
-"""A merged file holds every event once, on a common clock, and says which rank was late."""
+"""A merged file contains every event once, on a common clock, and shows the late rank."""
 
 import json
 import runpy
@@ -85,7 +85,7 @@ def test_memory_is_in_counters(tmp_path, maker):
 
 
 def checked(events):
-    """The rules of the format: what shares a track nests or lies apart, an arrow begins and ends at an event of it."""
+    """Check the rules of the format: events of a track are nested or disjoint; arrows start and end at events."""
     spans = [e for e in events if e["ph"] == "X"]
     begins = {(e["pid"], e["tid"], e["ts"]) for e in spans}
     tracks = {}
@@ -107,7 +107,7 @@ def checked(events):
 
 
 def crossing(maker):
-    """Kernels of one stream and annotations of one thread that overlap without enclosing each other."""
+    """Return kernels of a stream and annotations of a thread that overlap without enclosing each other."""
     made = maker.Tracing()
     made.step(1, 0, 1_000_000)
     for i in range(40):

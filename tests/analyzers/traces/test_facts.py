@@ -1,4 +1,4 @@
-"""Each answer about one rank against the plainest way to find it, or a trace made for the one question."""
+"""Each result for a rank, compared with a plain computation or checked on a trace made for it."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ def one(maker):
 
 
 def events_of(made):
-    """(name, start, end, launch start, launch end) of device work; None where nothing launched it."""
+    """Return (name, start, end, launch start, launch end) of device work; launch times are None without a launch."""
     calls = {e["args"]["correlation"]: e for e in made.events if e["cat"] == "cuda_runtime"}
     for e in made.events:
         if e["cat"] in ("kernel", "gpu_memcpy", "gpu_memset"):
@@ -37,7 +37,9 @@ def events_of(made):
 
 
 def plain_idle(events):
-    """Walk from gap to gap; of several kernels behind a gap one whose launch is known counts."""
+    """Return the causes of idle gaps, by a plain loop; of several kernels after a gap, one with a known launch
+    counts.
+    """
     parts = dict.fromkeys(("host", "dependency", "launch", "unexplained"), 0)
     lasting = sorted((e for e in events if e[2] > e[1]), key=lambda e: e[1])
     reach = lasting[0][2] if lasting else 0

@@ -1,4 +1,4 @@
-"""What is said of the memory of a trace, and what is not."""
+"""Findings about the memory in a trace, and cases without findings."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 @pytest.fixture
 def told(maker):
-    """The findings about memory in a trace, by id."""
+    """Fixture: a function that returns the findings about memory in a trace, by id."""
 
     def told(made, total=None):
         document = json.loads(made.text())
@@ -27,7 +27,7 @@ def told(maker):
 
 
 def steps_of(made, ends, *, start=GIB, reserved=0):
-    """Steps of 1 ms, at the end of which so many bytes are left of what was allocated in them."""
+    """Add steps of 1 ms; `ends` has the bytes that are still allocated at the end of each."""
     made.event("aten::empty", "cpu_op", 0, len(ends) * 1_000_000)
     made.kernel("gemm", 0, len(ends) * 1_000_000)
     held = start

@@ -1,4 +1,4 @@
-"""Depths, parents and sums against oracles that look at every pair."""
+"""Depths, parents and sums of nested events, compared with computations that look at every pair."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ NESTED = settings(max_examples=60, deadline=None)
 
 @st.composite
 def nested(draw):
-    """(lane, start, end) of events that enclose each other or are apart, in any order."""
+    """Return (lane, start, end) of events that enclose each other or are disjoint, in random order."""
     events = []
 
     def call(lane, low, high, depth):

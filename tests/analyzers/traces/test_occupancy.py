@@ -1,4 +1,4 @@
-"""How kernels fill the device, against sums over the plain JSON."""
+"""The occupancy of the device by kernels, compared with sums over the JSON."""
 
 import gzip
 import json
@@ -94,7 +94,7 @@ def test_real_files_agree_with_plain_loops(real_traces, maker):
 
 
 def weighed(events):
-    """{(device, kernel): {measure: mean}} by adding up."""
+    """Return {(device, kernel): {measure: weighted mean}}, by a plain loop."""
     sums = defaultdict(lambda: defaultdict(lambda: SimpleNamespace(of=0.0, weight=0)))
     for event in events:
         args = event.get("args") or {}

@@ -1,4 +1,4 @@
-"""What a step could do without: labelled traces, each with what an expert would advise and what not."""
+"""The time that a step could save: labelled traces, each with the advice that an expert would and would not give."""
 
 import pytest
 from trace_cases.cases import CASES, REAL

@@ -1,4 +1,4 @@
-"""Odd, damaged and hostile files are read as far as they go, or refused with a reason."""
+"""Unusual, damaged and hostile files are read as far as possible, or refused with a reason."""
 
 import gzip
 import json

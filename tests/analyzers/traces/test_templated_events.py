@@ -1,4 +1,4 @@
-"""Reading events by templates gives what decoding each of them gives; the examples in the docstrings hold."""
+"""Reading events by templates gives the same result as decoding each event; the docstrings' examples are right."""
 
 import gzip
 import io
@@ -78,7 +78,7 @@ def small_blocks(monkeypatch):
 
 
 def compact(text):
-    """The same in the other layout that PyTorch writes."""
+    """Return the same trace in the other layout that PyTorch writes."""
     document = stream.msgspec.json.decode(text)
     events = b",\n".join(stream.msgspec.json.encode(event) for event in document.pop("traceEvents"))
     return stream.msgspec.json.encode(document)[:-1] + b',"traceEvents": [\n' + events + b"\n]}"

@@ -1,4 +1,4 @@
-"""Operations and utilisation against PyTorch's own counter, with and without activation checkpointing."""
+"""Operations and utilisation, compared with PyTorch's own counter, with and without activation checkpointing."""
 
 import json
 import subprocess

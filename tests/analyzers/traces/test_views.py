@@ -1,4 +1,4 @@
-"""What faces draw: nothing vanishes, parts add up, ranks lie on one clock."""
+"""Data for charts: no event is lost, parts add up, and ranks are on a common clock."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranks that meet in collectives, simulated with and without a planted fault: the difference is the truth."""
+"""Ranks that meet in collectives, simulated with and without a fault: the difference is the truth."""
 
 import runpy
 from pathlib import Path
@@ -23,7 +23,7 @@ FAULTS = {
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    """Spares a child for each of many small files; what the children do is tested elsewhere."""
+    """Fixture: read files in this process, because there are many small ones; other tests cover child processes."""
 
     def load(artefacts, *_):
         return [UnsavedColumns(*digest.read(paths)) for paths in artefacts]

@@ -1,4 +1,4 @@
-"""Clocks that drift are told by how much, to the error that is stated; clocks that do not are left alone."""
+"""Clock drift is estimated within the stated error; clocks without drift are not corrected."""
 
 import runpy
 from pathlib import Path
@@ -20,7 +20,9 @@ PPM, ROUNDING = 40, 0.001
 
 
 def ends(seed, *, ppm=0.0, scatter_ns=30_000, seconds=40, count=400):
-    """When a clock sees collectives end, and how far it is ahead then; a loaded host sees some of them late."""
+    """Return the times at which a clock sees collectives end, and its offset then; a busy host sees some of them
+    late.
+    """
     dice = np.random.default_rng(seed)
     at = np.sort(dice.integers(0, seconds * 1_000_000_000, count)) + 1_790_857_026_000_000_000
     noise = dice.laplace(0, scatter_ns, count) + dice.choice([0, 3_000_000], count, p=[0.95, 0.05])
@@ -65,7 +67,7 @@ def test_ranks_whose_clocks_drift_are_compared_as_if_they_did_not(drifting):
 
 
 def unix(rank, shown):
-    """The moment, by a clock that is right, at which a rank's clock shows this."""
+    """Return the true time at which a rank's clock shows `shown`."""
     passed = shown - SIMULATED.BASE_NS - SIMULATED.BEGIN_NS - rank.offset
     return SIMULATED.BASE_NS + SIMULATED.BEGIN_NS + round(passed / (1 + rank.ppm * 1e-6))
 

@@ -1,7 +1,7 @@
-"""Four real ranks on gloo, of which one multiplies more slowly, comes to it late for no recorded reason, or none.
+"""Four real ranks on gloo: one computes more slowly, one is late for an unrecorded reason, or none is late.
 
-Their steps are long beside the turns that processes take on the cores: in a recording of a tenth of a second a rank
-that shares its core with something else is the slow one, and rightly called so.
+Their steps are much longer than the time slices of the cores: in a recording of a tenth of a second, a rank that shares
+its core with another process really is the slow one.
 """
 
 import subprocess

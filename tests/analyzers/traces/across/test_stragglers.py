@@ -1,4 +1,4 @@
-"""The rank that the others wait for, planted and found."""
+"""The rank that the others wait for, in simulated traces."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 
 def job(maker, backend, *, late=(20 * MS,) * 4, work=50 * MS, sequence=True, computes=True):
-    """Traces of ranks that meet in one collective a step, `slow` arriving `late` in each."""
+    """Write traces of ranks that meet in a collective per step; rank `slow` arrives late by `late` ns in each."""
     files, ranks, slow = [], 3, 2
     for rank in range(ranks):
         made, clock = maker.Tracing(rank=rank, world=ranks, backend=backend), rank * 3 * MS

@@ -1,4 +1,4 @@
-"""What-ifs against simulated jobs without the fault, whose time is known."""
+"""What-if estimates, compared with simulated jobs without the fault."""
 
 import pytest
 

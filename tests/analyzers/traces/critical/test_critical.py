@@ -1,4 +1,4 @@
-"""The critical path adds up, and what it promises of a faster kernel is what a new simulation gives."""
+"""The critical path adds up, and its prediction for a faster kernel equals a new simulation."""
 
 import io
 import runpy

@@ -1,4 +1,6 @@
-"""The critical path of a host that works itself, against a small simulation that notes what held up what."""
+"""The critical path of a host that computes itself, compared with a small simulation that records each cause of
+waiting.
+"""
 
 import random
 from collections import Counter
@@ -19,7 +21,7 @@ WAITED = 50 * US
 
 
 class Simulated:
-    """A main thread, one that runs backward, and one that runs collectives in order; `chain` says what held up what."""
+    """A main thread, a backward thread, and a thread for collectives in order; `chain` records what each waited for."""
 
     def __init__(self, made, factors):
         self.made, self.factors, self.now, self.free = made, factors, 0, 0
@@ -28,7 +30,7 @@ class Simulated:
         self.ended = {}
 
     def ran(self, name, start, end, before):
-        """Note a stretch and its cause; the place of the note is what later ones refer to."""
+        """Record an interval and the interval that it waited for; return its index, to which later ones refer."""
         self.chain.append((name, start, end, before))
         return len(self.chain) - 1
 
@@ -57,7 +59,7 @@ class Simulated:
         self.resume(self.chain[self.ended[key]][2], self.ended[key])
 
     def resume(self, end, note):
-        """Go on when something else has ended, 5 us later."""
+        """Continue the main thread 5 us after another interval has ended."""
         if end - self.chain[self.at][2] > WAITED:
             self.at = note
         self.now = max(self.now, end + 5 * US)
@@ -73,7 +75,7 @@ class Simulated:
         self.resume(self.now, after)
 
     def path(self):
-        """What each name has of the path, in ns."""
+        """Return {name: ns on the critical path}."""
         found, note = Counter(), self.at
         while note:
             name, start, end, note = self.chain[note]
@@ -82,7 +84,7 @@ class Simulated:
 
 
 def program(seed):
-    """Random parts; what is awaited was issued before."""
+    """Return random parts of a program; each wait is for work that was issued before it."""
     dice, parts, pending = random.Random(seed), [("op", "aten::add", 5 * US)], []
     for number in range(40):
         kind = dice.choice(["op", "op", "python", "issue", "wait", "backward"])
