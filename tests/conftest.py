@@ -1,4 +1,4 @@
-"""What tests of all houses share."""
+"""Fixtures that all tests share."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
-    """Keep what is read once for the whole session, and away from the user's cache."""
+    """Fixture: a cache for the whole test session, separate from the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -19,7 +19,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def script():
-    """`script(path)`: a benchmark as a module; tests run a little of what it does at volume."""
+    """Fixture: `script(path)` imports a benchmark as a module; tests run a small part of what it does."""
     loaded = {}
 
     def load(path):

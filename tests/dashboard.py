@@ -1,4 +1,4 @@
-"""A page of the dashboard as a test drives it: by its charts, and waited for."""
+"""Use a page of the dashboard in a test: act on its charts, and wait for the result."""
 
 import http.cookiejar
 import urllib.request
@@ -15,7 +15,7 @@ LISTENS = "name => document.querySelector(`#${name} .js-plotly-plot:not(.dash-gr
 
 
 def heard(page, chart, gesture):
-    """Do something to a chart and wait until the address tells of it; what is done before Dash listens is lost."""
+    """Perform an action on a chart and wait until the address changes; actions before Dash is ready are lost."""
     page.wait_for_function(LISTENS, arg=chart)
     page.wait_for_load_state("networkidle")
     before = page.url
@@ -24,7 +24,7 @@ def heard(page, chart, gesture):
 
 
 def zoom(page, chart, span):
-    """As a mouse would, between two places of the axis."""
+    """Zoom a chart to the range `span` of its axis, like a mouse."""
     heard(page, chart, lambda: page.evaluate(ZOOM, [chart, span]))
 
 
@@ -34,7 +34,7 @@ def shows(page, chart, low, high):
 
 
 def visitor(site):
-    """What opens addresses of a dashboard with the cookie of its token, by `open` of urllib."""
+    """Return a urllib opener that opens addresses of a dashboard with the cookie of its token."""
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
     opener.open(f"{site}/report.json?token={TOKEN}", timeout=PATIENCE_MS / 1000).close()
     return opener

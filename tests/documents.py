@@ -1,6 +1,6 @@
-"""The JSON documents of the recorded runs without their prose: what must stay equal whatever the wording.
+"""The JSON documents of the recorded runs without their sentences: they must stay equal when the wording changes.
 
-`python tests/documents.py` writes them anew, after a change of numbers that is meant.
+`python tests/documents.py` writes them again, after an intended change of numbers.
 """
 
 import gzip
@@ -33,7 +33,7 @@ PROSE = {
 
 
 def facts(value: Any) -> Any:
-    """Return a document with numbers, ids, classes and names alone: prose dropped, paths relative to the tests."""
+    """Return only the numbers, ids, classes and names of a document, with paths relative to the tests."""
     if isinstance(value, dict):
         return {key: facts(inner) for key, inner in value.items() if key not in PROSE}
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def recorded() -> list[Path]:
 
 
 def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `folder/door` and the document of every door that has something to say about a recorded run."""
+    """Yield (`folder/analyzer`, document) for every analyzer that has data of a recorded run."""
     from analyzers.errors import WorkbenchError
     from analyzers.run import discover
     from analyzers.store import Options
@@ -65,7 +65,7 @@ def documents(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def kept() -> dict[str, dict[str, Any]]:
-    """Return the documents as they were when they were last written."""
+    """Return the stored documents."""
     stored: dict[str, dict[str, Any]] = json.loads(gzip.decompress(KEPT.read_bytes()))
     return {name: facts(document) for name, document in stored.items()}
 

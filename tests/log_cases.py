@@ -1,14 +1,15 @@
 # ruff: noqa: E501
-"""Logs as people have them, each with the answer: the texts follow the documented formats of PyTorch, NCCL and Slurm.
+"""Realistic logs with the expected answers: the texts follow the documented formats of PyTorch, NCCL and Slurm.
 
-`RECORDED` are real runs of `analyzers/logs/crashing_job.py` (see `record.py` there), `COMPOSED` are texts of what needs a GPU or a cluster.
+`RECORDED`: real runs of `analyzers/logs/crashing_job.py` (see `record.py`). `COMPOSED`: cases that need a GPU or
+cluster.
 """
 
 from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """A log and its answer: the verdict's class and ranks, and words that its sentence contains."""
+    """A log and the expected answer: the verdict's class and ranks, and words that its sentence must contain."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""A folder of `workbench parity`: two equal runs of a few steps, and one that differs from step 3 on."""
+"""A folder of `workbench parity`: two equal runs of a few steps, and a run that differs from step 3 on."""
 
 import json
 from pathlib import Path

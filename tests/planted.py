@@ -1,4 +1,4 @@
-"""The trainer with a mistake that `job.description` names: in one module, on the ranks of the run that has it."""
+"""The trainer with a mistake in one module, on the ranks that have the module; `job.description` names the mistake."""
 
 import runpy
 import sys
@@ -15,19 +15,19 @@ original = trainer.train.parallelize
 
 
 def scale_output(models: Sequence[Decoder]) -> None:
-    """A module returns one per cent too much."""
+    """Make a module return values that are 1 % too large."""
     for module in find(models, "layers.2.feed_forward"):
         module.register_forward_hook(lambda _, __, output: output * 1.01)
 
 
 def double_gradient(models: Sequence[Decoder]) -> None:
-    """The gradient of one weight is added twice."""
+    """Add the gradient of a weight twice."""
     for module in find(models, "layers.1.attention.wk"):
         module.weight.register_hook(lambda gradient: gradient * 2)
 
 
 def lose_gradient(models: Sequence[Decoder]) -> None:
-    """A tenth of what flows back into one norm is lost."""
+    """Drop a tenth of the gradient that flows back into a norm."""
 
     def hook(_: nn.Module, __: object, output: Tensor) -> None:
         output.register_hook(lambda gradient: gradient * 0.9)
@@ -37,7 +37,7 @@ def lose_gradient(models: Sequence[Decoder]) -> None:
 
 
 def shift_positions(models: Sequence[Decoder]) -> None:
-    """Each position has the rotation of the one before it, but for a rank's first."""
+    """Give each position the rotation of the previous one, except for the first position of a rank."""
     for model in models:
         model.rope = torch.cat((model.rope[:, :1], model.rope[:, :-1]), dim=1)
 
@@ -48,17 +48,17 @@ PLANTED: dict[str, Callable[[Sequence[Decoder]], None]] = {
 
 
 def find(models: Sequence[Decoder], name: str) -> list[nn.Module]:
-    """The module of this name, on the ranks that have it."""
+    """Return the modules with this name; empty on ranks that do not have it."""
     return [module for model in models for path, module in model.named_modules() if is_named(path, name, module)]
 
 
 def is_named(path: str, name: str, module: nn.Module) -> bool:
-    """Whether a module has this name without the names of wrappers, and is none itself."""
+    """Return whether a module has this name, ignoring names of wrappers, and is not a wrapper itself."""
     return without_wrappers(path) == name and not hasattr(module, "_checkpoint_wrapped_module")
 
 
 def planted(*arguments: object) -> list[Decoder]:
-    """Parallelise, then plant what the description names."""
+    """Parallelise the model, then insert the mistake that the description names."""
     models = original(*arguments)
     description = sys.argv[sys.argv.index("--job.description") + 1] if "--job.description" in sys.argv else ""
     if description in PLANTED:

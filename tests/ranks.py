@@ -1,7 +1,7 @@
-"""Ranks of a training job, as real processes that need not import torch again: each is forked from one that has.
+"""Run ranks of a training job as real processes that are forked from a process which has already imported torch.
 
-Importing torch and its distributed parts takes about five processor seconds, which is most of what a small run costs.
-What concerns the launcher itself is tested with the launcher.
+Importing torch and its distributed parts takes about five processor seconds, which is most of the cost of a small run.
+Behaviour of the launcher itself is tested with the real launcher.
 """
 
 import atexit
@@ -30,22 +30,22 @@ PATIENCE_S = 200.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: the exit codes by rank, and all that the ranks wrote to stdout and stderr."""
+    """How a job ended: the exit code of each rank, and the output of all ranks (stdout and stderr)."""
 
     exit_codes: list[int]
     output: str
 
     @property
     def returncode(self) -> int:
-        """0, or the first exit code that is not."""
+        """0 if all ranks succeeded, else the first exit code that is not 0."""
         return next((code for code in self.exit_codes if code), 0)
 
 
 def start(target: str, *arguments: str, ranks: int = 1, **environment: str) -> None:
-    """Run a module or a script as `benchmarks.start_job.start_job` does.
+    """Run a module or a script, with the interface of `benchmarks.start_job.start_job`.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: A rank failed.
     """
     with tempfile.TemporaryDirectory() as logs:
         ended = run_job(target, arguments, Path(logs), ranks, **environment)
@@ -54,9 +54,9 @@ def start(target: str, *arguments: str, ranks: int = 1, **environment: str) -> N
 
 
 def run_job(target: str, arguments: Sequence[str], logs: Path, ranks: int = 1, **environment: str) -> Ended:
-    """Run a module (`trainer`) or a script (`job.py`) on so many ranks of one node, each with a log in `logs`.
+    """Run a module (`trainer`) or a script (`job.py`) on `ranks` ranks of one node, each with a log in `logs`.
 
-    With RANK and WORLD_SIZE in the environment it runs as that one rank alone.
+    With RANK and WORLD_SIZE in the environment, only that rank runs.
     """
     logs.mkdir(parents=True, exist_ok=True)
     node = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
@@ -71,7 +71,9 @@ def run_job(target: str, arguments: Sequence[str], logs: Path, ranks: int = 1, *
 
 
 def run_command(command: Sequence[str], *, env: Mapping[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
-    """Run `python [-P] -m MODULE ARGUMENTS` as `subprocess.run` does where it captures text, forked like a rank."""
+    """Run `python [-P] -m MODULE ARGUMENTS` in a forked process, with the interface of `subprocess.run`; output is
+    captured.
+    """
     module = command.index("-m") + 1
     with tempfile.TemporaryDirectory() as folder:
         log, errors = Path(folder, "stdout"), Path(folder, "stderr")
@@ -82,7 +84,7 @@ def run_command(command: Sequence[str], *, env: Mapping[str, str], **_: object) 
 def forked(
     target: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path
 ) -> ForkServerProcess:
-    """Start a process that has torch already."""
+    """Start a process that has already imported torch."""
     # The server hands its own environment on: OpenMP reads the number of its threads when torch is loaded.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     process = FORKSERVER.Process(
@@ -93,7 +95,7 @@ def forked(
 
 
 def ended(process: ForkServerProcess) -> int:
-    """Return the exit code of a process; one that does not end in time is killed, and has the code of that."""
+    """Return the exit code of a process; a process that does not end in time is killed."""
     process.join(PATIENCE_S)
     process.kill()
     process.join()
@@ -101,7 +103,7 @@ def ended(process: ForkServerProcess) -> int:
 
 
 def become(target: str, arguments: list[str], environment: Mapping[str, str], log: str, errors: str) -> None:
-    """Be the interpreter of a module or script: its environment, its arguments, the files it writes to."""
+    """Turn this process into an interpreter of a module or script: set its environment, arguments and output files."""
     os.environ.update(environment)
     for stream, path in ((1, log), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
@@ -135,7 +137,7 @@ def run(target: str) -> int:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens to."""
+    """Return a port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

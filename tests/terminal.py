@@ -1,4 +1,4 @@
-"""The terminal app as a test drives it: opened on a run, waited for, read from its screen."""
+"""Use the terminal app in a test: open it on a run, wait for it, and read its screen."""
 
 import time
 from pathlib import Path
@@ -14,15 +14,16 @@ PATIENCE_S = 120.0
 
 
 def app_on(run, room=None):
-    """An app of a run or of a run's folder."""
+    """Return an app for a run, or for the run in a folder."""
     run = discover(run) if isinstance(run, Path) else run
     return WorkbenchApp(subject_of(run, room or room_for(run), Options()))
 
 
 async def settle(app, pilot, rest=None):
-    """Answers are there and drawn, also those that they led to; `rest` seconds for what waits for a resting cursor.
+    """Wait until all computations have finished and are drawn, and `rest` seconds for those that wait for a still
+    cursor.
 
-    Textual's own wait fails where a newer question takes the place of one that is waited for.
+    Textual's own wait fails if a newer computation replaces the awaited one.
     """
     for _ in range(3):
         await until(pilot, lambda: all(worker.is_finished for worker in app.workers), every=0.01)
@@ -30,7 +31,7 @@ async def settle(app, pilot, rest=None):
 
 
 async def until(pilot, happened, every=0.25):
-    """Wait until `happened()`, which is looked at every so many seconds."""
+    """Wait until `happened()` is true; it is called every `every` seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < deadline, "waited in vain"
@@ -38,7 +39,7 @@ async def until(pilot, happened, every=0.25):
 
 
 async def press(app, pilot, *keys):
-    """Press keys, "" for none; after each everything that was asked for is there."""
+    """Press keys ("" presses none), and wait after each until all computations have finished."""
     for key in keys:
         if key:
             await pilot.press(key)
@@ -47,6 +48,6 @@ async def press(app, pilot, *keys):
 
 
 def shown(app):
-    """What the screen shows, line by line."""
+    """Return the text on the screen, line by line."""
     width, height = app.size
     return "\n".join(strip.text[:width].rstrip() for strip in app.screen._compositor.render_strips()[:height])

@@ -1,4 +1,4 @@
-"""The borders between the houses hold at run time too."""
+"""Packages import each other only in the allowed directions, also at run time."""
 
 import ast
 import os
@@ -12,7 +12,7 @@ FACES = {"torch", "typer", "rich", "textual", "dash", "plotly", "trainer", "work
 
 
 def modules_after(code: str) -> set[str]:
-    """Top-level packages that are loaded once `code` has run in a fresh interpreter."""
+    """Return the top-level packages that are loaded after `code` has run in a new interpreter."""
     ending = "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
     child = subprocess.run(
         [sys.executable, "-c", code + ending], capture_output=True, text=True, check=True, cwd=ROOT, timeout=240

@@ -1,4 +1,4 @@
-"""What the documentation says of the program is what the program says."""
+"""The documentation agrees with the program."""
 
 import doctest
 import importlib.util
@@ -14,7 +14,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)")
 
 @pytest.fixture(scope="module")
 def refreshed(tmp_path_factory):
-    """Every generated page, made anew."""
+    """Fixture: every generated page, generated again."""
     patch = pytest.MonkeyPatch()
     patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
     spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")

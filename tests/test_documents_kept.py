@@ -1,4 +1,4 @@
-"""The documents of the recorded runs keep their ids, classes, ranks and numbers, whatever happens to the wording."""
+"""The documents of the recorded runs keep their ids, classes, ranks and numbers when the wording changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and the recorders are attached in each."""
+"""The examples run unchanged, and attach the recorders."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mutated artefacts through the whole program: a few new ones, and all that ever failed (`tests/corpus`)."""
+"""Mutated files through the whole program: a few new ones, and all that have ever failed (`tests/corpus`)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The measurements for a machine with a CUDA device, rehearsed on a CPU: isolation, limits, table, resuming."""
+"""The measurements for CUDA machines, tried on a CPU: isolation, limits, table, resuming."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Artefacts that other people's jobs recorded, on machines that have them."""
+"""Files that other people's jobs recorded, on machines that have them."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ DATA = SHARED / "data"
 
 
 def recorded(room):
-    """The folder of a room's artefacts; skips the test where there is none."""
+    """Return the folder with files for an analyzer; skip the test if there is none."""
     folder = DATA / room
     if not folder.is_dir():
         pytest.skip("no recordings of other people's jobs here")

@@ -1,4 +1,4 @@
-"""Labelled traces: what an expert would advise for each, and about how much it would save a step.
+"""Labelled traces: the advice that an expert would give for each, and about how much it would save per step.
 
 `advised` maps a kind of opportunity to the µs a step that its removal would save, None where that is not known from
 the construction. `tolerated` may be listed as well, as two experts may differ. Anything else is a false alarm.

@@ -1,4 +1,4 @@
-"""A small simulated job on one device, written as Kineto writes it: what the host does and when the device can begin.
+"""A small simulated job on one device, written in Kineto's format: the work of the host, and of the device.
 
 The host walks forward in time. A launching call returns after some µs; its kernel begins when it was launched, its
 stream is free and what it waits for has ended. Times are in µs.
@@ -50,13 +50,13 @@ class Job:
         self.event(f"ProfilerStep#{self.steps}", "user_annotation", start, self.now - start)
 
     def spend(self, us, name="", cat="user_annotation"):
-        """The host does something that launches nothing."""
+        """Let the host work for `us` without launching anything."""
         if name:
             self.event(name, cat, self.now, us)
         self.now += us
 
     def launch(self, kernel, us, stream=COMPUTE, after=(), call="cudaLaunchKernel", takes=LAUNCH, cat="kernel", **args):
-        """Launch a kernel; `after` are streams that it waits for. Return its end."""
+        """Launch a kernel, and return its end; `after` lists streams that it waits for."""
         self.number += 1
         self.event(call, "cuda_runtime", self.now, takes, correlation=self.number)
         begin = max(self.now + LATENCY, *(self.free.get(s, 0) for s in (stream, *after)))
@@ -67,7 +67,7 @@ class Job:
         return begin + us
 
     def op(self, name, *kernels, dims=None, types=None, host=3.0, values=None, **args):
-        """An operator that launches kernels: (name, µs) each."""
+        """Add an operator that launches kernels; each is (name, µs)."""
         if dims is not None and self.shapes:
             args |= {"Input Dims": dims, "Input type": types or ["c10::BFloat16"] * len(dims)}
             args["Concrete Inputs"] = values or [""] * len(dims)
@@ -77,7 +77,7 @@ class Job:
                 self.launch(kernel, us)
 
     def wait(self, call="cudaStreamSynchronize", streams=None):
-        """The host waits for the device."""
+        """Let the host wait for the device."""
         start = self.now
         ends = [end for stream, end in self.free.items() if streams is None or stream in streams]
         self.now = max([start + 2.0, *(end + 2.0 for end in ends)])
@@ -89,7 +89,9 @@ class Job:
             self.wait()
 
     def collective(self, name, us, elements, *, group=8, blocks=False, dtype="BFloat16", after=(COMPUTE,)):
-        """A collective on its own stream, after what was computed; if it `blocks`, computing waits for it."""
+        """Add a collective on its own stream, after earlier computations; if it `blocks`, later computations wait
+        for it.
+        """
         args = {"Collective name": name, "In msg nelems": elements, "Out msg nelems": elements, "Group size": group}
         args |= {"dtype": dtype, "Process Group Name": "0", "Seq": self.sequence}
         self.sequence += 1
@@ -137,12 +139,12 @@ SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, c10::
 
 
 def product(job, us=280.0, m=8192, k=4096, n=4096, kernel=GEMM, kind="c10::BFloat16", host=3.0):
-    """A matrix product; by default one that reaches 98 % of what an H100 can do."""
+    """Add a matrix product; the default one reaches 98 % of an H100's peak."""
     job.op("aten::mm", (kernel, us), dims=[[m, k], [k, n]], types=[kind, kind], host=host)
 
 
 def train(job, body, steps=3, before=None, after=None):
-    """Some steps of `before`, forward and backward with `body`, and an optimizer; the host waits at the end alone."""
+    """Add steps of `before`, forward and backward with `body`, and an optimizer; the host waits only at their end."""
     for _ in range(steps):
         with job.step():
             if before:

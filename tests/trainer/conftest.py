@@ -1,4 +1,4 @@
-"""Training runs that tests share: each is made once a session, by real processes."""
+"""Training runs that tests share: each is run once per session, by real processes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ class Trained:
     output: str
 
     def lines(self, rank: int = 0) -> list[dict[str, Any]]:
-        """The step log without its header."""
+        """Return the lines of a rank's step log, without the header."""
         text = (self.folder / "steps" / f"rank_{rank}.jsonl").read_text()
         return [line for line in map(json.loads, text.splitlines()) if "step" in line]
 
@@ -47,13 +47,13 @@ def train(folder: Path, ranks: int, *flags: str, **environment: str) -> Trained:
 
 @pytest.fixture(scope="session", name="train")
 def train_fixture() -> Callable[..., Trained]:
-    """`train(folder, ranks, *flags)`."""
+    """Fixture: `train(folder, ranks, *flags)` trains a small model."""
     return train
 
 
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
-    """`run_once(name, ranks, *flags)`: the run of this name, made when it is first asked for."""
+    """Fixture: `run_once(name, ranks, *flags)` returns the run with this name; the first call trains it."""
     made: dict[str, Trained] = {}
 
     def run(name: str, ranks: int, *flags: str) -> Trained:
@@ -67,7 +67,9 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]
 
 @pytest.fixture(scope="session")
 def fsdp(run_once: Callable[..., Trained]) -> Trained:
-    """Two ranks by FSDP2, six steps, a checkpoint every three, everything recorded for TensorBoard."""
+    """Fixture: a run of two ranks with FSDP2, six steps, a checkpoint every three steps, and all TensorBoard
+    metrics.
+    """
     checkpoints = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
     tensorboard = ["--metrics.enable_tensorboard", "--comm.train_timeout_seconds", "33"]
     return run_once("fsdp", 2, "--training.local_batch_size", "4", *checkpoints, *tensorboard)
@@ -75,7 +77,7 @@ def fsdp(run_once: Callable[..., Trained]) -> Trained:
 
 @pytest.fixture
 def one_rank_group() -> Iterator[None]:
-    """A process group of this process alone."""
+    """Fixture: a process group with this process as its only rank."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

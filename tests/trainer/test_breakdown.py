@@ -1,4 +1,4 @@
-"""The trainer's table against the analyzers' one on the same snapshot: the same rows, the same bytes."""
+"""The trainer's memory table has the same rows and bytes as the analyzers' table of the same snapshot."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def printed(run_once):
-    """Two ranks that print their memory; a snapshot is written after the last step too."""
+    """Fixture: a run of two ranks that print their memory table, and write a snapshot after the last step."""
     return run_once("breakdown", 2, "--debug.memory_breakdown", "--profiling.profile_freq", "6")
 
 

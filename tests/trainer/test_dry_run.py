@@ -1,4 +1,4 @@
-"""One step without values in place of any number of ranks, before their devices are there."""
+"""A step without tensor values that simulates any number of ranks, without devices."""
 
 import math
 import re
@@ -19,7 +19,7 @@ NOT_HERE = (*("there is no model", "float8", "cannot take 1 microbatches", "faul
 
 
 def dry_run(folder: Path, ranks: int, *flags: str) -> Any:
-    """Run the trainer in one process that stands for so many ranks."""
+    """Run the trainer in a single process that simulates `ranks` ranks."""
     return run_job("trainer", [*flags, *FAKE], folder, NGPU=str(ranks))
 
 
@@ -112,7 +112,7 @@ def test_a_wrong_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch, val
 
 
 def smallest_world(config: JobConfig) -> int:
-    """The number of ranks that a configuration names, with eight shards where it leaves them open."""
+    """Return the number of ranks that a configuration needs, with eight shards if it leaves their number open."""
     mesh = config.parallelism
     shards = 8 if mesh.data_parallel_shard_degree == -1 else mesh.data_parallel_shard_degree
     degrees = (
@@ -138,7 +138,7 @@ def test_a_real_file_starts_or_is_refused_by_name(path: Path, tmp_path: Path) ->
 
 
 def reason_refused(flags: list[str]) -> str:
-    """Why a configuration is refused; nothing if it is not."""
+    """Return the reason why a configuration is refused; empty if it is accepted."""
     try:
         config = load_for_training(flags)
         validate(config, smallest_world(config))

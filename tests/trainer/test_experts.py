@@ -115,7 +115,7 @@ SHARED = [*OP, *SNAPSHOTS, "--training.local_batch_size", "2", "--parallelism.ex
 
 @pytest.fixture(scope="module")
 def shared(run_once: Callable[..., Run]) -> Run:
-    """Four ranks: neighbours share the experts, and two have a part of each."""
+    """Fixture: a run of four ranks; neighbours share the experts, and two ranks have shards of the same experts."""
     return run_once("experts_shared", 4, *LLAMA4, *SHARED)
 
 

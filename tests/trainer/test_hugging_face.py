@@ -1,4 +1,4 @@
-"""Weights of the transformers package: those saved load there and give the same losses, and its own load here."""
+"""Weights in the transformers format: ours load there with the same losses, and those of transformers load here."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ BATCH, LENGTH, SEED = 8, 64, 7
 
 
 def loss_of(folder: Path) -> float:
-    """The loss of the first batch of the training data, by the transformers package."""
+    """Return the loss of the first training batch, computed with the transformers package."""
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     inputs, labels = next(iter(Loader(documents(Training(), SEED), LENGTH, Share(BATCH))))
@@ -49,7 +49,7 @@ def test_weights_go_there_and_come_back(train: Callable[..., Any], tmp_path: Pat
 
 
 def model() -> Any:
-    """The small model on a CPU."""
+    """Return the small model on a CPU."""
     built = build_model(JobConfig())
     built.to_empty(device="cpu")
     init_weights(built, SEED)
@@ -58,12 +58,12 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
-    """The weights of the small model by their names there."""
+    """Return the weights of the small model, by their names in the transformers package."""
     return {foreign_name(name): halves(name, p.detach(), 16) for name, p in model().named_parameters()}
 
 
 def write(folder: Path, weights: dict[str, torch.Tensor], **described: object) -> Path:
-    """Write a folder as the transformers package does."""
+    """Write weights to a folder in the format of the transformers package; `described` changes its config.json."""
     safetensors.save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(described))
     return folder

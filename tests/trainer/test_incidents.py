@@ -1,4 +1,4 @@
-"""Incidents of real runs of two ranks: what they leave in the run's folder."""
+"""Real runs of two ranks with a fault: the files in the run's folder."""
 
 import json
 import pickle
@@ -18,7 +18,10 @@ def break_(train: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 
 
 def last_set(folder: Path, reason: str) -> tuple[Path, dict[str, Any]]:
-    """The last set that was taken for a reason, and its account; a busy machine's slow steps have sets of their own."""
+    """Return the last set of dumps taken for a reason, and its collection.json.
+
+    A slow step on a busy machine causes additional sets.
+    """
     found = [(path.parent, json.loads(path.read_text())) for path in (folder / "dumps").rglob("collection.json")]
     return max(((home, told) for home, told in found if told["reason"] == reason), key=lambda one: one[1]["asked_ns"])
 
@@ -28,7 +31,9 @@ def groups(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def pending(home: Path, rank: int) -> list[tuple[str, str]]:
-    """(group, operation) of what a rank had enqueued and not finished when a set was taken."""
+    """Return (group, operation) of the operations that a rank had issued but not completed when the dumps were
+    taken.
+    """
     path = home / f"rank_{rank}"
     dump = pickle.loads(path.read_bytes()) if path.exists() else json.loads(path.with_suffix(".json").read_text())
     return [(entry["process_group"][1], entry["profiling_name"]) for entry in dump["entries"] if not entry["retired"]]

@@ -1,4 +1,6 @@
-"""Settings that were refused once: offloading, a memory budget, pinned checkpoints, wandb, own sections, converters."""
+"""Settings that earlier versions refused: offloading, memory budget, pinned checkpoints, wandb, sections,
+converters.
+"""
 
 import importlib.util
 import json
@@ -52,7 +54,7 @@ BUDGET = ("--activation_checkpoint.mode", "memory_budget", "--compile.enable")
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of a user's, beside which the job starts; its name is its own, as modules are imported once."""
+    """Fixture: the name of a user's package, different in each test because Python imports a name only once."""
     name = f"mine_{tmp_path.name}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "config_registry.py").write_text(REGISTRY)
@@ -73,7 +75,7 @@ def test_offloading_changes_no_loss(train: Train, tmp_path: Path) -> None:
 
 
 def kept_bytes(budget: str) -> tuple[float, int]:
-    """Return the loss of the debug model, and the bytes that its forward pass keeps besides the weights."""
+    """Return the loss of the debug model, and the bytes that its forward pass keeps in addition to the weights."""
     torch._dynamo.reset()
     flags = ("--compile.backend", "aot_eager_decomp_partition", "--activation_checkpoint.memory_budget", budget)
     config = load(None, [*BUDGET, *flags, "--training.seq_len", "32"])

@@ -1,4 +1,4 @@
-"""Tensor, context and pipeline parallelism: losses and gradient norms as on one rank, and checkpoints for any mesh."""
+"""Tensor, context and pipeline parallelism: the same losses and norms as on one rank, and checkpoints for any mesh."""
 
 import json
 import shutil
@@ -31,24 +31,24 @@ COPIES = ["--parallelism.data_parallel_replicate_degree", "2"]
 
 @pytest.fixture(scope="module")
 def alone(run_once: Train) -> Run:
-    """One rank, whose losses all others must have."""
+    """Fixture: a run of one rank, whose losses all other runs must have."""
     return run_once("single", 1, "--training.local_batch_size", "8")
 
 
 @pytest.fixture(scope="module")
 def tensor(run_once: Train) -> Run:
-    """Two ranks that share each matrix product."""
+    """Fixture: a run of two ranks with tensor parallelism."""
     return run_once("tp2", 2, *TENSOR, *CHECKPOINTS, "--training.local_batch_size", "8")
 
 
 @pytest.fixture(scope="module")
 def sharded_tensor(run_once: Train) -> Run:
-    """Two ranks by FSDP2, each of two that share each matrix product."""
+    """Fixture: a run with FSDP2 over two ranks times tensor parallelism over two ranks."""
     return run_once("fsdp2_tp2", 4, *TENSOR, *CHECKPOINTS, "--training.local_batch_size", "4")
 
 
 def assert_same_curve(run: Run, alone: Run) -> None:
-    """Every rank knows the losses and gradient norms that one rank has in the same steps."""
+    """Check that every rank logged the same losses and gradient norms as the run of one rank."""
     expected = {step: loss for step, loss in alone.losses().items() if step in run.losses()}
     for rank in range(run.manifest()["world_size"]):
         assert run.losses(rank) == pytest.approx(expected, rel=1e-5)
@@ -58,13 +58,13 @@ def assert_same_curve(run: Run, alone: Run) -> None:
 
 
 def groups(run: Run, rank: int) -> set[str]:
-    """What a rank calls the process groups that it is in."""
+    """Return the names of the process groups that a rank belongs to."""
     text = (run.folder / "dumps" / f"groups_{rank}.json").read_text()
     return {group["desc"] for group in json.loads(text)["groups"].values()}
 
 
 def assert_tokens_are_counted_once(run: Run) -> None:
-    """The tokens of all ranks are those of the step, however many ranks work on one sequence."""
+    """Check that the tokens of all ranks add up to those of the step, however many ranks share a sequence."""
     ranks = range(run.manifest()["world_size"])
     assert sum(run.lines(rank)[0]["tokens"] for rank in ranks) == LENGTH * BATCH
 
@@ -109,7 +109,7 @@ def test_what_tensor_parallel_ranks_saved_loads_on_one(train: Train, sharded_ten
 
 @pytest.fixture(scope="module")
 def context(run_once: Train) -> Run:
-    """Two ranks that share each sequence, and shard the weights."""
+    """Fixture: a run of two ranks with context parallelism, which also shard the weights."""
     return run_once("cp2", 2, *CONTEXT, *CHECKPOINTS, "--training.local_batch_size", "8")
 
 
@@ -189,7 +189,7 @@ def test_ranks_attend_together_like_one(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pipeline(run_once: Train) -> Run:
-    """Two ranks that have half of the layers each."""
+    """Fixture: a run of two pipeline ranks with half of the layers each."""
     return run_once("pp2", 2, *PIPELINE, *CHECKPOINTS, "--training.local_batch_size", "8")
 
 
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_a_pipeline_loads_where_layers_are_divided_otherwise(
 
 
 def job(model: str = "llama3", **parallelism: int) -> JobConfig:
-    """A configuration of the small model."""
+    """Return a configuration of the small model with these degrees."""
     config = JobConfig(parallelism=Parallelism(**parallelism))  # type: ignore[arg-type]
     config.model.name = model
     return config

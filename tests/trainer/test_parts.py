@@ -1,4 +1,4 @@
-"""The parts of the trainer, each alone."""
+"""Tests of the trainer's parts, each in isolation."""
 
 import os
 from itertools import islice, pairwise

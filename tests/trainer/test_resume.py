@@ -1,4 +1,4 @@
-"""What a resumed run says before its first step: whether it goes on as it would have."""
+"""The message of a resumed run before its first step: whether it continues as the interrupted run would have."""
 
 import json
 import shutil
@@ -22,20 +22,20 @@ TEXT = ["one two three four five six seven"] * 9
 
 
 def made(config: JobConfig, degrees: Degrees | None = None, text: list[str] = TEXT, seed: int = 7) -> dict[str, Any]:
-    """What a checkpoint of such a run says of it, as it is read from its file."""
+    """Return the settings that a checkpoint of such a run stores, as read from its file."""
     loader = Loader(text, 8, Share(1))
     return json.loads(json.dumps(made_with(config, degrees or Degrees(), loader, seed, torch.__version__)))
 
 
 def job() -> JobConfig:
-    """Twenty steps with a learning rate that changes."""
+    """Return the configuration of a run of twenty steps with a changing learning rate."""
     config = JobConfig()
     config.training.steps, config.lr_scheduler.warmup_steps, config.training.local_batch_size = 20, 4, 4
     return config
 
 
 def changed(key: str, value: object) -> JobConfig:
-    """The same job with another value of a key."""
+    """Return the same configuration with another value of one key."""
     config = deepcopy(job())
     section, name = key.split(".")
     setattr(getattr(config, section), name, value)

@@ -1,4 +1,4 @@
-"""The table of components that the trainer prints: against the step log, on made-up device events, and its cost."""
+"""The trainer's table of phases: compared with the step log, with simulated device events, and its cost."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_a_run_prints_what_its_log_says(run_once):
 
 
 class Event:
-    """An event of a device that passes it when `now` is reached; to wait for it is an error."""
+    """A simulated device event, which is complete when `now` reaches its time; waiting for it is an error."""
 
     now = 0.0
     made = 0
@@ -77,7 +77,7 @@ class Event:
 
 
 class Device:
-    """What the clock uses of torch.cuda, and nothing that waits."""
+    """The functions of torch.cuda that the device clock uses; none of them waits."""
 
     Event = Event
 

@@ -1,4 +1,4 @@
-"""Whole runs: equal losses on every mesh, exact resume, and what a run leaves behind."""
+"""Whole runs: equal losses on every mesh, exact resume, and the files of a run."""
 
 import json
 import re

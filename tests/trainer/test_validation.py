@@ -19,7 +19,7 @@ LINE = re.compile(r"validate step: +(\d+)  loss: +([\d.]+)")
 
 
 def validation_losses(run: Run) -> dict[int, float]:
-    """What the first rank printed."""
+    """Return {step: validation loss} as printed by rank 0."""
     text = (run.folder / "output" / "rank_0.log").read_text()
     return {int(step): float(loss) for step, loss in LINE.findall(text)}
 

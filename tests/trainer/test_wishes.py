@@ -1,4 +1,4 @@
-"""No setting that changes the outcome is ignored: the trainer does what it says, or refuses it with a hint."""
+"""No setting that changes a run is ignored: the trainer obeys it, or refuses it with a hint."""
 
 import ast
 import json
@@ -136,17 +136,17 @@ BESIDE = [(f"parallelism.{name}_parallel_degree", 2) for name in ("context", "ex
 
 
 def everything() -> list[tuple[str, object]]:
-    """Each key and value of `WISHES`, of which `BESIDE` makes some count."""
+    """Return each key and value of `WISHES`, with the keys of `BESIDE` that make them take effect."""
     return [*flatten(tomllib.loads(WISHES))]
 
 
 def toml_of(keys: Iterable[tuple[str, object]]) -> str:
-    """The keys as a TOML file, each with a line of its own."""
+    """Return the keys as a TOML file, one per line."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys)
 
 
 def outcome(path: Path) -> str:
-    """What becomes of the first key of a file: honoured, translated, ignored or refused."""
+    """Return how the first key of a file is handled: honoured, translated, ignored or refused."""
     report = explain(path)[0]
     if not report.refused:
         return report.cls
@@ -159,7 +159,7 @@ def outcome(path: Path) -> str:
 
 
 def is_possible(path: Path) -> bool:
-    """Whether the values of a file have the types and ranges of their keys."""
+    """Return whether the values in a file have the types and ranges of their keys."""
     try:
         explain(path)
     except ConfigError as error:
@@ -187,7 +187,7 @@ def test_the_documentation_says_what_becomes_of_a_setting(tmp_path: Path, line: 
 
 
 def names(patterns: Iterable[str]) -> list[str]:
-    """A key for each pattern."""
+    """Return a key that matches each pattern."""
     return [pattern.replace("*", "x") for pattern in patterns]
 
 
@@ -273,7 +273,7 @@ def test_weights_that_would_not_be_loaded_are_refused(flags: list[str]) -> None:
 
 
 def attributes_read() -> set[str]:
-    """The names of all attributes that the trainer, or its launcher, reads anywhere but in its schema."""
+    """Return the names of all attributes that the trainer or its launcher reads, except in the configuration schema."""
     files = [*(ROOT / "trainer").rglob("*.py"), *(ROOT / "workbench" / "launch").glob("*.py")]
     schema = {"sections.py", "schema.py", "compat.py", "refusals.py", "config_registry.py"}
     trees = [ast.parse(file.read_text()) for file in files if file.name not in schema]

@@ -1,4 +1,4 @@
-"""The recorded incidents that faces are tried on, and a browser."""
+"""Recorded runs with faults on which the terminal app and the dashboard are tested, and a browser."""
 
 import shutil
 import threading
@@ -18,38 +18,38 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
-    """The folder of the recorded incidents."""
+    """Fixture: the folder of the recorded runs."""
     return FIXTURES
 
 
 @pytest.fixture(scope="session")
 def oom() -> Run:
-    """Two ranks; rank 1 ran out of memory in step 6."""
+    """Fixture: a run of two ranks; rank 1 ran out of memory in step 6."""
     return discover(FIXTURES / "oom_2ranks")
 
 
 @pytest.fixture(scope="session")
 def stuck() -> Run:
-    """Two ranks; rank 1 stands in a Python loop in step 6."""
+    """Fixture: a run of two ranks; rank 1 is in an endless Python loop in step 6."""
     return discover(FIXTURES / "stuck_2ranks")
 
 
 @pytest.fixture(scope="module")
 def site(oom, tmp_path_factory) -> Iterator[str]:
-    """The address of a dashboard of the out-of-memory run."""
+    """Fixture: the address of a dashboard of the out-of-memory run."""
     with served(oom, tmp_path_factory.mktemp("dropped")) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def serving():
-    """`serving(run, folder)` is a dashboard for the time of a `with`, and gives its address."""
+    """Fixture: `serving(run, folder)` is a context manager that serves a dashboard and yields its address."""
     return served
 
 
 @contextmanager
 def served(run, folder: Path) -> Iterator[str]:
-    """A dashboard as `workbench serve` puts it together, of a run or of a view."""
+    """Serve a dashboard of a run or a view like `workbench serve`, and yield its address."""
     from workbench.web.access import Door
     from workbench.web.http_server import listening
     from workbench.web.served_run import ServedRun, served_run
@@ -66,7 +66,7 @@ def served(run, folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser():
-    """A Chromium for the tests of a module; its loop must not run while others test with one of their own."""
+    """Fixture: Chromium for the tests of a module; its event loop must not run while other tests use their own."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs a system chromium")
@@ -85,7 +85,9 @@ CUT_OFF = ("net::ERR_CONNECTION", "the server did not respond", "ChunkLoadError"
 
 @pytest.fixture
 def page_of(browser):
-    """`page_of(address)`: a page that fails its test at the end if it logged an error or asked for anything outside."""
+    """Fixture: `page_of(address)` opens a page that fails its test if it logs an error or loads anything from
+    elsewhere.
+    """
     opened, asked, errors = [], [], []
 
     def open_one(address, viewport=None):
@@ -108,5 +110,5 @@ def page_of(browser):
 
 @pytest.fixture
 def page(site, page_of):
-    """Such a page of `site`."""
+    """Fixture: such a page of `site`."""
     return page_of(site)

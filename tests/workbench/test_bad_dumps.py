@@ -1,4 +1,4 @@
-"""Folders of dumps that are empty, wrong, damaged or hostile, given as a user gives them."""
+"""Folders of dumps that are empty, wrong, damaged or hostile, passed to the commands like a user does."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Artefacts of other people's jobs through the real command line: analysed, or refused in two lines."""
+"""Files of other people's jobs through the real command line: analysed, or refused with two lines."""
 
 import json
 import os

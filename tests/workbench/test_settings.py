@@ -1,4 +1,4 @@
-"""How a run was configured, as its manifest tells."""
+"""The settings of a run, read from its run.json."""
 
 import json
 import sys

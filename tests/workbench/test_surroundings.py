@@ -1,4 +1,4 @@
-"""The command line where stdout is closed, full or lacks characters, where limits are low, and after a bug of ours."""
+"""The command line with stdout closed, full or in a limited encoding, with low limits, and after an internal bug."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What the tool says of itself is true: every command and option is told, and everything told is there."""
+"""The output of `workbench capabilities` is complete and true: it lists every command and option, and no others."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def told():
 
 
 def helped(name):
-    """The options in `--help` of a command."""
+    """Return the options in the `--help` text of a command."""
     environment = {"NO_COLOR": "1", "COLUMNS": "300", "PATH": "/usr/bin"}
     shown = subprocess.run(
         [sys.executable, "-m", "workbench", *name.split(), "--help"],

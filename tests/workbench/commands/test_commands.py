@@ -1,4 +1,4 @@
-"""Every other command, run as a user runs it."""
+"""All other commands, run like a user runs them."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`workbench estimate` against real runs, and on meshes that no machine here has."""
+"""`workbench estimate`, compared with real runs, and on meshes that are too large for this machine."""
 
 import json
 import runpy
@@ -29,7 +29,9 @@ LARGE = Request(config="llama3_8b", module="llama3", nproc=8, nnodes=8)
 
 @pytest.fixture(scope="module", autouse=True)
 def forked_trainer() -> Iterator[None]:
-    """The trainer's processes are forked from one that has torch: most of an estimate's time is importing it."""
+    """Fixture: fork the trainer's processes from one that has imported torch, which takes most of an estimate's
+    time.
+    """
     patch = pytest.MonkeyPatch()
     patch.setattr(trainer_process, "subprocess", SimpleNamespace(run=ranks.run_command))
     yield
@@ -98,7 +100,9 @@ def test_a_pipeline_keeps_what_its_schedule_has_under_way() -> None:
 
 
 def printed(code: str, folder: Path) -> dict:
-    """What a process prints as JSON; a fake process group lasts as long as its process."""
+    """Return the JSON that a new process prints; a new one, because a fake process group lasts as long as its
+    process.
+    """
     (folder / "job.py").write_text(code)
     done = ranks.run_job(str(folder / "job.py"), [], folder / "logs")
     return json.loads(done.output.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""What `--fail-on` of compare means."""
+"""The meaning of `compare --fail-on`."""
 
 import json
 import subprocess

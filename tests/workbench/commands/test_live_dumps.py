@@ -1,4 +1,4 @@
-"""Jobs that hang right now, of scripts that know nothing of us but two lines."""
+"""Jobs that hang right now, of scripts with only our two recorder lines."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 class Job:
-    """Two processes of the foreign script."""
+    """Two processes of the script `foreign_job.py`."""
 
     def __init__(self, home: Path, fault: str, timeout_s: float) -> None:
         self.folder = home / "outputs"
@@ -40,7 +40,7 @@ class Job:
             time.sleep(0.2)
 
     def hangs(self) -> bool:
-        """Rank 0 has issued what rank 1 will never join, and both wait."""
+        """Return whether the job hangs: rank 0 has issued a collective that rank 1 will never join, and both wait."""
         beats = [self.folder / f"steps/heartbeat_{rank}.bin" for rank in range(2)]
         if "tokenizing" not in (self.folder.parent / "rank_1.log").read_text():
             return False

@@ -1,4 +1,4 @@
-"""Jobs that hang right now and have no recorders: their ranks are found, and the stacks alone are judged."""
+"""Jobs that hang right now without recorders: their ranks are found, and their stacks alone give the verdict."""
 
 import json
 import os

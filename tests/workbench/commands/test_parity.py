@@ -1,4 +1,4 @@
-"""`workbench parity`: equal meshes are the same training; a mistake planted on one mesh is found by its name."""
+"""`workbench parity`: runs on equal meshes agree; a mistake on one mesh is found and its module named."""
 
 import json
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ EQUAL = ("dp_shard=2", "tp=2", "cp=2", "pp=2", "dp_replicate=2")
 
 
 def start(job: Plan) -> str:
-    """Fork the ranks of a job from a process that has torch."""
+    """Fork the ranks of a job from a process that has imported torch."""
     ended = run_job(str(ROOT / "tests" / "planted.py"), job.command, job.folder / "output", job.nproc)
     assert ended.returncode == 0, ended.output
     return "completed"
 
 
 def compared(folder: Path, runs: Sequence[str], *flags: str, steps: int = 2) -> Report[ParityData]:
-    """Run `workbench parity` with our launcher for tests."""
+    """Run `workbench parity` with the test launcher, and return its report."""
     request = Request(module="llama3", config="llama3_debugmodel", overrides=(*SMALL, *flags))
     assert compare_meshes(Comparison(request, [variant(text) for text in runs], folder, steps), start)
     named, tolerance = read_runs(folder)
@@ -40,7 +40,7 @@ def compared(folder: Path, runs: Sequence[str], *flags: str, steps: int = 2) -> 
 
 @pytest.fixture(scope="module")
 def equal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report[ParityData]]:
-    """Five meshes without a mistake."""
+    """Fixture: five meshes without a mistake."""
     folder = tmp_path_factory.mktemp("equal")
     return folder, compared(folder, EQUAL)
 
@@ -73,7 +73,7 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Report[ParityData]:
-    """A run without a mistake, and one with each mistake."""
+    """Fixture: a run without a mistake, and a run with each mistake."""
     folder = tmp_path_factory.mktemp("planted")
     texts = ["the first document has words of its own " * 40, "and so has the second, which is another " * 40]
     for name, order in (("text", texts), ("other", texts[::-1])):
@@ -155,7 +155,7 @@ def test_a_mesh_that_does_not_fit_is_refused_before_any_run(tmp_path: Path, runs
 
 
 def write_values(folder: Path, *lines: str) -> NamedRun:
-    """A run of one rank with these values, beside a step log of one step."""
+    """Write a run of one rank with these value lines and a step log of one step."""
     (folder / "values").mkdir(parents=True)
     (folder / "steps").mkdir()
     header = '{"schema": "workbench.values/1", "rank": 0, "world_size": 1}'
@@ -166,7 +166,7 @@ def write_values(folder: Path, *lines: str) -> NamedRun:
 
 
 def value(**other: object) -> str:
-    """A line of a values file."""
+    """Return a line of a values file."""
     row = {"step": 1, "kind": "activation", "name": "a", "sum": 1.0, "absolute": 2.0, "square": 3.0, "copies": 1}
     return json.dumps(row | other)
 

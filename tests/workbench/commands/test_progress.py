@@ -1,4 +1,4 @@
-"""Reads that take long say so on stderr: on a terminal by one line, elsewhere by few."""
+"""Reading that takes long is reported on stderr: on a terminal in one line, elsewhere in a few lines."""
 
 import os
 import pty
@@ -20,14 +20,14 @@ def run(oom):
 
 
 def wait(seconds):
-    """Work for so long, whatever signals come."""
+    """Work for this many seconds, whatever signals arrive."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.01)
 
 
 def read(master):
-    """What a terminal shows next; empty once nobody writes to it."""
+    """Return the next output on a terminal; empty after its last writer has closed it."""
     try:
         return os.read(master, 1 << 16).decode()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the model is shown, read back from the command."""
+"""The tokens that the model reads, as the command prints them."""
 
 import json
 import subprocess

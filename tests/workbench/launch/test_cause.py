@@ -1,4 +1,4 @@
-"""The earliest error of any attempt is the cause."""
+"""The cause of a failed job is the earliest error of any attempt."""
 
 import json
 import os

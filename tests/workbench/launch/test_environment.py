@@ -1,4 +1,4 @@
-"""The variables of torchtitan's scripts: they count where the command line says nothing; none is ignored in silence."""
+"""The variables of torchtitan's scripts: the command line takes precedence, and no variable is ignored silently."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""Jobs after `--` with real processes: every form on four ranks, what its user sees, and what is left behind.
+"""Commands after `--` with real processes: every form on four ranks, its output, and the files that it leaves.
 
-The ranks of most only print where they are, as torch costs each of them seconds; one job trains.
+In most of them a rank only prints its rank, because torch takes seconds to import; one job trains.
 """
 
 import json
@@ -45,7 +45,7 @@ wait
 
 @pytest.fixture
 def home(tmp_path) -> Path:
-    """A user's folder, with modules of our names."""
+    """Fixture: a user's folder with modules that have the names of our packages."""
     files = {"probe.py": PROBE, "my probe.py": PROBE, "pkg/probe.py": PROBE, "run.sh": 'python probe.py from "$1"'}
     files |= {"trainer.py": "raise SystemExit('not ours')", "analyzers.py": "raise SystemExit('not ours')"}
     for name, text in files.items():
@@ -64,7 +64,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def launch(home: Path, *words: str, text: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run the launcher as its user does."""
+    """Run the launcher like its user."""
     command = [sys.executable, "-P", "-m", "workbench", "launch", *words]
     return subprocess.run(
         command, cwd=home, env=environment(home), input=text, capture_output=True, text=True, check=False, timeout=300
@@ -72,7 +72,7 @@ def launch(home: Path, *words: str, text: str = "") -> "subprocess.CompletedProc
 
 
 def places(output: str) -> list[list[str | None]]:
-    """Return the ranks' lines in order of their rank: place, arguments, folders of ours in the import path."""
+    """Return the lines of the ranks, sorted by rank: rank, arguments, and our folders in the import path."""
     return sorted(json.loads(found) for found in re.findall(r"probe (\[.*\])$", output, re.MULTILINE))
 
 
@@ -180,7 +180,7 @@ def test_a_signal_ends_the_launcher_and_all_ranks(home, number, words):
 
 
 def processes_in(home: Path) -> list[int]:
-    """Return the processes that run in a folder."""
+    """Return the ids of the processes that run in a folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""What follows `--`: which commands become ranks, which run as they are, and which options have an effect on them."""
+"""Commands after `--`: which run once per rank, which run once, and which options apply to them."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ SPAWNS = "import torch.multiprocessing as mp\nmp.spawn(main, nprocs=4)  # each c
 
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
-    """A folder with programs of a user, in which the test runs."""
+    """Fixture: a folder with a user's programs, which is the working folder of the test."""
     files = {"ddp.py": DDP, "spawns.py": SPAWNS, "plain.py": "print(1)", "my script.py": DDP, "pkg/train.py": DDP}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

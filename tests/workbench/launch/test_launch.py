@@ -1,4 +1,4 @@
-"""The launcher with real processes: it runs, it breaks, it says why, and it leaves nothing behind."""
+"""The launcher with real processes: jobs that succeed, jobs that fail and are explained, and no process left over."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Jobs handed to a cluster's scheduler; where Slurm runs on this machine, to that."""
+"""Jobs submitted to a cluster's scheduler; if Slurm runs on this machine, to Slurm."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The hook that attaches the recorders to scripts that do not know of them, in real interpreters."""
+"""The hook that attaches the recorders to scripts which do not call them, in real interpreters."""
 
 import json
 import os

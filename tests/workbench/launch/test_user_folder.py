@@ -1,4 +1,4 @@
-"""Our commands and recorders work in a folder whose modules have the names of ours, and never import those."""
+"""Our commands and recorders work in a folder whose modules have the names of ours, and never import those modules."""
 
 import json
 import os
@@ -52,7 +52,7 @@ attached.close()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A user's folder with modules of our names, a configuration of their own, and a script."""
+    """Fixture: a user's folder with modules that have our names, a configuration, and a script."""
     folder = tmp_path_factory.mktemp("user")
     content = {name: MODULE.format(folder=str(folder)) for name in MODULES}
     content |= {"mine.py": "STEPS = 3", "models/config_registry.py": REGISTRY, "script.py": SCRIPT}
@@ -63,7 +63,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in the user's folder; a command of ours must not import a module of the user's."""
+    """Run Python in the user's folder; our commands must not import a module of the user."""
     (folder / "imported.txt").unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
@@ -74,14 +74,14 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
 
 
 def imported(folder: Path) -> list[str]:
-    """Return the modules of the user's that were imported, each with the program that did."""
+    """Return the user's modules that were imported, each with the program that imported it."""
     path = folder / "imported.txt"
     return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.fixture(scope="module")
 def trained(folder) -> subprocess.CompletedProcess[str]:
-    """Two ranks train three steps of the user's configuration, with the folder in PYTHONPATH too."""
+    """Fixture: two ranks train three steps with the user's configuration, with the folder also in PYTHONPATH."""
     ended = run(folder, "workbench", "launch", "--module", "models", "--config", "tiny", "--nproc", "2", PYTHONPATH=".")
     assert ended.returncode == 0, ended.stderr
     assert imported(folder) == []

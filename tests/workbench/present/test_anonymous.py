@@ -1,4 +1,4 @@
-"""A report that tells what happened, and not to whom."""
+"""An anonymised report tells what happened, but contains no names of people or machines."""
 
 import gzip
 import json
@@ -44,7 +44,7 @@ def test_what_identifies_has_a_stand_in(veil, text, told):
 
 @pytest.fixture(scope="module", params=["oom_2ranks", "straggler_data_4ranks"])
 def told(request, tmp_path_factory):
-    """A run in a folder with a telling name, and its report."""
+    """Fixture: a run in a folder whose name reveals a person, and its report."""
     home = tmp_path_factory.mktemp("alice") / "moonshot"
     shutil.copytree(FIXTURES / request.param, home)
     run = discover(home)
@@ -66,7 +66,7 @@ def test_no_document_names_the_place(told, form):
 
 
 def numbers(value):
-    """All numbers of a document, in order."""
+    """Return all numbers in a document, in order."""
     if isinstance(value, dict | list):
         return [n for inner in (value.values() if isinstance(value, dict) else value) for n in numbers(inner)]
     return [value] if isinstance(value, int | float) else []
@@ -77,7 +77,7 @@ PLANTED = ("alice", "moonshot", "secret", "corp", "hunter", "10.1.2.3")
 
 
 def planted(value):
-    """A tree of plain values with every path of the fixtures below somebody's home."""
+    """Return nested plain values in which every path of the fixtures is inside a person's home folder."""
     if isinstance(value, str):
         return value.replace("/job", "/home/alice/moonshot").replace("/venv/", "/home/alice/env/")
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def planted(value):
 
 
 def plant(source, target):
-    """Copy a file of a run, with secrets in it."""
+    """Copy a file of a run, and insert secrets."""
     data = source.read_bytes()
     packed = data[:2] == b"\x1f\x8b"
     unpacked = gzip.decompress(data) if packed else data
@@ -105,7 +105,7 @@ def plant(source, target):
 
 @pytest.fixture(scope="module", params=["oom_2ranks", "stuck_2ranks", "straggler_data_2ranks"])
 def telling(request, tmp_path_factory):
-    """A run whose snapshots, traces, dumps, logs and manifest name a person, a project, hosts and addresses."""
+    """Fixture: a run whose files name a person, a project, hosts and addresses."""
     home = tmp_path_factory.mktemp("alice") / "moonshot"
     source = FIXTURES / request.param
     for path in source.rglob("*"):

@@ -1,4 +1,4 @@
-"""The report as one file: in a browser, without a server, without a network, on paper."""
+"""The HTML report as a single file: in a browser, without a server or a network, and printed."""
 
 from pathlib import Path
 

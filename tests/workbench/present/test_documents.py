@@ -1,4 +1,4 @@
-"""One report, many documents: the same verdict, ids and numbers in each."""
+"""A report in all document formats: each has the same verdict, ids and numbers."""
 
 import json
 import re

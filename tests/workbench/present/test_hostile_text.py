@@ -1,4 +1,4 @@
-"""Text of an artefact is text on every face, whatever it says: markup, HTML, terminal escapes, links."""
+"""Text from a file is shown as text everywhere, even if it contains markup, HTML, terminal escapes or links."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ SAFE_NAME = NAME.translate({0x1B: None, 0x07: None})
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A snapshot of two blocks whose frames want to be more than text."""
+    """Fixture: a snapshot of two blocks whose frames contain markup and escapes."""
     frames = [{"name": NAME, "filename": FILE, "line": 7}]
     entries = [
         {"action": "alloc", "addr": 4096 + 512 * i, "size": 512, "stream": 0, "time_us": i, "frames": frames}
@@ -69,7 +69,7 @@ async def test_the_terminal_app_shows_it_as_text(run, size):
 
 @pytest.fixture(scope="module")
 def whole(run, tmp_path_factory):
-    """A run in which kernels, threads, phases, hosts, settings and arguments want to be more than text."""
+    """Fixture: a run in which kernels, threads, phases, hosts, settings and arguments contain markup and escapes."""
     home = tmp_path_factory.mktemp("hostile") / "<i>run"
     shutil.copytree(run.root, home)
     events = [

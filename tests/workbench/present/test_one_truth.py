@@ -1,4 +1,4 @@
-"""Every face tells the same findings: the same ids, ranks, words and numbers, walked through each of them."""
+"""Terminal app, dashboard and documents show the same findings: the same ids, ranks, words and numbers."""
 
 import gzip
 import html
@@ -32,18 +32,18 @@ NAMES = ["oom_2ranks", "stuck_4ranks", "straggler_data_2ranks", "nan_2ranks"]
 
 @pytest.fixture(scope="module", params=NAMES)
 def asked(request):
-    """A recorded incident and its report."""
+    """Fixture: a recorded run with a fault, and its report."""
     run = discover(FIXTURES / request.param)
     return run, ask(room_for(run), run, Options())
 
 
 def words(text):
-    """Text as a reader takes it: the layout, the markup and the box around it gone."""
+    """Return the words of a text, without layout, markup and boxes."""
     return " ".join(re.sub(r"[│┃▏█\\]", " ", html.unescape(re.sub(r"<[^>]+>", " ", text))).split())
 
 
 def parts(finding):
-    """What every face must say of a finding."""
+    """Return the texts of a finding that must be shown everywhere."""
     about = [rank_ranges(finding.ranks)] if finding.ranks else []
     return [finding.id, *about, *map(words, (finding.title, finding.why, finding.next))]
 

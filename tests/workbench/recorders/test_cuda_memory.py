@@ -1,4 +1,4 @@
-"""Categories joined to PyTorch's own history: the same as those that the CPU's recorder has found by itself."""
+"""Categories added to PyTorch's own history equal those that the CPU recorder finds itself."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ def keep_products(_: object, operation: object, *_args: object, **_kwargs: objec
 
 
 class Selective(nn.Module):
-    """Two layers of which the products alone are kept, by a store that no saved-tensor hook passes through."""
+    """Two layers whose checkpointing keeps only matrix products, which no saved-tensor hook sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Selective(nn.Module):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict], list[Note]]:
-    """The entries of a step, categories included, and the notes taken in it."""
+    """Fixture: the trace entries of a step, with categories, and the notes of the hooks."""
     kept: list = []
     with pytest.MonkeyPatch.context() as patch:
         add = LiveBlocks.add_session

@@ -1,4 +1,4 @@
-"""Whatever state a rank is in, it leaves dumps before the timeout, and no set takes another one's place."""
+"""In any state, a rank leaves dumps before its timeout, and no set of dumps replaces another."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def stalled(tmp_path: Path) -> Iterator[Callable[[str, int], Path]]:
-    """`stalled(fault, timeout_s)` starts the job and returns its folder."""
+    """Fixture: `stalled(fault, timeout_s)` starts the job and returns its folder."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(fault: str, timeout_s: int) -> Path:
@@ -49,7 +49,7 @@ def wait_for(happened: Callable[[], bool], folder: Path, seconds: float) -> None
 
 
 def looks(home: Path) -> list[dict[str, Any]]:
-    """The looks of a set, once it is complete."""
+    """Return the rounds of a set of dumps, after waiting until it is complete."""
     path = home / "collection.json"
     found = json.loads(path.read_text())["rounds"] if path.exists() else []
     return found if len(found) == 2 else []
@@ -61,7 +61,7 @@ def contents(home: Path) -> dict[Path, str]:
 
 
 def pending(path: Path) -> list[str]:
-    """Descriptions of the groups whose operations have not ended."""
+    """Return the descriptions of the groups that have incomplete operations in a dump."""
     content = path.read_bytes()
     dump = json.loads(content) if path.suffix == ".json" else pickle.loads(content)
     return [entry["process_group"][1] for entry in dump["entries"] if not entry["retired"]]

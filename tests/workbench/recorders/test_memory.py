@@ -1,4 +1,4 @@
-"""Memory snapshots and traces of one process on CPU."""
+"""Memory snapshots and traces of a single process on a CPU."""
 
 import bisect
 import json
@@ -45,7 +45,7 @@ def train(options: RecorderOptions, steps: int) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four steps of a small model, with traces and snapshots."""
+    """Fixture: a run of four steps of a small model, with traces and snapshots."""
     folder = tmp_path_factory.mktemp("run")
     train(RecorderOptions(str(folder), enable_profiling=True, enable_memory_snapshot=True, profile_freq=4), steps=4)
     return folder
@@ -63,7 +63,7 @@ def active(snapshot: dict) -> dict[int, int]:
 
 
 def peak(snapshot: dict) -> Counter:
-    """Bytes by category at the highest moment, replayed one by one."""
+    """Return the bytes by category at the peak, by a plain loop over the entries."""
     older, live, trace = snapshot["workbench"]["blocks"], {}, snapshot["device_traces"][0]
     born = {entry["addr"] for entry in trace if entry["action"] == "alloc"}
     for address, size in active(snapshot).items():

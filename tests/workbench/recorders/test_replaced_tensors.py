@@ -1,4 +1,4 @@
-"""Tensors that a script puts in the place of others: weights, gradients and optimizer state keep their category."""
+"""Tensors that a script replaces: weights, gradients and optimizer state keep their category."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""A bug in the terminal app ends as any bug of ours does."""
+"""A bug in the terminal app ends the command like any other internal bug."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Text out of artefacts cannot steer the terminal; errors are two lines."""
+"""Text from files cannot control the terminal; errors are two lines."""
 
 import subprocess
 import sys

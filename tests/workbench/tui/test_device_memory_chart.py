@@ -1,4 +1,4 @@
-"""Memory of a trace over time, in the terminal app and on the dashboard."""
+"""The memory of a trace over time, in the terminal app and in the dashboard."""
 
 import json
 from pathlib import Path

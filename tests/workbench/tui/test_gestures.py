@@ -1,4 +1,4 @@
-"""The terminal app by mouse, in every theme, beside a browser, and left while it still reads."""
+"""The terminal app by mouse, in every theme, next to a browser, and quit while it is still reading."""
 
 import os
 import re
@@ -97,7 +97,7 @@ def status_of(address):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A snapshot that takes seconds to read."""
+    """Fixture: a snapshot that takes seconds to read."""
     path = tmp_path_factory.mktemp("large") / "rank0_memory_snapshot.pickle"
     subprocess.run([sys.executable, "benchmarks/snapshots.py", str(path), "200000"], cwd=ROOT, check=True)
     return path
@@ -126,7 +126,7 @@ def screen(tmux):
 
 
 def alive(path):
-    """Whether any Python has the file in its command line."""
+    """Return whether any Python process has the file on its command line."""
     found = subprocess.run(["pgrep", "-f", rf"^\S*python\S* .*{path}"], capture_output=True, text=True, check=False)
     return bool(found.stdout.strip())
 

@@ -1,4 +1,4 @@
-"""From the answer to its evidence with one key, on each recorded incident."""
+"""From a finding to its evidence with a single key, for each recorded run."""
 
 import pytest
 from textual.widgets import TabbedContent
@@ -21,7 +21,7 @@ EVIDENCE = {
 
 
 def words(app):
-    """What the screen shows, its lines and gaps as single spaces."""
+    """Return the text on the screen, with single spaces instead of line breaks and gaps."""
     return " ".join(shown(app).split())
 
 

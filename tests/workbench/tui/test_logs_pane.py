@@ -1,4 +1,4 @@
-"""The events of text logs in the terminal app, with the lines around the one under the cursor."""
+"""The events of text logs in the terminal app, with the log lines around the selected event."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Step logs of other trainers in the terminal app: the views open, and say what was taken for what."""
+"""Step logs of other trainers in the terminal app: the views open, and say which column was read as which value."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The views of the terminal app, driven by keys, on recorded incidents."""
+"""The views of the terminal app, used by keys, on recorded runs."""
 
 import json
 import os

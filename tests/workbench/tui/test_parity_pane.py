@@ -1,4 +1,4 @@
-"""The pane of several meshes: a finding leads to its step, and names out of a file are shown as text."""
+"""The parity pane: a finding leads to its step, and names from a file are shown as plain text."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole screens of recorded incidents against stored ones: WORKBENCH_UPDATE_SCREENS=1 stores them anew."""
+"""Whole screens of recorded runs, compared with stored ones; WORKBENCH_UPDATE_SCREENS=1 stores them again."""
 
 import os
 from pathlib import Path
@@ -30,13 +30,13 @@ VIEWS = {
 
 @pytest.fixture
 def elsewhere(monkeypatch, fixtures):
-    """Paths on the screen are those of a user who stands in the folder."""
+    """Fixture: make paths on the screen look as if the user were in the fixtures' folder."""
     monkeypatch.chdir(fixtures)
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
 
 
 async def matches(name: str, size: tuple[int, int], app, pilot) -> None:
-    """The screen becomes the stored one; on a busy machine what was asked for may come late."""
+    """Wait until the screen equals the stored one; on a busy machine this may take long."""
     stored = SCREENS / f"{name}_{size[0]}x{size[1]}.txt"
     if os.environ.get(UPDATE):
         stored.parent.mkdir(exist_ok=True)

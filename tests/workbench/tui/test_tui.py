@@ -1,4 +1,4 @@
-"""The terminal app, driven by keys."""
+"""The terminal app, used by keys."""
 
 import gc
 import re
@@ -134,7 +134,7 @@ async def test_hostile_text_is_shown_as_text(tmp_path):
 
 
 async def evidence(app, pilot, *keys):
-    """The memory view after some keys, everything loaded."""
+    """Return the memory view after some keys, with everything loaded."""
     await settle(app, pilot)
     for key in ("2", *keys):
         await pilot.press(key)

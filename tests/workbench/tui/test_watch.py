@@ -1,4 +1,4 @@
-"""`workbench watch`: a job that runs and dies, as lines, as a board and as an app."""
+"""`workbench watch`: a job that runs and fails, as lines of text, as a redrawn status and in the app."""
 
 import io
 import os
@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "workbench"]
 
 @pytest.fixture
 def job(tmp_path, stuck):
-    """The finished run of a stuck job, to be changed."""
+    """Fixture: the finished run of a stuck job, for tests to change."""
     return shutil.copytree(stuck.root, tmp_path / "job")
 
 

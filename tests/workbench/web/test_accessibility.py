@@ -1,4 +1,4 @@
-"""The dashboard for those who do not see it, or have no mouse: axe-core's rules, the keyboard, contrast."""
+"""The dashboard for people who cannot see it or have no mouse: axe-core's rules, the keyboard, contrast."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,7 +38,7 @@ CONTRAST = EVERY_RULE | {"runOnly": ["color-contrast"]}
 
 @pytest.fixture(scope="module")
 def sites(serving, tmp_path_factory):
-    """The addresses of dashboards of two runs, and of what changed between them."""
+    """Fixture: the addresses of dashboards of two runs, and of their comparison."""
     runs = {name: discover(FIXTURES / name) for name in ("oom_2ranks", "straggler_data_2ranks")}
     compared = compare.analyze(*runs.values())
     both = ServedRun(runs["oom_2ranks"], Options(), compared, runs["straggler_data_2ranks"])

@@ -1,4 +1,4 @@
-"""`workbench serve` as a process, and what strangers send to its port."""
+"""`workbench serve` as a process, and unexpected requests from strangers to its port."""
 
 import http.client
 import os
@@ -26,7 +26,7 @@ PATIENCE_S = 120
 
 
 class Serving:
-    """A dashboard in a process of its own, whose temporary folder is the test's."""
+    """A dashboard in a separate process, whose temporary folder is the test's."""
 
     def __init__(self, folder, *options):
         self.log = folder / "log"
@@ -60,7 +60,7 @@ class Serving:
         ].status
 
     def send(self, data):
-        """The first line of the answer to bytes that may be no request."""
+        """Send bytes, which may be no valid request, and return the first line of the answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as connection:
             try:
                 connection.sendall(data)
@@ -166,7 +166,7 @@ def test_beyond_loopback_it_warns_and_says_how_to_tunnel(tmp_path):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """A connection by a Unix socket, as through ssh."""
+    """An HTTP connection over a Unix socket, as through ssh."""
 
     def __init__(self, path):
         super().__init__("127.0.0.1", timeout=PATIENCE_S)
@@ -178,7 +178,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def asked(path, address, **headers):
-    """The status and the headers of an answer."""
+    """Return the status and the headers of an answer."""
     with closing(UnixConnection(path)) as connection:
         connection.request("GET", address, headers=headers)
         answer = connection.getresponse()

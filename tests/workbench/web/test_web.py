@@ -207,7 +207,7 @@ def test_the_matrix_shows_who_waits(site, page):
 
 @pytest.fixture(scope="module")
 def slow_site(serving, tmp_path_factory):
-    """The address of a dashboard of a run with a straggler, with traces of both ranks."""
+    """Fixture: the address of a dashboard of a run with a straggler and traces of both ranks."""
     run = discover(FIXTURES / "straggler_data_2ranks")
     with serving(run, tmp_path_factory.mktemp("dropped")) as address:
         yield address

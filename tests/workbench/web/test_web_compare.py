@@ -1,4 +1,4 @@
-"""Two runs side by side in a real browser."""
+"""The comparison of two runs in a real browser."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def view_of(a, b):
 
 @pytest.fixture(scope="module")
 def site(serving, tmp_path_factory):
-    """The address of a dashboard of two runs with traces."""
+    """Fixture: the address of a dashboard that compares two runs with traces."""
     view = view_of(FIXTURES / "straggler_data_2ranks", FIXTURES / "straggler_data_4ranks")
     with serving(view, tmp_path_factory.mktemp("dropped")) as address:
         yield address

@@ -1,4 +1,4 @@
-"""Who may come into the dashboard, and what may be dropped there."""
+"""Access to the dashboard, and the files that may be dropped onto it."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ def inside(environ, start_response):
 
 @pytest.fixture
 def drops(tmp_path):
-    """What is dropped goes to a folder of the test's own."""
+    """Fixture: dropped files go to a folder of the test."""
     (tmp_path / "kept").mkdir()
     return Client(Uploads(inside, tmp_path / "kept", Options()))
 
@@ -256,7 +256,7 @@ def test_a_file_is_dropped_in_a_browser(site, page):
 
 @pytest.fixture
 def secret(tmp_path):
-    """A source of this machine that is nobody else's business."""
+    """Fixture: a source file of this machine that a page must not show."""
     path = tmp_path / "home" / "secret.py"
     path.parent.mkdir()
     path.write_text("PASSWORD = 'hunter2'\n")
@@ -264,7 +264,7 @@ def secret(tmp_path):
 
 
 def sources(name, at):
-    """What the page of sources says of a line, in a run of the fixtures."""
+    """Return the content of the source page for a line, in a run of the fixtures."""
     run = discover(FIXTURES / name)
     return str(source.layout(served_run(run, room_for(run), Options()), {"at": at}))
 
@@ -289,7 +289,7 @@ def test_what_is_dropped_is_no_way_to_a_source(drops, secret):
 
 
 def asked(client, prefix, page, search):
-    """What the server answers to a browser that turns to a page."""
+    """Return the server's answer to a browser that opens a page."""
     [turn] = [one for one in client.get(f"{prefix}_dash-dependencies").json if "page.children" in one["output"]]
     outputs = [
         dict(zip(("id", "property"), one.split("."), strict=True)) for one in turn["output"].strip(".").split("...")

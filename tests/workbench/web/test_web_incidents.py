@@ -1,4 +1,4 @@
-"""From the first page to the evidence, on recorded incidents, as somebody who has never seen the page would go."""
+"""From the first page to the evidence of a finding, on recorded runs, by following links."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The events of text logs in a real browser: a table, and the lines around the chosen event."""
+"""The events of text logs in a real browser: a table, and the log lines around the selected event."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ RECORDED = Path(__file__).parents[2] / "analyzers" / "logs" / "recorded"
 
 @pytest.fixture(scope="module")
 def site(serving, tmp_path_factory):
-    """The address of a dashboard of one log of all ranks, with markup in it."""
+    """Fixture: the address of a dashboard of a log of all ranks that contains markup."""
     log = tmp_path_factory.mktemp("job") / "job.log"
     text = (RECORDED / "exception.log").read_text()
     log.write_text(text.replace('tokens["labels"]', 'tokens["labels"] # <img src=x onerror=alert(1)>'))

@@ -1,4 +1,4 @@
-"""A window that is chosen in one chart narrows the others, on its page and on the next."""
+"""A range that is selected in one chart applies to the others, on its page and on other pages."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_the_marks_of_a_snapshot_are_those_of_its_log(oom):
 
 
 def memory_without_marks(artefact, logged):
-    """As of a snapshot that nobody annotated."""
+    """Return the step marks of the snapshot as if it had no annotations."""
     from analyzers.memory import loading
     from analyzers.memory.replay import step_clock
 
@@ -86,7 +86,7 @@ pytest_browser = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def traced(serving, tmp_path_factory):
-    """The address of a dashboard of a run with traces and step logs."""
+    """Fixture: the address of a dashboard of a run with traces and step logs."""
     with serving(discover(FIXTURES / "straggler_data_2ranks"), tmp_path_factory.mktemp("dropped")) as address:
         yield address
 
