@@ -62,8 +62,7 @@ def saving_of_peak(scenario: Scenario) -> int:
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return how many bytes of the activations `rows` checkpointing would free at least,
-    if the trace ends in the forward pass.
+    """Return a bound on how many bytes of the activations `rows` checkpointing would free in the forward pass.
 
     `layers` are the rows of each layer. Each layer's input must stay; its size is taken to be the most frequent size
     of the layer's saved tensors. One more part stays alive, whichever is larger: the tensors that the rest of the
