@@ -9,7 +9,7 @@ from trainer.config import JobConfig
 from trainer.config.load import load_for_training, startup_notes
 from trainer.config.show import help_text
 from trainer.distributed import leave
-from trainer.dry_run import dry_run
+from trainer.dry_run import dry_run, world_size
 from trainer.errors import ConfigError, TrainerError
 from trainer.metrics import logger, start_logging
 from trainer.train import Trainer
@@ -37,7 +37,7 @@ def main() -> None:
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])
-        for note in startup_notes(sys.argv[1:]):
+        for note in startup_notes(sys.argv[1:], world_size()):
             logger.warning(note)
         if config.comm.mode != "default":
             in_one_process(config)

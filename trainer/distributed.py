@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
 from trainer.config.checks import validate
+from trainer.config.devices import check_devices
 from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 
@@ -29,6 +30,7 @@ def join(config: JobConfig) -> World:
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
     degrees = validate(config, size)
+    check_devices(config, torch.cuda.get_device_capability(device) if device.type == "cuda" else None)
     dist.init_process_group(
         backend(device, offload=degrees.offload),
         timeout=timedelta(seconds=config.comm.init_timeout_seconds),

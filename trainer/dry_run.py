@@ -41,10 +41,12 @@ def dry_run(config: JobConfig) -> None:
     degrees = validate(config, size)
     local = local_problem(config, size)
     mesh = " x ".join(f"{name} {degree}" for name, degree in degrees.described().items() if degree > 1) or "one rank"
-    parameters = sum(parameter.numel() for parameter in build_model(config).parameters())
+    parameters = sum(parameter.numel() for parameter in build_model(local.config).parameters())
     name = f"{config.model.name} {config.model.flavor}"
     logger.info("Dry run of %s ranks in this process: %s, mesh %s", f"{size:,}", name, mesh)
     logger.info("Model: %s parameters", f"{parameters:,}")
+    for note in local.notes:
+        logger.info("Assumed: %s", note)
     for stage in range(degrees.pp):
         in_process(local, stage)
     training = config.training

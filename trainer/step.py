@@ -15,7 +15,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainer.config import JobConfig
 from trainer.config.checks import accumulation_steps
+from trainer.config.converters import FLOAT8
+from trainer.config.precision import uses_autocast
 from trainer.config.sections import Compile
+from trainer.float8 import precompute_scales
 from trainer.models.moe import balance_experts
 from trainer.optim import parameters_by_mesh
 from trainer.parallel.mesh import World
@@ -38,6 +41,9 @@ class OptimizerStep:
     def __post_init__(self) -> None:
         self.accumulation_steps = accumulation_steps(self.config.training, self.world.degrees)
         self.loss_fn = loss_function(self.config.compile)
+        self.precomputes_scales = (
+            FLOAT8 in self.config.model.converters and self.config.float8.precompute_float8_dynamic_scale_for_fsdp
+        )
 
     @property
     def knows_loss(self) -> bool:
@@ -63,10 +69,10 @@ class OptimizerStep:
             return whole(self.loss_fn(self.model(inputs), labels))
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context manager for mixed precision. It does nothing under FSDP, which casts by itself."""
-        if self.world.degrees.uses_fsdp or self.config.training.mixed_precision_param == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
+        """Return the context manager of mixed precision; a null one under FSDP, which casts by itself."""
+        if uses_autocast(self.config, self.world.degrees):
+            return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
 
     def update(self) -> Tensor:
         """Clip the gradients and run the optimizer; returns the gradient norm before clipping."""
@@ -76,6 +82,8 @@ class OptimizerStep:
             balance_experts(self.model, self.world.data, self.world.tensor)
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.precomputes_scales:
+                precompute_scales(self.model)
         return norm
 
     def clip_gradients(self) -> Tensor:

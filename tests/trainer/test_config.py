@@ -181,7 +181,7 @@ def test_all_unknown_keys_are_named_at_once_with_what_was_meant(tmp_path: Path) 
     "words",
     [
         ["--parallelism.context_parallel_load_balancer", "ptrr"],
-        ["--model.converters", "float8"],
+        ["--model.converters", "mx"],
         ["--memory_estimation.enable"],
         ["--fault_tolerance.enable"],
     ],
@@ -242,7 +242,7 @@ def test_the_schema_needs_no_torch_and_prints() -> None:
 
 
 def test_what_is_replaced_or_without_effect_is_said(tmp_path: Path) -> None:
-    path = write(tmp_path, '[training]\ndataset = "c4_test"\n[float8]\nemulate = true\n[job]\nprint_args = false')
+    path = write(tmp_path, '[training]\ndataset = "c4_test"\n[mx]\nrecipe_name = "mxfp8"\n[job]\nprint_args = false')
     replaced, ignored = startup_notes(["--config", str(path), "--checkpoint.no_last_save_in_hf"])
     assert replaced.startswith("training.dataset became training.dataset = 'synthetic': c4_test is not shipped")
-    assert ignored.startswith("without effect here: float8.emulate (it belongs to float8")
+    assert ignored.startswith("without effect here: mx.recipe_name (it belongs to a conversion")

@@ -155,7 +155,7 @@ def test_a_converter_is_known_once_its_module_is_imported(module: str, tmp_path:
     source = ["--module", module, "--config", "small"]
     [report, *_] = explain(None, [*source, "--model.converters", "freeze", "--freezing.layers", "1"])
     assert (report.cls, report.refused) == ("honoured", False)
-    [report] = explain(None, [*source, "--model.converters", "float8"])
+    [report] = explain(None, [*source, "--model.converters", "mx"])
     assert report.refused
     assert "config_registry of your own" in str(report.suggestion)
     model = build_model(load(None, [*source, "--model.converters", "freeze", "--freezing.layers", "1"]))

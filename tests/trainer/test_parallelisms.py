@@ -11,10 +11,11 @@ import pytest
 from ranks import start
 from trainer.config import ConfigError, JobConfig, validate
 from trainer.config.degrees import Degrees
+from trainer.config.devices import check_devices
 from trainer.config.sections import Parallelism
 from trainer.config.stages import BY_NAME
 from workbench.errors import UsageProblem
-from workbench.launch.plan import Request, plan
+from workbench.launch.plan import Request, plan, refuse_without_device
 
 Run = Any
 Train = Callable[..., Run]
@@ -369,8 +370,44 @@ def test_a_schedule_that_is_not_loaded_cannot_be_left_out() -> None:
         validate(config, 1)
 
 
-def test_compiled_tensor_parallelism_is_refused() -> None:
+COMPILED = ["--compile.enable", "--compile.backend", "aot_eager"]
+"""Differentiates and lowers like the default backend, without its C++ compiler."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ranks", "flags"),
+    [
+        ("compiled_tp2", 2, ["--training.local_batch_size", "8"]),
+        ("compiled_fsdp2_tp2", 4, ["--training.local_batch_size", "4", "--activation_checkpoint.mode", "full"]),
+        ("compiled_tp2_pp2", 4, [*PIPELINE, "--training.local_batch_size", "8"]),
+    ],
+)
+def test_compiled_tensor_parallelism_trains_the_same(
+    run_once: Train, alone: Run, name: str, ranks: int, flags: list[str]
+) -> None:
+    assert_same_curve(run_once(name, ranks, *TENSOR, *COMPILED, *flags, *BRIEF), alone)
+
+
+def test_asynchronous_tensor_parallelism_needs_the_compiler_and_a_device() -> None:
     config = job(tensor_parallel_degree=2)
-    config.compile.enable = True
-    with pytest.raises(ConfigError, match=r"compile\.enable with parallelism\.tensor_parallel_degree 2"):
+    config.parallelism.enable_async_tensor_parallel = True
+    with pytest.raises(ConfigError, match=r"blocks are not compiled by backend inductor") as caught:
         validate(config, 2)
+    assert "--compile.enable" in caught.value.hint
+    config.compile.enable = True
+    assert validate(config, 2).tp == 2
+    check_devices(config, (8, 0))
+    with pytest.raises(ConfigError, match=r"enable_async_tensor_parallel on a CPU"):
+        check_devices(config, None)
+    with pytest.raises(UsageProblem, match=r"enable_async_tensor_parallel on a CPU"):
+        refuse_without_device(config)
+
+
+def test_anomalies_are_not_looked_for_in_split_tensors() -> None:
+    config = job(tensor_parallel_degree=2)
+    config.debug.detect_anomaly = True
+    with pytest.raises(ConfigError, match=r"debug\.detect_anomaly with parallelism\.tensor_parallel_degree 2"):
+        validate(config, 2)
+    config.parallelism.tensor_parallel_degree = 1
+    assert validate(config, 2).dp_shard == 2

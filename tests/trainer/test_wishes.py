@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ranks import ROOT
-from trainer.config import ConfigError, JobConfig, explain, load_for_training, options, startup_notes
+from trainer.config import ConfigError, JobConfig, explain, load_for_training, options, startup_notes, validate
 from trainer.config.compat import RENAMED
 from trainer.config.degrees import KEYS as DEGREES
 from trainer.config.refusals import REFUSED, WITHOUT_EFFECT, refusal_of
@@ -243,6 +243,20 @@ def test_an_older_name_does_what_the_newer_one_does(tmp_path: Path, old: str, ne
         (["--compile.components", "loss"], "compile.components", "compile.enable"),
         (["--parallelism.pipeline_parallel_schedule", "GPipe"], "schedule", "pipeline_parallel_degree N"),
         (["--activation_checkpoint.memory_budget", "0.3"], "memory_budget", "mode memory_budget"),
+        (
+            ["--activation_checkpoint.mode", "none", "--activation_checkpoint.early_stop"],
+            "early_stop",
+            "selective or full",
+        ),
+        (["--checkpoint.enable", "--checkpoint.no_initial_load_model_only"], "initial_load_model_only", "_path FOLDER"),
+        (["--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.interval", "5"], "interval", "no_load_only"),
+        (["--lr_scheduler.decay_ratio", "0", "--lr_scheduler.decay_type", "sqrt"], "decay_type", "decay_ratio SHARE"),
+        (["--float8.emulate"], "float8.emulate", "converters float8"),
+        (["--debug.moe_force_load_balance"], "moe_force_load_balance", "llama4, which has experts"),
+        (["--parallelism.expert_tensor_parallel_degree", "2"], "expert_tensor_parallel_degree", "which has experts"),
+        (["--parallelism.enable_async_tensor_parallel"], "enable_async_tensor_parallel", "tensor_parallel_degree N"),
+        (["--comm.mode", "fake_backend", "--training.steps", "5"], "training.steps", "as now one step runs"),
+        (["--comm.mode", "fake_backend", "--compile.enable"], "compile.enable", "as now no values"),
         (["--metrics.save_for_all_ranks"], "save_for_all_ranks", "enable_tensorboard or --metrics.enable_wandb"),
     ],
 )
@@ -254,6 +268,39 @@ def test_a_key_whose_switch_is_off_is_named(flags: list[str], keys: str, turn_on
     section, _, name = turn_on.partition(" ")[0].rpartition(".")
     if section and name.startswith("enable"):
         assert startup_notes([*flags, f"--{section}.{name}"]) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "is_named"),
+    [
+        (2, ["--parallelism.data_parallel_replicate_degree", "2"], True),
+        (2, ["--parallelism.pipeline_parallel_degree", "2"], True),
+        (4, ["--parallelism.data_parallel_replicate_degree", "2", "--parallelism.tensor_parallel_degree", "2"], False),
+        (1, [], True),
+        (1, ["--training.enable_cpu_offload"], False),
+        (2, [], False),
+    ],
+)
+def test_what_fsdp_does_is_named_where_there_is_none(ranks: int, flags: list[str], *, is_named: bool) -> None:
+    notes = startup_notes([*flags, "--parallelism.fsdp_reshard_after_forward", "never"], ranks)
+    assert [note.startswith("without effect: parallelism.fsdp_reshard_after_forward (add") for note in notes] == (
+        [True] if is_named else []
+    )
+
+
+def test_a_warm_up_that_is_longer_than_the_schedule_is_named() -> None:
+    flags = ["--training.steps", "10"]
+    assert startup_notes(flags) == []
+    assert startup_notes([*flags, "--lr_scheduler.warmup_steps", "10"]) == []
+    [note] = startup_notes([*flags, "--lr_scheduler.warmup_steps", "200"])
+    assert note == "lr_scheduler.warmup_steps 200 is longer than the schedule, and becomes 10"
+
+
+def test_weights_in_bfloat16_are_not_said_to_compute_in_float32() -> None:
+    config = load_for_training(["--training.dtype", "bfloat16", "--training.mixed_precision_param", "float32"])
+    with pytest.raises(ConfigError, match="weights compute in their own type"):
+        validate(config, 1)
+    assert validate(config, 2).uses_fsdp
 
 
 def test_a_file_that_turns_its_switch_off_is_not_told_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import importlib
 from typing import Protocol
 
 from trainer.config.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
+from trainer.config.precision import check_float8, check_precision
 from trainer.config.registry import exists
 from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
 from trainer.config.stages import check_pipeline
@@ -35,6 +36,8 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     found = degrees(config.parallelism, world_size, offload=config.training.enable_cpu_offload)
     check_divisions(config, found)
     check_combinations(config, found)
+    check_precision(config, found)
+    check_float8(config, found)
     accumulation_steps(config.training, found)
     recompute_interval(config.activation_checkpoint)
     check_memory_budget(config)
@@ -304,9 +307,22 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             " cannot be compiled",
             'set --compile.no_enable, or compile.components = ["loss"]',
         )
-    if mesh.tp > 1 and config.compile.enable:
+    if mesh.tp > 1 and config.debug.detect_anomaly:
         raise ConfigError(
-            f"compile.enable with parallelism.tensor_parallel_degree {mesh.tp}: torch.compile cannot do the backward"
-            " pass of DTensors",
-            "set --compile.no_enable, or tensor_parallel_degree to 1",
+            f"debug.detect_anomaly with parallelism.tensor_parallel_degree {mesh.tp}: PyTorch cannot look for values"
+            " that are not finite in DTensors",
+            "set --debug.no_detect_anomaly, or tensor_parallel_degree to 1",
+        )
+    check_async_tensor_parallel(config, mesh)
+
+
+def check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if asynchronous tensor parallelism is asked for without the compiler, which does it."""
+    compiling = config.compile
+    compiles = compiling.enable and "model" in compiling.components and compiling.backend == "inductor"
+    if config.parallelism.enable_async_tensor_parallel and mesh.tp > 1 and not compiles:
+        raise ConfigError(
+            "parallelism.enable_async_tensor_parallel: the compiler overlaps products and collectives, and blocks are"
+            " not compiled by backend inductor",
+            "add --compile.enable with model in compile.components and compile.backend inductor",
         )

@@ -95,6 +95,20 @@ RENAMED = {
     "validator.enable": "validation.enable",
     "validator.freq": "validation.freq",
     "validator.steps": "validation.steps",
+    "training.enable_fsdp_float8_all_gather": "float8.enable_fsdp_float8_all_gather",
+    "training.enable_fsdp_fp8_all_gather": "float8.enable_fsdp_float8_all_gather",
+    "training.float8_scaling_type_grad_output": "float8.scaling_type_grad_output",
+    "training.float8_scaling_type_input": "float8.scaling_type_input",
+    "training.float8_scaling_type_weight": "float8.scaling_type_weight",
+    "training.precompute_float8_dynamic_scale_for_fsdp": "float8.precompute_float8_dynamic_scale_for_fsdp",
+    **{
+        f"quantize.{products}.float8.{key}": f"float8.{key}"
+        for products in ("linear", "dense")
+        for key in (
+            *("recipe_name", "filter_fqns", "emulate", "enable_fsdp_float8_all_gather"),
+            "precompute_float8_dynamic_scale_for_fsdp",
+        )
+    },
 }  # fmt: skip
 
 
@@ -166,24 +180,39 @@ def microbatch_size(key: str) -> Converter:
     return convert
 
 
+CONVERTER_NAMES = {f"quantize.{products}.float8": "float8" for products in ("linear", "dense")}
+"""Other names of a converter in versions of torchtitan -> its name here."""
+
+
 def float8_converter(value: object, _: Values) -> Translation:
     """Convert the boolean key for float8 to the model converter named "float8"."""
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
-def test_dataset(value: object, written: Values) -> Translation | None:
-    """Replace dataset c4_test, which only torchtitan ships, by synthetic text; None for other data or with a path."""
-    if value == "c4_test" and not written.get("training.dataset_path"):
-        return Translation("training.dataset", "synthetic", "c4_test is not shipped; seeded synthetic text replaces it")
-    return None
+def test_dataset(section: str) -> Converter:
+    """Return a converter of SECTION.dataset from c4_test, which only torchtitan ships, to synthetic text.
+
+    Other data, and data with a path, stay as they are.
+    """
+
+    def convert(value: object, written: Values) -> Translation | None:
+        if value != "c4_test" or written.get(f"{section}.dataset_path"):
+            return None
+        reason = "c4_test is not shipped; seeded synthetic text replaces it"
+        return Translation(f"{section}.dataset", "synthetic", reason)
+
+    return convert
 
 
-def split_converters(value: object, _: Values) -> Translation | None:
-    """Convert a comma-separated string to a list of names."""
-    if isinstance(value, str):
-        names = [name.strip() for name in value.split(",") if name.strip()]
-        return Translation("model.converters", names, "commas separate the names")
-    return None
+def converter_names(value: object, _: Values) -> Translation | None:
+    """Convert a comma-separated string to a list, and names of float8 in other versions to float8; None: no change."""
+    names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        return None
+    ours = [CONVERTER_NAMES.get(str(name), name) for name in names]
+    if ours != names:
+        return Translation("model.converters", ours, "it is called float8 here")
+    return Translation("model.converters", ours, "commas separate the names") if ours != value else None
 
 
 CONVERTED: dict[str, Converter] = {
@@ -191,13 +220,13 @@ CONVERTED: dict[str, Converter] = {
     "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
     "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),
     "experimental.pipeline_parallel_microbatches": microbatch_size("experimental.pipeline_parallel_microbatches"),
-    "model.converters": split_converters,
+    "model.converters": converter_names,
     "optimizer.fused": lambda value, _: Translation("optimizer.implementation", "fused" if value else "for-loop"),
     "parallelism.num_pp_microbatches": microbatch_size("parallelism.num_pp_microbatches"),
     "parallelism.pipeline_parallel_microbatches": microbatch_size("parallelism.pipeline_parallel_microbatches"),
     "training.data_parallel_degree": data_parallel,
     "training.data_parallel_type": data_parallel_type,
-    "training.dataset": test_dataset,
+    "training.dataset": test_dataset("training"),
     "training.enable_float8_linear": float8_converter,
     "training.enable_fp8_linear": float8_converter,
     "training.enable_loss_parallel": negate("parallelism.disable_loss_parallel"),
@@ -208,6 +237,7 @@ CONVERTED: dict[str, Converter] = {
     "training.num_tokens_per_microbatch_per_dp_rank": tokens_to_sequences("training.local_batch_size"),
     "training.num_tokens_per_train_step": tokens_to_sequences("training.global_batch_size"),
     "training.warmup_pct": warmup_share,
+    "validation.dataset": test_dataset("validation"),
 }
 """Keys whose value changes too. A conversion that returns None leaves the value as it is."""
 

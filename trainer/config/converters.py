@@ -13,7 +13,9 @@ A converter gets the model on the meta device, where no memory is allocated. Par
 like all others, by their names.
 """
 
+import importlib
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -23,6 +25,20 @@ Converter = Callable[..., None]
 """Called with the model and the configuration."""
 Function = TypeVar("Function", bound=Converter)
 REGISTERED: dict[str, Converter] = {}
+FLOAT8 = "float8"
+BUILT_IN = {FLOAT8: ("trainer.float8", "torchao")}
+"""Name of a converter that comes with the trainer -> its module, and the package that it needs."""
+
+
+def is_installed(package: str) -> bool:
+    """Return whether an optional package can be imported; an empty folder of that name does not count."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def is_available(name: object) -> bool:
+    """Return whether a converter of this name is registered, or comes with the trainer and has the package it needs."""
+    return name in REGISTERED or (isinstance(name, str) and name in BUILT_IN and is_installed(BUILT_IN[name][1]))
 
 
 def register(name: str) -> Callable[[Function], Function]:
@@ -36,15 +52,18 @@ def register(name: str) -> Callable[[Function], Function]:
 
 
 class RegisteredNames(tuple[object, ...]):
-    """The accepted values of `model.converters`, tested with `in`: every list of registered names."""
+    """The values that `model.converters` can have, tested with `in`: any list of names of available converters."""
 
     __slots__ = ()
 
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, list) and all(name in REGISTERED for name in value)
+        return isinstance(value, list) and all(map(is_available, value))
 
 
 def convert(model: object, config: "JobConfig") -> None:
     """Apply the model converters to `model` in the order in which the configuration names them."""
     for name in config.model.converters:
-        REGISTERED[name](model, config)
+        if function := REGISTERED.get(name):
+            function(model, config)
+        else:
+            importlib.import_module(BUILT_IN[name][0]).convert(model, config)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from trainer.config import compat
 from trainer.config.checks import model_shape
+from trainer.config.converters import BUILT_IN, is_available
 from trainer.config.refusals import NO_DATA, asks_for_something, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options
@@ -105,8 +106,11 @@ def refusal_text(report: KeyReport) -> str:
     return f"{report.source or report.key} = {report.value!r}{line}: {report.reason}"
 
 
-def startup_notes(overrides: Sequence[str]) -> list[str]:
-    """Return the sentences to print before a run: which written values were replaced, and which keys have no effect."""
+def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> list[str]:
+    """Return sentences to print before a run: which values were replaced, and which keys have no effect.
+
+    `world_size`, the number of ranks, decides which parallelism there is; None: as many as the degrees make.
+    """
     resolved = resolve(None, overrides)
     reports = resolved.reports
     replaced = [
@@ -120,13 +124,22 @@ def startup_notes(overrides: Sequence[str]) -> list[str]:
         for reason in unique(r.reason for r in ignored)
     }
     off: dict[str, list[str]] = {}
-    for key, switch in off_switches(resolved.config, asked_for(reports)):
+    for key, switch in off_switches(resolved.config, asked_for(reports), world_size):
         off.setdefault(switch.turn_on, []).append(key)
     return [
         *replaced,
+        *shortened_warmup(resolved.config, reports),
         *(f"without effect here: {', '.join(keys)} ({reason})" for reason, keys in names.items()),
         *(f"without effect: {', '.join(keys)} (add {turn_on})" for turn_on, keys in off.items()),
     ]
+
+
+def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[str]:
+    """Return a sentence if the warm-up that was written is longer than the schedule, and so is shortened."""
+    steps, total = config.lr_scheduler.warmup_steps, config.lr_scheduler.total_steps or config.training.steps
+    if steps <= total or all(report.key != "lr_scheduler.warmup_steps" for report in reports):
+        return []
+    return [f"lr_scheduler.warmup_steps {steps} is longer than the schedule, and becomes {total}"]
 
 
 def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
@@ -177,6 +190,8 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
         section, name = beside.split(".")
         if getattr(getattr(config, section), name) == options()[beside].default:
             return replace(report, refused=False, suggestion=None, reason=f"without {beside} it changes nothing")
+    if report.refused and report.key == "model.converters" and needs_package_alone(config):
+        return replace(report, refused=False, suggestion=None, reason="a dry run computes no products")
     if report.cls not in ("honoured", "translated"):
         return report
     why, hint = (missing_model(config) if report.key.startswith("model.") else missing_data(report.key, config)) or (
@@ -185,6 +200,12 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
     )
     is_culprit = report.key in (*DATA_SETS, "model.flavor" if "flavor" in why else "model.name")
     return replace(report, cls="ignored", refused=True, reason=why, suggestion=hint) if why and is_culprit else report
+
+
+def needs_package_alone(config: JobConfig) -> bool:
+    """Return whether this is a dry run, and the converters lack nothing but a package, which no dry run uses."""
+    names = config.model.converters
+    return config.comm.mode == "fake_backend" and all(name in BUILT_IN or is_available(name) for name in names)
 
 
 def missing_model(config: JobConfig) -> tuple[str, str] | None:

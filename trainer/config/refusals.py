@@ -5,10 +5,9 @@ are supported. `WITHOUT_EFFECT` has the keys that would change none of these.
 """
 
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
 from typing import NamedTuple
 
-from trainer.config.converters import RegisteredNames
+from trainer.config.converters import RegisteredNames, is_installed
 
 
 class Refusal(NamedTuple):
@@ -23,19 +22,12 @@ class Refusal(NamedTuple):
     beside: str = ""
 
 
-def is_installed(package: str) -> bool:
-    """Return whether an optional package can be imported; an empty folder of that name does not count."""
-    spec = find_spec(package)
-    return spec is not None and spec.origin is not None
-
-
 OFF: tuple[object, ...] = (False, None)
 NOTHING: tuple[object, ...] = (None, "", [], False)
 UNSET: tuple[object, ...] = ()
 TENSOR, CONTEXT = "parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"
 PIPELINE, EXPERT = "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree"
 
-ASYNC_TENSOR = "tensor parallelism waits for its collectives"
 HUGGING_FACE = Refusal(
     (*OFF, True) if is_installed("safetensors") else OFF,
     "the package safetensors is not installed",
@@ -43,9 +35,12 @@ HUGGING_FACE = Refusal(
 )
 DIVISION = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
 LAYERS = "divide the layers with parallelism.pipeline_parallel_layers_per_stage"
-FLOAT8 = "there is no converter of this name, and no float8 or mx training"
+NO_CONVERTER = "no converter of this name is registered, there is no mx training" + (
+    "" if is_installed("torchao") else ", and float8 needs the package torchao, which is not installed"
+)
 OWN_CONVERTER = (
-    "set model.converters to [], or register one in a config_registry of your own: trainer.config.converters.register"
+    "set model.converters to [], pip install torchao for float8, or register one in a config_registry of your own:"
+    " trainer.config.converters.register"
 )
 OWN_MODULE = (
     "give a module with a config_registry of your own, whose functions may return a subclass of JobConfig with more"
@@ -53,6 +48,8 @@ OWN_MODULE = (
 )
 TRACES = "the schedule of traces is profile_freq, profiler_warmup and profiler_active"
 ONE_GROUP = "all parameters are in one group"
+
+GROUPED = "the products of experts stay in their own type"
 
 NO_DATA = "give --{section}.dataset_path with .txt or .jsonl files, or --{section}.dataset synthetic"
 
@@ -77,6 +74,8 @@ REFUSED: dict[str, Refusal] = {
     "experimental.custom_import": Refusal(NOTHING, "no module is imported by name", OWN_MODULE),
     "experimental.custom_model_path": Refusal(NOTHING, "no model is imported from a path", OWN_MODULE),
     "experimental.pipeline_parallel_split_mode": Refusal(("manual",), "parts are not found by tracing", LAYERS),
+    "float8.moe_fqns*": Refusal(NOTHING, GROUPED),
+    "float8.scaling_type_*": Refusal(("dynamic",), "scales follow from the values that are scaled"),
     "fault_tolerance.enable": Refusal(OFF, "there is no torchft", "restart failed jobs with --max-restarts N"),
     "job.custom_config_module": Refusal(NOTHING, "a configuration cannot be extended so", OWN_MODULE),
     "memory_estimation.enable": Refusal(OFF, "training does not estimate", "run workbench estimate --config FILE"),
@@ -86,7 +85,7 @@ REFUSED: dict[str, Refusal] = {
         "pip install wandb, or set metrics.enable_tensorboard, which writes the same values",
     ),
     "model.attn_mask_type": Refusal(("causal",), "attention is causal"),
-    "model.converters": Refusal(RegisteredNames(([],)), FLOAT8, OWN_CONVERTER),
+    "model.converters": Refusal(RegisteredNames(([],)), NO_CONVERTER, OWN_CONVERTER),
     "model.norm_type": Refusal(("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm"), "norms are RMSNorm"),
     "model.use_flex_attn": Refusal(OFF, "attention is scaled_dot_product_attention"),
     "model_spec": Refusal(UNSET, "it is an object of torchtitan", "choose the model with --module and --config"),
@@ -103,7 +102,6 @@ REFUSED: dict[str, Refusal] = {
     "parallelism.disable_loss_parallel": Refusal(
         OFF, "with tensor parallelism the loss is computed on logits that are split by the vocabulary", beside=TENSOR
     ),
-    "parallelism.enable_async_tensor_parallel": Refusal(OFF, ASYNC_TENSOR, beside=TENSOR),
     "parallelism.enable_compiled_autograd": Refusal(OFF, "there is no compiled autograd"),
     "parallelism.enable_fsdp_symm_mem": Refusal(OFF, "FSDP uses ordinary memory"),
     "parallelism.enable_sequence_parallel": Refusal(
@@ -125,7 +123,7 @@ REFUSED: dict[str, Refusal] = {
 
 TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it"
 SHARDING = "there is one way to shard"
-NO_FLOAT8 = "it belongs to float8 or mx training, which model.converters turns on"
+NO_MX = "it belongs to a conversion that model.converters turns on, of which there is float8 for linear layers alone"
 FLUX = "it belongs to an image model"
 DUMPS = "Flight Recorder dumps always lie in dumps/rank_R"
 ESTIMATE = "there is one way to estimate memory: workbench estimate"
@@ -144,7 +142,7 @@ WITHOUT_EFFECT = {
     "eval.*": FLUX,
     "experimental.torch_spmd": SHARDING,
     "fault_tolerance.*": "it belongs to torchft",
-    "float8.*": NO_FLOAT8,
+    "float8.force_recompute_fp8_weight_in_bwd": "torchao recomputes where recomputation is on",
     "hf_transformers.*": "it belongs to models of the transformers package",
     "inference.*": FLUX,
     "job.save_config_folder": "job.save_config_file names the file",
@@ -153,22 +151,19 @@ WITHOUT_EFFECT = {
     "metrics.disable_logging_from_checkpoint": "loading a checkpoint logs one line",
     "metrics.use_for_integration_test": OWN_TESTS,
     "model.hf_assets_path": TOKENIZER,
-    "model.print_after_conversion": NO_FLOAT8,
-    "model_converters.*": NO_FLOAT8,
-    "mx.*": NO_FLOAT8,
+    "model.print_after_conversion": NO_MX,
+    "model_converters.*": NO_MX,
+    "mx.*": NO_MX,
     "parallelism.full_dtensor": SHARDING,
     "parallelism.pipeline_parallel_expert_parallel_overlap": "experts exchange tokens in one fixed way",
     "parallelism.spmd_backend": SHARDING,
-    "quantize.*": NO_FLOAT8,
+    "quantize.*": NO_MX,
     "training.*_free_guidance_prob": FLUX,
     "training.dataloader.*": IN_PROCESS,
     "training.disable_cuda_graphs": "there are no CUDA graphs",
-    "training.enable_fsdp_*": NO_FLOAT8,
-    "training.float8_*": NO_FLOAT8,
     "training.gc_debug": "garbage is collected without debugging",
     "training.guidance": FLUX,
     "training.img_size": FLUX,
-    "training.precompute_float8_*": NO_FLOAT8,
     "validation.*": FLUX,
     "validation.dataloader.*": IN_PROCESS,
 }

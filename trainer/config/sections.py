@@ -81,7 +81,7 @@ class Model:
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e."""
     converters: list[str] = field(default_factory=list)
-    """Names of conversions of the model, applied in this order; see trainer/config/converters.py."""
+    """Names of conversions of the model, applied in this order: float8, or those that a module of yours registers."""
 
 
 @dataclass
@@ -162,6 +162,8 @@ class Parallelism:
     """Whether gathered parameters are freed after the forward pass; default: those of the blocks are."""
     tensor_parallel_degree: Positive = 1
     """Ranks that share one matrix multiplication."""
+    enable_async_tensor_parallel: bool = False
+    """Let the compiler overlap these ranks' collectives with the products beside them; on CUDA devices alone."""
     pipeline_parallel_degree: Positive = 1
     """Ranks among which the layers are divided."""
     pipeline_parallel_schedule: str = "1F1B"
@@ -277,6 +279,22 @@ class Compile:
 
 
 @dataclass
+class Float8:
+    """Matrix products in float8 by torchao, if `model.converters` names float8."""
+
+    recipe_name: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = None
+    """What has a scale of its own: a tensor, a row, or a row but for weights' gradients; None: tensorwise."""
+    filter_fqns: list[str] = field(default_factory=list)
+    """Linear layers with one of these in their name are not converted."""
+    emulate: bool = False
+    """Round to float8 but compute in float32, so that any device can do it; slow."""
+    enable_fsdp_float8_all_gather: bool = False
+    """Let FSDP gather weights in float8; for recipe tensorwise."""
+    precompute_float8_dynamic_scale_for_fsdp: bool = False
+    """Compute the scales of these weights after each step at once, not one by one as they are gathered."""
+
+
+@dataclass
 class Comm:
     """Timeouts of collectives, and the size of Flight Recorder."""
 
@@ -353,6 +371,7 @@ class JobConfig:
     validation: Validation = field(default_factory=Validation)
     activation_checkpoint: ActivationCheckpoint = field(default_factory=ActivationCheckpoint)
     compile: Compile = field(default_factory=Compile)
+    float8: Float8 = field(default_factory=Float8)
     comm: Comm = field(default_factory=Comm)
     debug: Debug = field(default_factory=Debug)
     memory_estimation: MemoryEstimation = field(default_factory=MemoryEstimation)

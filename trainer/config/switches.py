@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from trainer.config.checks import model_shape
+from trainer.config.converters import FLOAT8
+from trainer.config.degrees import degrees
 from trainer.config.sections import JobConfig
+from trainer.errors import ConfigError
 
 
 class Switch(NamedTuple):
@@ -17,6 +21,16 @@ class Switch(NamedTuple):
     turn_on: str
     is_on: Callable[[JobConfig], bool]
     keys: tuple[str, ...]
+    is_always_reported: bool = False
+    """Whether it is reported, too, if one file turns the switch off and sets these keys."""
+
+
+def has_experts(config: JobConfig) -> bool:
+    """Return whether the configured model has experts, or is not known."""
+    try:
+        return hasattr(model_shape(config), "n_experts")
+    except ConfigError:
+        return True
 
 
 SWITCHES = (
@@ -79,6 +93,15 @@ SWITCHES = (
     ),
     Switch(
         "activation_checkpoint.mode",
+        "--activation_checkpoint.mode selective or full",
+        lambda c: c.activation_checkpoint.mode in ("selective", "full"),
+        (
+            *("activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check"),
+            *("activation_checkpoint.early_stop", "activation_checkpoint.debug"),
+        ),
+    ),
+    Switch(
+        "activation_checkpoint.mode",
         "--activation_checkpoint.mode memory_budget",
         lambda c: c.activation_checkpoint.mode == "memory_budget",
         ("activation_checkpoint.memory_budget", "activation_checkpoint.visualize_memory_budget_pareto"),
@@ -89,7 +112,74 @@ SWITCHES = (
         lambda c: c.faults.name != "healthy",
         ("faults.*",),
     ),
+    Switch(
+        "checkpoint.initial_load_path",
+        "--checkpoint.initial_load_path FOLDER",
+        lambda c: bool(c.checkpoint.initial_load_path),
+        ("checkpoint.initial_load_model_only",),
+    ),
+    Switch(
+        "checkpoint.load_only",
+        "--checkpoint.no_load_only",
+        lambda c: not c.checkpoint.load_only,
+        (
+            *("checkpoint.interval", "checkpoint.async_mode", "checkpoint.keep_latest_k", "checkpoint.export_dtype"),
+            *("checkpoint.enable_first_step_checkpoint", "checkpoint.last_save_*"),
+        ),
+        is_always_reported=True,
+    ),
+    Switch(
+        "lr_scheduler.decay_ratio",
+        "--lr_scheduler.decay_ratio SHARE",
+        lambda c: c.lr_scheduler.decay_ratio != 0,
+        ("lr_scheduler.decay_type", "lr_scheduler.min_lr_factor"),
+        is_always_reported=True,
+    ),
+    Switch(
+        "model.converters",
+        "--model.converters float8",
+        lambda c: FLOAT8 in c.model.converters,
+        ("float8.*",),
+    ),
+    Switch(
+        "model.name",
+        "--model.name llama4, which has experts",
+        has_experts,
+        ("parallelism.expert_tensor_parallel_degree", "debug.moe_force_load_balance"),
+        is_always_reported=True,
+    ),
+    Switch(
+        "parallelism.tensor_parallel_degree",
+        "--parallelism.tensor_parallel_degree N",
+        lambda c: c.parallelism.tensor_parallel_degree > 1,
+        ("parallelism.enable_async_tensor_parallel",),
+    ),
+    Switch(
+        "comm.mode",
+        "--comm.mode default, as now one step runs in one process",
+        lambda c: c.comm.mode == "default",
+        (
+            *("training.steps", "checkpoint.*", "validation.*", "profiling.*", "metrics.*", "faults.*"),
+            *("debug.memory_breakdown", "debug.timing_breakdown*", "debug.record_values"),
+        ),
+        is_always_reported=True,
+    ),
+    Switch(
+        "comm.mode",
+        "--comm.mode default, as now no values are computed",
+        lambda c: c.comm.mode != "fake_backend",
+        ("compile.*", "float8.*", "training.enable_cpu_offload", "training.dataset*"),
+        is_always_reported=True,
+    ),
 )
+SHARDING = Switch(
+    "parallelism.data_parallel_shard_degree",
+    "--parallelism.data_parallel_shard_degree N, as FSDP shards no weight on this mesh",
+    lambda c: c.training.enable_cpu_offload,
+    ("parallelism.fsdp_reshard_after_forward", "training.mixed_precision_reduce"),
+    is_always_reported=True,
+)
+"""FSDP's switch, which depends on the number of ranks, too."""
 WEIGHTS = (
     *("checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "checkpoint.load_step"),
     *("checkpoint.last_save_in_hf", "checkpoint.load_only"),
@@ -97,14 +187,27 @@ WEIGHTS = (
 """Keys that decide which weights a run starts from or leaves: they are refused without their switch."""
 
 
-def off_switches(config: JobConfig, written: Mapping[str, bool]) -> Iterator[tuple[str, Switch]]:
+def off_switches(
+    config: JobConfig, written: Mapping[str, bool], world_size: int | None = None
+) -> Iterator[tuple[str, Switch]]:
     """Yield (key, its switch) for each written key that has no effect because its switch is off.
 
-    `written` maps each key to whether it was written as a flag. A key in a file is not reported if the user also wrote
-    the switch itself, because then the file turns it off on purpose.
+    `written` has, for each key, whether it was written as a flag. A file that turns the switch off itself is not
+    reported, a flag is. Without `world_size`, the number of ranks, nothing is said of FSDP.
     """
+    switches = SWITCHES if world_size is None or uses_fsdp(config, world_size) else (*SWITCHES, SHARDING)
     for key, is_flag in written.items():
-        for switch in SWITCHES:
+        for switch in switches:
             counts = key != switch.key and any(fnmatchcase(key, pattern) for pattern in switch.keys)
-            if counts and not switch.is_on(config) and (is_flag or switch.key not in written):
+            is_reported = is_flag or switch.is_always_reported or switch.key not in written
+            if counts and not switch.is_on(config) and is_reported:
                 yield key, switch
+
+
+def uses_fsdp(config: JobConfig, world_size: int) -> bool:
+    """Return whether FSDP has the weights of a job on so many ranks.
+
+    Raises:
+        ConfigError: The degrees do not multiply to the number of ranks.
+    """
+    return degrees(config.parallelism, world_size, offload=config.training.enable_cpu_offload).uses_fsdp

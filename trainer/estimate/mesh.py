@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from trainer.config import JobConfig
 from trainer.config.checks import check_divisions
+from trainer.config.converters import FLOAT8
 from trainer.config.degrees import Degrees, degrees
 from trainer.config.sections import Compile
 from trainer.models.decoder import model_args
@@ -35,16 +36,18 @@ def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
     check_divisions(config, found)
     filled = replace(config.parallelism, data_parallel_shard_degree=found.dp_shard)
     on_device = replace(config.training, enable_cpu_offload=False)
-    rehearsed = replace(config, parallelism=filled, compile=Compile(), training=on_device)
-    return LocalProblem(rehearsed, found, tuple(assumptions(config, found)))
+    converters = [name for name in config.model.converters if name != FLOAT8]
+    model = replace(config.model, converters=converters)
+    rehearsed = replace(config, parallelism=filled, compile=Compile(), training=on_device, model=model)
+    return LocalProblem(rehearsed, found, tuple(assumptions(config)))
 
 
-def assumptions(config: JobConfig, mesh: Degrees) -> list[str]:
-    """Return the assumptions of the estimate as sentences; a real run may differ in these points."""
+def assumptions(config: JobConfig) -> list[str]:
+    """Return sentences that say what the estimate assumes, where a run may differ from it."""
     has_experts = hasattr(model_args(config), "n_experts")
     assumed = {
-        "tensor parallelism of experts is estimated as PyTorch does it; the trainer has none, but the estimate was"
-        " within 2 % of what such ranks allocated": mesh.tp > 1 and has_experts,
+        "products in the type of mixed_precision_param; float8 keeps smaller operands": FLOAT8
+        in config.model.converters,
         "all experts get equally many tokens; in a run the router decides": has_experts,
         "weights, gradients and optimizer state on the device; training.enable_cpu_offload moves them to the CPU"
         "'s memory": config.training.enable_cpu_offload,

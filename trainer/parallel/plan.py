@@ -17,7 +17,7 @@ from trainer.parallel.data_parallel import apply_ddp, apply_fsdp
 from trainer.parallel.expert_parallel import apply_expert_parallel
 from trainer.parallel.mesh import World
 from trainer.parallel.pipeline import keep_part
-from trainer.parallel.tensor_parallel import apply_tensor_parallel
+from trainer.parallel.tensor_parallel import apply_tensor_parallel, finish_embedding, overlap_collectives
 
 
 def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
@@ -25,6 +25,8 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
     pipeline.
     """
     args = model_args(config)
+    if world.tensor and config.parallelism.enable_async_tensor_parallel:
+        overlap_collectives(world.tensor)
     models = build_parts(config, world, args, model_parts(world.stage, args.n_layers, config.parallelism))
     for model in models:
         model.to_empty(device="cpu" if world.degrees.offload else world.device)
@@ -69,6 +71,8 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
         apply_expert_parallel(model, world.experts[EXPERT])
     apply_activation_checkpointing(model, config.activation_checkpoint, config.job.dump_folder)
     if config.compile.enable and "model" in config.compile.components:
+        if world.tensor:
+            finish_embedding(model)
         compile_blocks(model, config.compile)
     if world.degrees.uses_fsdp:
         apply_fsdp(model, world, config)

@@ -3,6 +3,7 @@
 Weights are split by columns and rows, activations between blocks along the sequence, and logits along the vocabulary.
 """
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._inductor import config as inductor
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -59,6 +62,26 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     parallelize_module(
         model, mesh, {name: style for name, style in outer_plan.items() if list(model.get_submodule(name).parameters())}
     )
+
+
+def finish_embedding(model: Decoder) -> None:
+    """Make the embedding wait for its collective, for blocks that are compiled.
+
+    The gradient of an output that is still under way would reach the collective as an ordinary tensor, and fail.
+    """
+    model.tok_embeddings.register_forward_hook(lambda _module, _inputs, output: output.clone())
+
+
+def overlap_collectives(mesh: DeviceMesh) -> None:
+    """Let the compiler cut each product into pieces, whose parts travel between the ranks while others are computed.
+
+    PyTorch calls this asynchronous tensor parallelism; the ranks read each other's memory.
+    """
+    inductor._micro_pipeline_tp = True  # noqa: SLF001
+    with warnings.catch_warnings():
+        # Newer PyTorch warns that it is no longer needed, older PyTorch needs it.
+        warnings.simplefilter("ignore", FutureWarning)
+        enable_symm_mem_for_group(mesh.get_group().group_name)
 
 
 class GradientSum(torch.autograd.Function):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from analyzers.errors import MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training, startup_notes, validate
+from trainer.config.devices import check_devices
 from workbench.errors import UsageProblem
 from workbench.launch.job_command import Form, JobCommand, job_command
 from workbench.launch.recording import recorder_settings, recording, recording_config
@@ -149,7 +150,9 @@ def plan_own_trainer(request: Request) -> Plan:
     arguments = trainer_arguments(request)
     world_size = request.processes_per_node * request.nnodes
     config = training_config(arguments, world_size)
-    folder, notes = Path(config.job.dump_folder), tuple(startup_notes(arguments))
+    if request.scheduler is Scheduler.LOCAL and not gpu_count():
+        refuse_without_device(config)
+    folder, notes = Path(config.job.dump_folder), tuple(startup_notes(arguments, world_size))
     environment = own_environment(request)
     if config.comm.mode in IN_ONE_PROCESS:
         return Plan(
@@ -233,6 +236,14 @@ def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
     return config
+
+
+def refuse_without_device(config: JobConfig) -> None:
+    """Raise UsageProblem if the configuration needs a device, for a machine that has none."""
+    try:
+        check_devices(config, None)
+    except ConfigError as error:
+        raise UsageProblem(error.message, error.hint) from error
 
 
 def gpu_count() -> int:

@@ -133,10 +133,10 @@ def test_config_explain_classes_every_key(tmp_path):
 
 def test_config_explain_marks_what_a_run_refuses(tmp_path):
     toml = tmp_path / "image.toml"
-    toml.write_text("[model]\nname = 'flux'\n[float8]\nemulate = true\n")
+    toml.write_text("[model]\nname = 'flux'\n[mx]\nrecipe_name = 'mxfp8'\n")
     shown = run("config", "explain", toml)
     assert "✗ refused     model.name = 'flux'   (line 2)\n    there is no model 'flux'. Instead: " in shown.stdout
-    assert "· ignored     float8.emulate = True" in shown.stdout
+    assert "· ignored     mx.recipe_name = 'mxfp8'" in shown.stdout
 
 
 def test_config_diff_shows_the_keys_that_differ(tmp_path):

@@ -1,0 +1,30 @@
+"""What does a configuration ask for that needs a device of a certain kind?"""
+
+from trainer.config.converters import FLOAT8
+from trainer.config.sections import JobConfig
+from trainer.errors import ConfigError
+
+Capability = tuple[int, int]
+"""The compute capability of a CUDA device, such as (9, 0)."""
+WITH_FLOAT8: Capability = (8, 9)
+
+
+def check_devices(config: JobConfig, capability: Capability | None) -> None:
+    """Raise ConfigError if settings need a device that is not there; `capability` is None without a CUDA device.
+
+    A run in one process on values that are not there, or of all ranks at once, needs no device.
+    """
+    if config.comm.mode == "fake_backend":
+        return
+    where = f"a device of compute capability {capability[0]}.{capability[1]}" if capability else "a CPU"
+    if FLOAT8 in config.model.converters and not config.float8.emulate and (capability or (0, 0)) < WITH_FLOAT8:
+        raise ConfigError(
+            f"model.converters float8 on {where}: float8 products need compute capability 8.9 (H100, L40) or more",
+            "add --float8.emulate, which rounds to float8 and computes in float32, or leave float8 out",
+        )
+    overlaps = config.parallelism.enable_async_tensor_parallel and config.parallelism.tensor_parallel_degree > 1
+    if overlaps and not capability:
+        raise ConfigError(
+            f"parallelism.enable_async_tensor_parallel on {where}: it copies between the memories of CUDA devices",
+            "leave it out, and ranks wait for their collectives",
+        )

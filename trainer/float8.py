@@ -1,0 +1,62 @@
+"""Matrix products in float8, by torchao: linear layers scale their operands and round them to 8 bits."""
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from trainer.config import ConfigError, JobConfig
+
+MULTIPLE = 16
+"""Float8 products take matrices whose sides are multiples of this."""
+
+
+def convert(model: nn.Module, config: JobConfig) -> None:
+    """Replace each linear layer of `model` that float8.filter_fqns does not name by one whose products are in float8.
+
+    Layers whose sides are no multiples of 16 stay as they are. The names of weights do not change.
+
+    Raises:
+        ConfigError: No layer is left to convert.
+    """
+    names = [name for name, module in model.named_modules() if is_converted(module, name, config.float8.filter_fqns)]
+    if not names:
+        raise ConfigError(
+            "model.converters float8: there is no linear layer to convert whose sides are multiples of"
+            f" {MULTIPLE} and whose name has none of float8.filter_fqns {config.float8.filter_fqns}",
+            "name fewer layers in float8.filter_fqns",
+        )
+    package = torchao()
+    package.convert_to_float8_training(
+        model, config=recipe(package, config), module_filter_fn=lambda _, name: name in names
+    )
+
+
+def is_converted(module: nn.Module, name: str, filtered: list[str]) -> bool:
+    """Return whether a module is a linear layer to convert: `filtered` has parts of the names of those that are not."""
+    return (
+        isinstance(module, nn.Linear)
+        and module.in_features % MULTIPLE == module.out_features % MULTIPLE == 0
+        and not any(part in name for part in filtered)
+    )
+
+
+def recipe(package: Any, config: JobConfig) -> Any:
+    """Return torchao's configuration object for the settings of the section float8."""
+    settings = config.float8
+    return replace(
+        package.Float8LinearConfig.from_recipe_name(settings.recipe_name or "tensorwise"),
+        emulate=settings.emulate,
+        enable_fsdp_float8_all_gather=settings.enable_fsdp_float8_all_gather,
+    )
+
+
+def precompute_scales(model: nn.Module) -> None:
+    """Compute the scales of all weights that FSDP gathers in float8, with one collective instead of one per weight."""
+    torchao().precompute_float8_dynamic_scale_for_fsdp(model)
+
+
+def torchao() -> Any:
+    """Return the module torchao.float8, imported only here as it is an optional dependency."""
+    return importlib.import_module("torchao.float8")
