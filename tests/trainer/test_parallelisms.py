@@ -404,6 +404,14 @@ def test_asynchronous_tensor_parallelism_needs_the_compiler_and_a_device() -> No
         refuse_without_device(config)
 
 
+def test_the_compiler_keeps_no_budget_of_split_weights() -> None:
+    config = job(tensor_parallel_degree=2)
+    config.compile.enable, config.activation_checkpoint.mode = True, "memory_budget"
+    with pytest.raises(ConfigError, match=r"memory_budget with parallelism\.tensor_parallel_degree 2") as caught:
+        validate(config, 2)
+    assert 'selective_ac_option "op"' in caught.value.hint
+
+
 def test_anomalies_are_not_looked_for_in_split_tensors() -> None:
     config = job(tensor_parallel_degree=2)
     config.debug.detect_anomaly = True

@@ -313,6 +313,12 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             " that are not finite in DTensors",
             "set --debug.no_detect_anomaly, or tensor_parallel_degree to 1",
         )
+    if mesh.tp > 1 and config.activation_checkpoint.mode == "memory_budget":
+        raise ConfigError(
+            f"activation_checkpoint.mode memory_budget with parallelism.tensor_parallel_degree {mesh.tp}: the compiler"
+            " cannot measure what it would keep of split weights",
+            'choose activation_checkpoint.mode selective with selective_ac_option "op"',
+        )
     check_async_tensor_parallel(config, mesh)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from trainer.config import JobConfig
+from trainer.config.checks import recompute_interval
 from trainer.config.degrees import EXPERT
 from trainer.config.sections import Compile
 from trainer.config.stages import Part, model_parts
@@ -69,13 +70,27 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
         apply_context_parallel(model, world.context, config.training.seq_len, balanced=balanced)
     if world.experts:
         apply_expert_parallel(model, world.experts[EXPERT])
-    apply_activation_checkpointing(model, config.activation_checkpoint, config.job.dump_folder)
-    if config.compile.enable and "model" in config.compile.components:
-        if world.tensor:
-            finish_embedding(model)
-        compile_blocks(model, config.compile)
+    recompute_and_compile(model, config, splits=world.tensor is not None)
     if world.degrees.uses_fsdp:
         apply_fsdp(model, world, config)
+
+
+def recompute_and_compile(model: Decoder, config: JobConfig, *, splits: bool) -> None:
+    """Apply activation checkpointing and torch.compile to the blocks, as configured; `splits`: by tensor parallelism.
+
+    The compiler recomputes what is inside of a block that it compiles. Where weights are split it cannot recompute a
+    whole block, because it would keep the device mesh like an activation: then compiled blocks are recomputed.
+    """
+    compiles = config.compile.enable and "model" in config.compile.components
+    _, keep_costly = recompute_interval(config.activation_checkpoint)
+    compiles_first = compiles and splits and not keep_costly
+    if compiles and splits:
+        finish_embedding(model)
+    if compiles_first:
+        compile_blocks(model, config.compile)
+    apply_activation_checkpointing(model, config.activation_checkpoint, config.job.dump_folder)
+    if compiles and not compiles_first:
+        compile_blocks(model, config.compile)
 
 
 def compile_blocks(model: Decoder, config: Compile) -> None:
