@@ -263,6 +263,39 @@ def estimate(
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 @spread_groups
+def plan(
+    ctx: typer.Context,
+    model: opt.ModelOptions,
+    document: opt.DocumentOptions,
+    limit: Annotated[str, typer.Option(help="Memory of one device, such as 80GiB.")],
+    nproc: Annotated[
+        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2")
+    ] = None,
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    margin: Annotated[float, typer.Option(help="Share of the memory to leave free, for what is in no tensor.")] = 0.1,
+    device: Annotated[
+        str, typer.Option(help="Device whose speed ranks the settings: a100, h100, h200, b200, mi300x or cpu.")
+    ] = "h100",
+    count: Annotated[int, typer.Option(help="Number of choices to show.", min=1)] = 3,
+    fail_on: opt.FailOnOption = None,
+) -> None:
+    """Search mesh, batch, recomputation, offload and dtype for the settings that fit and train fastest.
+
+    What fits is rehearsed as `estimate` does it. Settings given as --section.key value are kept as they are, settings
+    of the file are replaced.
+    """
+    from workbench.commands import analyse, estimate, plan
+    from workbench.commands.output import deliver
+    from workbench.launch.plan import Request
+
+    request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
+    bytes_of_device = analyse.size_in_bytes(limit, "--limit") or 0
+    report = plan.plan(request, bytes_of_device, margin, device, count)
+    raise typer.Exit(deliver(report, document, estimate.subject(request), fail_on))
+
+
+@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@spread_groups
 def parity(
     ctx: typer.Context,
     model: opt.ModelOptions,

@@ -51,6 +51,46 @@ class EstimateData(TrainerEstimate, frozen=True):
     options: list[Alternative]
 
 
+class PlannedSettings(msgspec.Struct, frozen=True):
+    """Settings that a plan may choose, their rehearsed peak in bytes, and the step that a cost model expects.
+
+    `time` has the seconds of a step by what they are spent on.
+    """
+
+    settings: dict[str, bool | int | str]
+    peak_bytes: int
+    step_s: float
+    tokens_per_s: float
+    tokens_per_step: int
+    time: dict[str, float]
+
+
+class PlanData(msgspec.Struct, frozen=True):
+    """The data of `workbench.plan/1`: the settings that fit, the fastest first, and the next larger batch of the first.
+
+    `candidates` is how many choices were compared, `rehearsed` how many were rehearsed in `seconds`; `smallest_bytes`
+    is the smallest rehearsed peak.
+    """
+
+    world_size: int
+    model: str
+    parameters: int
+    limit_bytes: int
+    margin: float
+    device: str
+    candidates: int
+    rehearsed: int
+    seconds: float
+    plans: list[PlannedSettings]
+    next_larger: PlannedSettings | None
+    smallest_bytes: int | None
+
+    @property
+    def usable_bytes(self) -> int:
+        """The limit without the margin."""
+        return int(self.limit_bytes * (1 - self.margin))
+
+
 class Position(msgspec.Struct, frozen=True):
     """A position in a sequence: the token that the model reads, and the label that it must predict."""
 

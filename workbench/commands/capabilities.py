@@ -24,6 +24,7 @@ DOCUMENT_OF = {
     "steps": "steps",
     "compare": "compare",
     "estimate": "estimate",
+    "plan": "plan",
     "tokens": "tokens",
     "doctor": "doctor",
     "capabilities": "capabilities",

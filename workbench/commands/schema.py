@@ -7,7 +7,7 @@ from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
 from workbench.errors import UsageProblem
-from workbench.trainer_answers import EstimateData, TokensData
+from workbench.trainer_answers import EstimateData, PlanData, TokensData
 
 DOCUMENTS: dict[str, type[Report[object]]] = {
     "memory": Report[memory.MemoryData],
@@ -19,6 +19,7 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
     "compare": Report[compare.CompareData],
     "parity": Report[parity.ParityData],
     "estimate": Report[EstimateData],
+    "plan": Report[PlanData],
     "tokens": Report[TokensData],
     "doctor": Report[DoctorData],
     "capabilities": Report[CapabilitiesData],

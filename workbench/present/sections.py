@@ -80,6 +80,14 @@ def estimate(data: object) -> Tables:
     return estimate_tables(data) if isinstance(data, EstimateData) else []
 
 
+def plan(data: object) -> Tables:
+    """Return the tables of settings that fit into a device's memory."""
+    from workbench.present.tables.plan import plan_tables
+    from workbench.trainer_answers import PlanData
+
+    return plan_tables(data) if isinstance(data, PlanData) else []
+
+
 def tokens(data: object) -> Tables:
     """Return the tables of a report on the tokens that a job trains on."""
     from workbench.present.tables.rehearsal import token_tables
@@ -105,6 +113,7 @@ TABLES: Mapping[str, Callable[[object], Tables]] = {
     "incident": incident,
     "compare": compare,
     "estimate": estimate,
+    "plan": plan,
     "tokens": tokens,
     "parity": parity,
 }

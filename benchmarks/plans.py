@@ -1,0 +1,106 @@
+"""Whether the plans of `workbench plan` run within the limit, and the next larger batch does not.
+
+`python -m benchmarks.plans`: each case is planned without a margin; the plans and the batch after the first are trained
+for five steps.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from analyzers.memory import analyze
+from analyzers.run import Kind, discover
+from analyzers.steps import analyze as analyze_steps
+from benchmarks.start_job import start_job
+from workbench.commands.plan import plan
+from workbench.launch.plan import Request
+from workbench.trainer_answers import PlannedSettings
+
+ROOT = Path(__file__).parents[1]
+LARGE = ("--model.flavor", "debugmodel_large")
+MB = 1_000_000
+
+
+class Case(NamedTuple):
+    """A job to plan: its file in `configs`, ranks, the memory of each, and flags that are kept."""
+
+    config: str
+    ranks: int
+    limit: int
+    flags: tuple[str, ...] = ()
+
+
+CASES = [
+    Case("fsdp", 2, 20 * MB),
+    Case("fsdp", 2, 40 * MB),
+    Case("fsdp", 4, 12 * MB),
+    Case("fsdp", 2, 150 * MB, LARGE),
+    Case("fsdp", 2, 90 * MB, LARGE),
+    Case("fsdp", 4, 100 * MB, LARGE),
+    Case("fsdp", 2, 30 * MB, ("--training.mixed_precision_param", "bfloat16")),
+    Case("fsdp", 2, 30 * MB, ("--training.seq_len", "512")),
+    Case("fsdp", 2, 60 * MB, ("--activation_checkpoint.mode", "full")),
+    Case("fsdp", 4, 60 * MB, (*LARGE, "--parallelism.tensor_parallel_degree", "2")),
+]
+
+
+def flags_of(planned: PlannedSettings) -> Iterator[str]:
+    """Yield the flags that set what was planned."""
+    for key, value in planned.settings.items():
+        if value is True:
+            yield f"--{key}"
+        elif value is not False:
+            yield from (f"--{key}", str(value))
+
+
+def measured(case: Case, planned: PlannedSettings) -> tuple[int, float]:
+    """Return the highest peak of any rank, and tokens a second, of a real run of planned settings on CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [
+            "--profiling.enable_memory_snapshot", "--profiling.profile_freq", "5", "--training.steps", "5",
+            "--job.dump_folder", folder, *case.flags, *flags_of(planned),
+        ]  # fmt: skip
+        start_job("trainer", "--config", str(ROOT / f"configs/{case.config}.toml"), *flags, ranks=case.ranks)
+        report = analyze(discover(Path(folder)).of(Kind.SNAPSHOT))
+        steps = analyze_steps(folder).data.ranks
+        step = max(rank.median_step_s or 0.0 for rank in steps)
+    return max(device.peak_allocated_bytes for device in report.data.devices), planned.tokens_per_step / step
+
+
+def checked(case: Case) -> dict[str, Any]:
+    """Return what was planned for a case and what runs of it measured."""
+    began = time.monotonic()
+    request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
+    data = plan(request, case.limit, 0.0, "cpu", 3).data
+    row: dict[str, Any] = {"case": case._asdict(), "seconds": time.monotonic() - began, "plans": [], "larger": None}
+    for planned in data.plans:
+        peak, speed = measured(case, planned)
+        row["plans"].append(summary(planned, peak, speed))
+    if data.next_larger:
+        row["larger"] = summary(data.next_larger, *measured(case, data.next_larger))
+    return row
+
+
+def summary(planned: PlannedSettings, peak: int, speed: float) -> dict[str, Any]:
+    """Return the planned and the measured numbers of one choice."""
+    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if value not in (1, False)}
+    return {
+        "settings": shown, "planned": planned.peak_bytes, "measured": peak,
+        "planned_speed": planned.tokens_per_s, "measured_speed": speed,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print one line of JSON for each case; arguments select cases by number."""
+    chosen = [int(word) for word in sys.argv[1:]] or range(len(CASES))
+    for number in chosen:
+        print(msgspec.json.encode(checked(CASES[number])).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

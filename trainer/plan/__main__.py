@@ -1,0 +1,105 @@
+"""Plan: WORLD_SIZE=64 python -m trainer.plan LIMIT MARGIN DEVICE COUNT --config FILE [--key value ...]. Prints JSON."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from trainer.config import JobConfig, load
+from trainer.errors import ConfigError, TrainerError
+from trainer.plan.candidates import Candidate, candidates
+from trainer.plan.devices import SPEEDS, speed_of
+from trainer.plan.search import Plan, Search
+
+SECONDS = 60.0
+"""The search starts no rehearsal later than this after its beginning; the last ones end soon after."""
+LARGEST_BATCH = 64
+SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=False, dtype="float32").settings())
+
+
+class Wish(NamedTuple):
+    """What is asked for: `plans` settings for `world_size` ranks with `limit` bytes each, less the share `margin`."""
+
+    world_size: int
+    limit: int
+    margin: float
+    device: str
+    plans: int
+
+
+def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object]:
+    """Return the plans as a dict: the fastest settings that fit, but for those in `kept`, which stay as configured.
+
+    Raises:
+        ConfigError: There is no such model or device.
+    """
+    if wish.device not in SPEEDS:
+        raise ConfigError(f"no speeds are known of device {wish.device!r}", f"choose one of {', '.join(SPEEDS)}")
+    began = time.monotonic()
+    speed, usable = speed_of(wish.device, wish.world_size), wish.limit * (1 - wish.margin)
+    search = Search(config, wish.world_size, usable, speed, began + SECONDS)
+    choices = list(candidates(config, wish.world_size, kept, LARGEST_BATCH))
+    plans = next(filter(None, (search.run(tier, wish.plans) for tier in tiers(choices, config))), [])
+    larger = search.next_larger(plans[0], choices) if plans else None
+    return {
+        "world_size": wish.world_size,
+        "model": f"{config.model.name} {config.model.flavor}",
+        "parameters": search.model.parameters,
+        "limit_bytes": wish.limit,
+        "margin": wish.margin,
+        "device": wish.device,
+        "candidates": len(choices),
+        "rehearsed": len(search.rehearsed),
+        "seconds": round(time.monotonic() - began, 1),
+        "plans": [described(one) for one in plans],
+        "next_larger": described(larger) if larger else None,
+        "smallest_bytes": min(search.rehearsed.values(), default=None),
+    }
+
+
+def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Candidate]]:
+    """Yield the candidates in groups: each is searched only if nothing in those before it fits.
+
+    Offloading is slow, and another type of the weights changes the numbers: both are for jobs that else do not fit.
+    """
+    own = config.training.dtype
+    offloads = [False, True] if not config.training.enable_cpu_offload else [True]
+    for dtype, offload in product(dict.fromkeys((own, "bfloat16")), offloads):
+        if tier := [choice for choice in choices if (choice.dtype, choice.offload) == (dtype, offload)]:
+            yield tier
+
+
+def described(one: Plan) -> dict[str, object]:
+    """Return a plan as a dict: its settings, peak and time."""
+    return {
+        "settings": one.candidate.settings(),
+        "peak_bytes": one.peak,
+        "step_s": one.time.seconds,
+        "tokens_per_s": one.time.tokens_per_second,
+        "tokens_per_step": one.time.tokens,
+        "time": {name: getattr(one.time, name) for name in ("compute", "tensor", "data", "bubble", "optimizer")},
+    }
+
+
+def given(arguments: Sequence[str]) -> list[str]:
+    """Return the searched keys that flags name: what is asked for is kept."""
+    flags = [word.removeprefix("--").partition("=")[0].removeprefix("no_") for word in arguments]
+    return [key for key in sorted(SEARCHED) if key in flags]
+
+
+def main() -> None:
+    """Print the plans as JSON, or end the process with an error."""
+    limit, margin, device, count, *arguments = sys.argv[1:]
+    try:
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        wish = Wish(world_size, int(limit), float(margin), device, int(count))
+        print(json.dumps(plan(load(None, arguments), given(arguments), wish)))
+    except TrainerError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The settings that a plan may choose: mesh, local batch size, activation checkpointing, offload and dtype."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from trainer.config import JobConfig
+from trainer.config.checks import validate
+from trainer.errors import ConfigError
+
+TENSOR_AT_MOST = 8
+"""Tensor parallelism stays within a node: it waits for its collectives in every layer."""
+CONTEXT_TOKENS_AT_LEAST = 8192
+"""Sequences shorter than this are not worth dividing."""
+ROUNDS_AT_MOST = 8
+"""Microbatches for each stage of a pipeline: more of them gain little."""
+RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
+"""(mode, selective_ac_option) of activation checkpointing, what keeps most first."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of settings; `family` is the choice without the batch size."""
+
+    replicate: int
+    shard: int
+    context: int
+    tensor: int
+    pipeline: int
+    mode: str
+    option: str
+    batch: int
+    offload: bool
+    dtype: str
+
+    @property
+    def family(self) -> "Candidate":
+        """The same choice with a batch of one, so that candidates differing in the batch alone compare equal."""
+        return replace(self, batch=1)
+
+    def settings(self) -> dict[str, Any]:
+        """Return {key of the configuration: value}."""
+        values: dict[str, Any] = {
+            "parallelism.data_parallel_replicate_degree": self.replicate,
+            "parallelism.data_parallel_shard_degree": self.shard,
+            "parallelism.context_parallel_degree": self.context,
+            "parallelism.tensor_parallel_degree": self.tensor,
+            "parallelism.pipeline_parallel_degree": self.pipeline,
+            "training.local_batch_size": self.batch,
+            "training.enable_cpu_offload": self.offload,
+            "training.dtype": self.dtype,
+            "activation_checkpoint.mode": self.mode,
+        }
+        return values | ({"activation_checkpoint.selective_ac_option": self.option} if self.mode == "selective" else {})
+
+
+def configured(config: JobConfig, candidate: Candidate) -> JobConfig:
+    """Return the configuration with the settings of a candidate."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in candidate.settings().items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    changed = {name: replace(getattr(config, name), **values) for name, values in sections.items()}
+    return replace(config, **changed)
+
+
+def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_batch: int) -> Iterator[Candidate]:
+    """Yield every candidate that the trainer can run on `world_size` ranks and that leaves the keys in `kept` alone."""
+    fixed = {key: current(config, key) for key in kept}
+    batches = powers_of_two(largest_batch)
+    own = fixed.get("training.local_batch_size")
+    batches = batches if own is None else [own]
+    for mesh in meshes(config, world_size):
+        for (mode, option), offload, dtype in product(recomputation(config), (False, True), dtypes(config)):
+            family = Candidate(*mesh, mode, option, batches[0] * mesh[4], offload, dtype)
+            family = family if own is None else replace(family, batch=own)
+            if is_fixed(family, fixed) and can_run(configured(config, family), world_size):
+                sizes = batches if own is not None else batches_of(family, batches)
+                yield from (replace(family, batch=batch) for batch in sizes)
+
+
+def batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
+    """Return the batch sizes to try; a pipeline takes one or more microbatches for each of its stages."""
+    if family.pipeline == 1:
+        return list(batches)
+    return [batch * family.pipeline for batch in batches if batch <= ROUNDS_AT_MOST]
+
+
+def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (replicate, shard, context, tensor, pipeline) whose product is the world size."""
+    contexts = divisors(world_size) if config.training.seq_len >= CONTEXT_TOKENS_AT_LEAST else [1]
+    for tensor, pipeline, context in product(divisors(world_size), divisors(world_size), contexts):
+        inner = tensor * pipeline * context
+        if tensor > TENSOR_AT_MOST or world_size % inner or pipeline > TENSOR_AT_MOST or context > TENSOR_AT_MOST:
+            continue
+        for shard in divisors(world_size // inner):
+            yield world_size // inner // shard, shard, context, tensor, pipeline
+
+
+def recomputation(config: JobConfig) -> list[tuple[str, str]]:
+    """Return the kinds of activation checkpointing to try, with the configured one among them."""
+    own = config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option
+    known = own[0] in ("none", "full") or own in RECOMPUTATION or own[0] == "memory_budget"
+    return [*RECOMPUTATION] if known else [*RECOMPUTATION, own]
+
+
+def dtypes(config: JobConfig) -> list[str]:
+    """Return the types of weights to try: the configured one, then bfloat16."""
+    return list(dict.fromkeys((config.training.dtype, "bfloat16")))
+
+
+def can_run(config: JobConfig, world_size: int) -> bool:
+    """Return whether the trainer can run a configuration."""
+    try:
+        validate(config, world_size)
+    except ConfigError:
+        return False
+    return True
+
+
+def is_fixed(candidate: Candidate, fixed: dict[str, Any]) -> bool:
+    """Return whether a candidate has the values that must not change; a sharding degree of -1 is any."""
+    settings = candidate.settings()
+    return all(settings.get(key, value) == value or value == -1 for key, value in fixed.items())
+
+
+def current(config: JobConfig, key: str) -> Any:
+    """Return the configured value of a key such as `training.dtype`."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, the smallest first."""
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def powers_of_two(largest: int) -> list[int]:
+    """Return 1, 2, 4 and so on up to `largest`."""
+    return [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]

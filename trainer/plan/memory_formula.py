@@ -1,0 +1,71 @@
+"""A quick formula of a rank's peak memory, with which a search chooses what is worth rehearsing.
+
+It is off by some ten per cent, and evenly so for candidates that differ in their batch alone: the search corrects it by
+what a rehearsal of the same family found.
+"""
+
+from trainer.plan.candidates import Candidate
+from trainer.plan.model_size import ModelSize
+
+STATE_COPIES = 4
+"""Weights, gradients and the two moments of Adam."""
+FLOAT32_BYTES = 4
+
+
+def state_bytes(model: ModelSize, candidate: Candidate) -> int:
+    """Return the bytes of weights, gradients and optimizer state on the fullest rank."""
+    width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
+    # The first and the last stage have the embedding or the output layer beside their layers.
+    ends = 1 if candidate.pipeline > 1 else 2
+    held = model.in_layers / candidate.pipeline + ends * model.head
+    shards = candidate.shard * candidate.context * candidate.tensor
+    return round(STATE_COPIES * width * held / shards)
+
+
+def peak_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> int:
+    """Return about how many bytes the fullest rank holds at most; `microbatch` sequences go through a pipeline at once.
+
+    Activations are counted as `analyzers.memory.job.Job` does, after Korthikanti et al. 2022 (arXiv:2205.05198).
+    """
+    state = 0 if candidate.offload else state_bytes(model, candidate)
+    return round(state + gathered_bytes(model, candidate) + activation_bytes(model, candidate, microbatch))
+
+
+def gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
+    """Return the bytes of what FSDP gathers at a time: two layers or an end, and the gradients of one."""
+    layer, width = model.in_layers / model.layers / candidate.tensor, model.compute_bytes
+    if candidate.shard * candidate.context == 1:
+        return FLOAT32_BYTES * (model.in_layers + model.head) / candidate.tensor if candidate.replicate > 1 else 0.0
+    end = model.head / candidate.tensor
+    if candidate.pipeline > 1:
+        # All microbatches use the gathered weights and add to the gradients before these are reduced.
+        return 2 * width * (model.in_layers / candidate.pipeline / candidate.tensor + end)
+    return max(2 * layer * width + layer * (width + FLOAT32_BYTES), end * (2 * width + FLOAT32_BYTES))
+
+
+def activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> float:
+    """Return the bytes that the forward pass keeps, and those of the logits in the loss."""
+    sequences = min(microbatch, candidate.batch) if candidate.pipeline > 1 else candidate.batch
+    tokens = sequences * model.seq_len / candidate.context
+    in_flight = min(candidate.pipeline, candidate.batch // sequences)
+    layers = model.layers / candidate.pipeline
+    whole, kept = kept_values(model, "none"), kept_values(model, candidate.mode)
+    if candidate.mode == "selective" and candidate.option.isdecimal():
+        kept = whole - (whole - kept_values(model, "full")) / int(candidate.option)
+    if candidate.tensor > 1 and candidate.mode != "full":
+        # Sequence parallelism gathers all tokens before the products of attention and of the feed-forward layer.
+        kept += 2 * model.dim * model.compute_bytes * candidate.tensor
+    recomputed = 0.0 if candidate.mode == "none" else whole
+    logits = model.vocab * (model.compute_bytes + 2 * FLOAT32_BYTES)
+    return tokens / candidate.tensor * (in_flight * layers * kept + recomputed + logits)
+
+
+def kept_values(model: ModelSize, mode: str) -> float:
+    """Return the bytes that one layer keeps for each token under a mode of activation checkpointing."""
+    kv = 2 * model.dim * model.kv_heads / model.heads
+    values = {
+        "none": 9 * model.dim + 4 * model.hidden_dim,
+        "selective": 5 * model.dim + kv + 2 * model.hidden_dim,
+        "full": model.dim,
+    }.get(mode, 9 * model.dim + 4 * model.hidden_dim)
+    return values * model.compute_bytes + (8 + 4 * model.heads if mode == "none" else 0)

@@ -1,0 +1,155 @@
+"""Find the fastest settings that fit: a formula chooses what is worth rehearsing, a rehearsal decides what fits."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+
+from trainer.config import JobConfig
+from trainer.errors import TrainerError
+from trainer.estimate.__main__ import Case, answer, start
+from trainer.estimate.mesh import local_problem
+from trainer.models.decoder import model_args
+from trainer.plan.candidates import Candidate, configured
+from trainer.plan.devices import DeviceSpeed
+from trainer.plan.memory_formula import peak_bytes, state_bytes
+from trainer.plan.model_size import ModelSize
+from trainer.plan.step_time import StepTime, step_time
+
+OPTIMISM = 0.85
+"""A candidate is rehearsed if this share of its formula fits, as long as no rehearsal of its family is known."""
+PATIENCE = 30.0
+"""Seconds after the deadline that a rehearsal which runs may still take."""
+NEVER_LOWER = 0.5
+"""A family's correction is trusted down to this."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A candidate with its rehearsed peak in bytes and its estimated time."""
+
+    candidate: Candidate
+    peak: int
+    time: StepTime
+
+
+@dataclass
+class Search:
+    """A search for the best settings of one job: `usable` bytes a rank, on `world_size` ranks, until `deadline`."""
+
+    config: JobConfig
+    world_size: int
+    usable: float
+    speed: DeviceSpeed
+    deadline: float
+    rehearsed: dict[Candidate, int] = field(default_factory=dict)
+    refused: set[Candidate] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.model = ModelSize.of(self.config)
+        self.microbatch = self.config.parallelism.pipeline_parallel_microbatch_size
+
+    def run(self, choices: Iterable[Candidate], wanted: int) -> list[Plan]:
+        """Return the `wanted` fastest plans of different families that fit; fewer where no more fit or time is up."""
+        ordered = sorted(choices, key=lambda choice: -self.time_of(choice).tokens_per_second)
+        while time.monotonic() < self.deadline:
+            batch = self.next_to_rehearse(ordered, wanted)
+            if not batch:
+                break
+            self.rehearse(batch)
+        return self.plans(ordered)[:wanted]
+
+    def next_to_rehearse(self, ordered: Sequence[Candidate], wanted: int) -> list[Candidate]:
+        """Return the fastest candidates that may fit and are not rehearsed yet, one of a family, a process for each.
+
+        Empty when the `wanted` fastest families are known.
+        """
+        chosen: dict[Candidate, Candidate] = {}
+        settled: set[Candidate] = set()
+        for choice in ordered:
+            if choice.family in settled or choice.family in chosen or choice in self.refused:
+                continue
+            if choice in self.rehearsed:
+                settled |= {choice.family} if self.rehearsed[choice] <= self.usable else set()
+            elif self.corrected(choice) <= self.usable:
+                chosen[choice.family] = choice
+            if len(chosen) >= (os.cpu_count() or 1) or len(settled) + len(chosen) >= wanted:
+                break
+        return list(chosen.values())
+
+    def corrected(self, choice: Candidate) -> float:
+        """Return the formula's peak, corrected by the nearest rehearsal of the same family."""
+        family = [(abs(known.batch - choice.batch), known) for known in self.rehearsed if known.family == choice.family]
+        if not family:
+            return OPTIMISM * self.formula(choice)
+        _, nearest = min(family, key=lambda item: item[0])
+        return self.formula(choice) * max(self.rehearsed[nearest] / self.formula(nearest), NEVER_LOWER)
+
+    def formula(self, choice: Candidate) -> int:
+        """Return the peak in bytes by the formula."""
+        return peak_bytes(self.model, choice, self.microbatch)
+
+    def time_of(self, choice: Candidate) -> StepTime:
+        """Return the estimated time of a step."""
+        return step_time(self.model, choice, self.speed, self.microbatch)
+
+    def rehearse(self, choices: Sequence[Candidate]) -> None:
+        """Rehearse candidates at the same time, and remember their peaks, or that the trainer refuses them."""
+        running = [(choice, [start(case) for case in self.cases(choice)]) for choice in choices]
+        for choice, processes in running:
+            peaks = list[int]()
+            for process in processes:
+                try:
+                    peaks.append(peak_of(self.answer(process)))
+                except TrainerError:
+                    self.refused.add(choice)
+            if choice not in self.refused:
+                moved = state_bytes(self.model, choice) if choice.offload else 0
+                self.rehearsed[choice] = max(peaks) - moved
+
+    def answer(self, process: Connection) -> dict[str, object]:
+        """Return what a rehearsal found.
+
+        Raises:
+            TrainerError: The trainer cannot do it, or it did not end in time.
+        """
+        if not process.poll(max(self.deadline - time.monotonic(), 0) + PATIENCE):
+            raise TrainerError("a rehearsal did not end in time", "plan again on a machine with more free cores")
+        return answer(process)
+
+    def cases(self, choice: Candidate) -> Iterator[Case]:
+        """Yield what to rehearse: the first rank of the first and of the last pipeline stage, which are the fullest."""
+        # More microbatches than stages are never in flight at once.
+        in_flight = min(choice.batch, choice.pipeline * self.microbatch) if choice.pipeline > 1 else choice.batch
+        config = configured(self.config, replace(choice, batch=in_flight))
+        local = local_problem(config, self.world_size)
+        for stage in sorted({0, choice.pipeline - 1}):
+            yield Case(local, model_args(config), stage, choice.context - 1, 1)
+
+    def plans(self, ordered: Sequence[Candidate]) -> list[Plan]:
+        """Return the fastest rehearsed candidate of each family that fits, the fastest first."""
+        best: dict[Candidate, Plan] = {}
+        for choice in ordered:
+            if self.rehearsed.get(choice, self.usable + 1) <= self.usable and choice.family not in best:
+                best[choice.family] = Plan(choice, self.rehearsed[choice], self.time_of(choice))
+        return list(best.values())
+
+    def next_larger(self, plan: Plan, choices: Iterable[Candidate]) -> Plan | None:
+        """Return the plan with the next larger batch, rehearsed, whether it fits or not; None if there is none."""
+        larger = [c for c in choices if c.family == plan.candidate.family and c.batch > plan.candidate.batch]
+        following = min(larger, key=lambda choice: choice.batch, default=None)
+        if following is None:
+            return None
+        if following not in self.rehearsed and following not in self.refused:
+            self.rehearse([following])
+        peak = self.rehearsed.get(following)
+        return Plan(following, peak, self.time_of(following)) if peak is not None else None
+
+
+def peak_of(memory: dict[str, object]) -> int:
+    """Return the peak in bytes of a rehearsed rank."""
+    peak = memory["peak_bytes"]
+    if not isinstance(peak, int):
+        raise TypeError(f"peak_bytes is {peak!r}")
+    return peak

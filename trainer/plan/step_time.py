@@ -1,0 +1,124 @@
+"""A cost model of a training step: what limits its speed, in seconds, for one choice of settings.
+
+Products at the speed that large ones reach, elementwise work at that of memory, and the collectives of each kind of
+parallelism by bytes and bandwidth. It ranks choices; its seconds are no promise.
+"""
+
+from dataclasses import dataclass
+
+from trainer.plan.candidates import Candidate
+from trainer.plan.devices import DeviceSpeed
+from trainer.plan.model_size import ModelSize
+
+RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
+"""Share of the forward pass that is computed twice; "selective" keeps the outputs of products."""
+HIDDEN = 0.8
+"""Share of the computation behind which FSDP hides its collectives."""
+FLOAT32_BYTES = 4
+ELEMENTWISE_PASSES = 6
+"""How often a step reads or writes what a layer computes between its products."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds of a step by what they are spent on, and the tokens that all ranks train on in it."""
+
+    compute: float
+    tensor: float
+    data: float
+    bubble: float
+    optimizer: float
+    tokens: int
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.compute + self.tensor + self.data + self.bubble + self.optimizer
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that all ranks train on in a second."""
+        return self.tokens / self.seconds
+
+
+def step_time(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, microbatch: int) -> StepTime:
+    """Return the time of a step with one batch for each rank, without accumulation."""
+    passes = candidate.batch // min(microbatch, candidate.batch) if candidate.pipeline > 1 else 1
+    tokens = candidate.batch // passes * model.seq_len / candidate.context
+    compute = passes * compute_seconds(model, candidate, speed, tokens)
+    tensor = passes * tensor_seconds(model, candidate, speed, tokens)
+    # The last pass leaves the pipeline when the first rank has waited for all the others.
+    bubble = (candidate.pipeline - 1) / passes * (compute + tensor)
+    return StepTime(
+        compute,
+        tensor,
+        data_seconds(model, candidate, speed, compute),
+        bubble,
+        optimizer_seconds(model, candidate, speed),
+        candidate.batch * model.seq_len * candidate.replicate * candidate.shard,
+    )
+
+
+def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
+    """Return the seconds that one pass computes forward and backward on the fullest rank."""
+    again = RECOMPUTED.get(candidate.mode, 0.5)
+    if candidate.mode == "selective" and candidate.option.isdecimal():
+        again = 1 / int(candidate.option)
+    # A token's products with each weight, and with the positions before it (half of them on average).
+    attention = 2 * model.seq_len * model.dim * model.layers
+    layers = (2 * model.active + attention) / candidate.pipeline * (3 + again)
+    head = 2 * model.head * 3
+    flops = speed.flops_float32 if model.compute_bytes == FLOAT32_BYTES else speed.flops
+    efficiency = tokens / (tokens + speed.half_tokens)
+    products = (layers + head) * tokens / candidate.tensor / (flops * efficiency)
+    values = (9 * model.dim + 4 * model.hidden_dim) * model.compute_bytes * model.layers / candidate.pipeline
+    elementwise = (ELEMENTWISE_PASSES + 2 * again) * values * tokens / candidate.tensor / speed.memory
+    return products + elementwise
+
+
+def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
+    """Return the seconds in which tensor and context parallelism wait for collectives in one pass."""
+    layers, seconds = model.layers / candidate.pipeline, 0.0
+    again = candidate.mode == "full"
+    if candidate.tensor > 1:
+        # Two gathers and two reductions of all tokens in each direction of a layer.
+        sent = tokens * model.dim * model.compute_bytes * (candidate.tensor - 1) / candidate.tensor
+        seconds += layers * (8 + 4 * again) * (sent / bandwidth(candidate.tensor, 1, speed) + speed.latency)
+    if candidate.context > 1:
+        kv = 2 * tokens * model.dim * model.kv_heads / model.heads * model.compute_bytes / candidate.tensor
+        sent = kv * (candidate.context - 1)
+        link = bandwidth(candidate.context, candidate.tensor, speed)
+        seconds += layers * (3 + again) * (sent / link + (candidate.context - 1) * speed.latency)
+    return seconds
+
+
+def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, compute: float) -> float:
+    """Return the seconds in which a step waits for FSDP's and DDP's collectives."""
+    held = (model.in_layers / candidate.pipeline + 2 * model.head) / candidate.tensor
+    inner, shards = candidate.tensor, candidate.shard * candidate.context
+    seconds = 0.0
+    if shards > 1:
+        # Gathered for each direction, reduced once in float32.
+        sent = (2 * model.compute_bytes + FLOAT32_BYTES) * held * (shards - 1) / shards
+        layers = model.layers / candidate.pipeline
+        seconds += sent / bandwidth(shards, inner, speed) + 3 * layers * speed.latency
+    if candidate.replicate > 1:
+        sent = 2 * FLOAT32_BYTES * held / shards * (candidate.replicate - 1) / candidate.replicate
+        seconds += sent / bandwidth(candidate.replicate, inner * shards, speed) + speed.latency
+    # The first layer's gather and the last one's reduction have nothing to hide behind.
+    return max(seconds - HIDDEN * compute, seconds / max(model.layers, 1))
+
+
+def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed) -> float:
+    """Return the seconds of the optimizer's step; offloaded, all weights and gradients cross to the host and back."""
+    width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
+    shards = candidate.shard * candidate.context * candidate.tensor * candidate.pipeline
+    held = model.parameters * width / shards
+    if candidate.offload:
+        return 10 * held / speed.host
+    return 7 * held / speed.memory
+
+
+def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
+    """Return the bytes a second among `ranks` ranks that are `inner` apart: within a node, or between nodes."""
+    return speed.near if ranks * inner <= speed.ranks_of_node else speed.far

@@ -1,0 +1,80 @@
+"""`workbench plan`: which settings fit into the memory of a device, and which of them train fastest?"""
+
+from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
+from analyzers.words import percent, quantity, share, size
+from workbench.commands.estimate import configuration
+from workbench.commands.trainer_process import ask_trainer
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Request, own_environment, trainer_arguments
+from workbench.trainer_answers import PlanData, PlannedSettings
+
+MODEL_OF_TIME = "the speed is that of a cost model, which ranks settings; its seconds are no promise"
+MARGIN_FOR = (
+    "the margin stands for memory that is in no tensor: the context, NCCL, fragmentation, and what an estimate is off"
+)
+NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
+
+
+def plan(request: Request, limit: int, margin: float, device: str, count: int) -> Report[PlanData]:
+    """Return the settings that fit into `limit` bytes for each rank less the share `margin`, the fastest first.
+
+    Raises:
+        WorkbenchError: The configuration is wrong, or training is not installed.
+    """
+    if not 0 <= margin < 1:
+        raise UsageProblem(f"--margin {margin} is no share of the memory", "give a number from 0 to 0.9, such as 0.1")
+    arguments = trainer_arguments(request)
+    configuration(arguments)
+    ranks = request.processes_per_node * request.nnodes
+    environment = own_environment(request) | {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
+    wish = (str(limit), str(margin), device, str(count))
+    data = ask_trainer("trainer.plan", (*wish, *arguments), PlanData, environment)
+    findings = [too_large(data)] if not data.plans and data.rehearsed else []
+    return Report(
+        schema="workbench.plan/1",
+        version=tool_version(),
+        inputs=[],
+        verdict=verdict(data, findings),
+        findings=findings,
+        data=data,
+    )
+
+
+def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
+    """Return the verdict: the fastest settings that fit, or that none is known."""
+    ranks, limit = quantity(data.world_size, "rank"), size(data.limit_bytes)
+    subject = f"{data.model} on {ranks} of {limit}"
+    if data.plans:
+        best = data.plans[0]
+        part = share(best.peak_bytes, data.limit_bytes)
+        sentence = f"{subject}: {in_words(best)} peaks at {size(best.peak_bytes)} ({part})"
+    else:
+        sentence = f"{subject}: " + ("nothing fits" if findings else "nothing could be rehearsed in time")
+    return Verdict(
+        status=status_of(findings),
+        kind="fits" if data.plans else "too_large" if findings else "unknown",
+        ranks=[],
+        sentence=sentence,
+        confidence=CONFIDENCE if data.plans else NO_PLAN_CONFIDENCE,
+        missing=[f"{MARGIN_FOR} ({percent(data.margin)})", MODEL_OF_TIME],
+    )
+
+
+def too_large(data: PlanData) -> Finding:
+    """Return the finding that no settings that were rehearsed fit."""
+    return Finding(
+        id="plan.too_large",
+        severity=Severity.ERROR,
+        title=f"No settings that were rehearsed fit into {size(data.usable_bytes)}",
+        why=f"Of {quantity(data.candidates, 'choice')} the {data.rehearsed} most promising were rehearsed; the smallest"
+        f" peak is {size(data.smallest_bytes)}.",
+        next="Use more ranks, a shorter sequence (training.seq_len) or a smaller model.",
+        evidence=[Evidence(text=f"limit {size(data.limit_bytes)}, margin {percent(data.margin)}")],
+        confidence=NO_PLAN_CONFIDENCE,
+    )
+
+
+def in_words(planned: PlannedSettings) -> str:
+    """Return the settings as a phrase: `data_parallel_shard_degree 8, local_batch_size 4, mode full`."""
+    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if value not in (1, False)}
+    return ", ".join(f"{name} {str(value).lower() if value is True else value}" for name, value in shown.items())

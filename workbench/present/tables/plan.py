@@ -1,0 +1,52 @@
+"""The settings that fit into a device's memory: the fastest first, and the lines that set them."""
+
+from analyzers.words import duration, share, size
+from workbench.present.table import Table, table
+from workbench.trainer_answers import PlanData, PlannedSettings
+
+MESH = ("replicate", "shard", "context", "tensor", "pipeline")
+
+
+def plan_tables(data: PlanData) -> list[Table]:
+    """Return the tables of a plan: the settings that fit, the next larger batch, and TOML lines of the first."""
+    heads = "#> | mesh | batch> | recomputation | other | peak> | of the limit> | tokens/s> | step> | tokens a step>"
+    rows = [row(str(number), planned, data.limit_bytes) for number, planned in enumerate(data.plans, 1)]
+    larger = [row("", data.next_larger, data.limit_bytes)] if data.next_larger else []
+    lines = [(line,) for line in toml_lines(data.plans[0])] if data.plans else []
+    return [
+        table(f"Settings that fit, by the estimated speed on {data.device}", heads, rows),
+        table("The next larger batch of the first", heads, larger),
+        table("Lines for the configuration of the first", "TOML", lines, len(lines)),
+    ]
+
+
+def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]:
+    """Return the cells of one choice of settings."""
+    settings = planned.settings
+    degrees = ((name, settings[f"parallelism.{prefix(name)}_degree"]) for name in MESH)
+    mesh = " x ".join(f"{name} {degree}" for name, degree in degrees if degree != 1) or "one rank"
+    mode = settings["activation_checkpoint.mode"]
+    option = settings.get("activation_checkpoint.selective_ac_option", "")
+    other = [f"weights in {settings['training.dtype']}"]
+    other += ["offloaded"] if settings["training.enable_cpu_offload"] else []
+    return (
+        number, mesh, settings["training.local_batch_size"], f"{mode} {option}".strip(), ", ".join(other),
+        size(planned.peak_bytes), share(planned.peak_bytes, limit), f"{planned.tokens_per_s:,.0f}",
+        duration(planned.step_s), f"{planned.tokens_per_step:,}",
+    )  # fmt: skip
+
+
+def prefix(name: str) -> str:
+    """Return the start of the key that sets a degree of the mesh."""
+    return f"data_parallel_{name}" if name in ("replicate", "shard") else f"{name}_parallel"
+
+
+def toml_lines(planned: PlannedSettings) -> list[str]:
+    """Return the settings as lines of a TOML file."""
+    lines: list[str] = []
+    for key, value in planned.settings.items():
+        section, _, name = key.partition(".")
+        lines += [f"[{section}]"] if f"[{section}]" not in lines else []
+        text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else value
+        lines.append(f"{name} = {text}")
+    return lines
