@@ -1,8 +1,7 @@
 # ruff: noqa: E501
 """Realistic logs with the expected answers: the texts follow the documented formats of PyTorch, NCCL and Slurm.
 
-`RECORDED`: real runs of `analyzers/logs/crashing_job.py` (see `record.py`). `COMPOSED`: cases that need a GPU or
-cluster.
+`RECORDED`: real runs of `analyzers/logs/crashing_job.py` (see `record.py`). `COMPOSED`: cases for GPUs and clusters.
 """
 
 from typing import NamedTuple

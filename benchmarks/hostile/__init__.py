@@ -1,1 +1,1 @@
-"""Small artefacts that are cheap to read and expensive to compare, and what the program makes of them."""
+"""Small files that are cheap to read but expensive to analyse, and the program's limits on their cost."""

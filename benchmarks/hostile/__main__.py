@@ -1,11 +1,11 @@
-"""What do small artefacts that are expensive to compare cost? As a document, and in every view of both apps.
+"""Measure the cost of small files that are expensive to analyse, as a document and in every view of both apps.
 
     python -m benchmarks.hostile [--views] [KIND ...]
 
 Prints a table: for each kind the size of its files, how `workbench inspect --json` ended, its processor time and the
-largest memory of one of its processes. With --views also the same for all pages of the dashboard and for the terminal
-app, and the slowest view of each. Ends with status 1 if anything ended by itself other than with an answer or an error
-for the user, or took more than SECONDS of processor time or MEMORY bytes.
+memory of its largest process. --views adds the same for all pages of the dashboard and for the terminal app, and the
+slowest view of each. The exit status is 1 if a command crashed, or took more than SECONDS of processor time or MEMORY
+bytes; an answer or an error for the user is fine.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Cost:
 
     @property
     def is_fine(self) -> bool:
-        """Whether it answered or refused, within the limits."""
+        """Whether the process gave an answer or an error for the user, within the limits."""
         return self.status in (0, 3) and self.cpu_s < SECONDS and self.memory < MEMORY
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Cost:
 
 
 def cost_of(command: list[str]) -> Cost:
-    """Run a command, and return what it cost."""
+    """Run a command, and return its cost."""
     with tempfile.TemporaryFile() as said, tempfile.TemporaryDirectory() as cache:
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -68,7 +68,7 @@ def cost_of(command: list[str]) -> Cost:
 
 @contextlib.contextmanager
 def deadline(group: int) -> Iterator[None]:
-    """End a process group that is still there after WALL_S seconds."""
+    """End a process group if it is still running after WALL_S seconds."""
 
     def end(*_: object) -> None:
         os.killpg(group, signal.SIGKILL)
@@ -83,7 +83,7 @@ def deadline(group: int) -> Iterator[None]:
 
 
 def open_views(face: str, folder: Path) -> int:
-    """Open every view of a run in one app, print the slowest view, and return the exit status."""
+    """Open every view of a run in the app `face`, print the slowest view, and return the exit status."""
     from analyzers.errors import WorkbenchError
     from benchmarks.hostile.views import timed_views
 
@@ -98,7 +98,7 @@ def open_views(face: str, folder: Path) -> int:
 
 
 def try_kind(name: str, faces: tuple[str, ...]) -> bool:
-    """Generate a kind of artefact, print its row of the table, and return whether all limits held."""
+    """Generate the files of a kind, print their row of the table, and return whether all limits were kept."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         KINDS[name](folder)
@@ -113,7 +113,7 @@ def try_kind(name: str, faces: tuple[str, ...]) -> bool:
 
 
 def main() -> int:
-    """Try the kinds on the command line, or all."""
+    """Try the kinds given on the command line, or all kinds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND")
     parser.add_argument("--views", action="store_true")

@@ -1,4 +1,4 @@
-"""Generators of artefacts that are small on the disk and expensive to analyse, 28 kinds: `KINDS[name](folder)`."""
+"""Generators of 28 kinds of files that are small on the disk but expensive to analyse: `KINDS[name](folder)`."""
 
 import json
 import pickle
@@ -42,13 +42,13 @@ def write_dump(
 
 @kind
 def dump_of_the_last_rank(folder: Path) -> None:
-    """One dump of the largest rank that is believed: all others are missing."""
+    """Write a single dump, of the highest rank number that is accepted: all other ranks are missing."""
     write_dump(folder, LAST_RANK, [operation(0)])
 
 
 @kind
 def dumps_of_many_groups(folder: Path) -> None:
-    """Two ranks with 20,000 groups of their own."""
+    """Write dumps of two ranks with 20,000 different groups each."""
     groups = {str(n): [0, 1] for n in range(20_000)}
     for rank in (0, 1):
         write_dump(folder, rank, [operation(n, str(n)) for n in range(20_000)], groups)
@@ -56,14 +56,14 @@ def dumps_of_many_groups(folder: Path) -> None:
 
 @kind
 def dumps_of_wide_groups(folder: Path) -> None:
-    """Two ranks in eight groups of 200,000."""
+    """Write dumps of two ranks in eight groups with 200,000 members each."""
     for rank in (0, 1):
         write_dump(folder, rank, [operation(0)], {str(n): list(range(MANY_RANKS)) for n in range(8)})
 
 
 @kind
 def side_files_of_wide_groups(folder: Path) -> None:
-    """Side files that give each of two ranks four groups of 200,000."""
+    """Write files `groups_R.json` of two ranks, each with four groups of 200,000 members."""
     groups = {str(n): {"desc": "x", "ranks": list(range(MANY_RANKS))} for n in range(4)}
     for rank in (0, 1):
         write_dump(folder, rank, [operation(0)])
@@ -73,7 +73,7 @@ def side_files_of_wide_groups(folder: Path) -> None:
 
 @kind
 def dumps_of_many_operations(folder: Path) -> None:
-    """Two ranks with 40,000 operations that never match."""
+    """Write dumps of two ranks with 40,000 operations that never match."""
     for rank in (0, 1):
         names = [f"nccl:{('all_reduce', 'broadcast')[(n + rank) % 2]}" for n in range(40_000)]
         write_dump(folder, rank, [operation(n, profiling_name=name) for n, name in enumerate(names)])
@@ -81,14 +81,14 @@ def dumps_of_many_operations(folder: Path) -> None:
 
 @kind
 def dumps_of_many_ranks(folder: Path) -> None:
-    """Two thousand ranks, each at another operation."""
+    """Write dumps of 2,000 ranks, each in another operation."""
     for rank in range(2000):
         write_dump(folder, rank, [operation(rank % 50, input_sizes=[[rank]])])
 
 
 @kind
 def dumps_of_sends_to_all(folder: Path) -> None:
-    """Each of 64 ranks sends to 500 others, and nobody receives."""
+    """Write dumps of 64 ranks that each send to 500 others, of which none receives."""
     for rank in range(64):
         sends = (operation(n, profiling_name=f"nccl:send {rank}->{n}", is_p2p=True) for n in range(500))
         write_dump(folder, rank, sends, {"0": list(range(512))})
@@ -96,14 +96,14 @@ def dumps_of_sends_to_all(folder: Path) -> None:
 
 @kind
 def dump_of_a_deep_stack(folder: Path) -> None:
-    """One operation below 100,000 frames."""
+    """Write a dump with one operation whose stack has 100,000 frames."""
     frames = [{"name": f"f{n}", "filename": f"/job/{n}.py", "line": n} for n in range(100_000)]
     write_dump(folder, 0, [operation(0, frames=frames)])
 
 
 @kind
 def dumps_in_a_long_ring(folder: Path) -> None:
-    """A thousand ranks, each of which waits for the next one."""
+    """Write dumps of 1,000 ranks, each of which waits for the next."""
     for rank in range(1000):
         groups = {str(n % 1000): [n % 1000, (n + 1) % 1000] for n in (rank - 1, rank)}
         write_dump(folder, rank, [operation(0, str(rank))], groups)
@@ -133,38 +133,38 @@ def allocation(number: int, **other: object) -> dict[str, object]:
 
 @kind
 def snapshot_of_tiny_blocks(folder: Path) -> None:
-    """A segment of 300,000 blocks."""
+    """Write a snapshot with a segment of 300,000 blocks."""
     write_snapshot(folder, [segment(0, [512] * 300_000)], [[]])
 
 
 @kind
 def snapshot_of_many_segments(folder: Path) -> None:
-    """A hundred thousand segments, each of another stream."""
+    """Write a snapshot of 100,000 segments, each of another stream."""
     write_snapshot(folder, [segment(n << 21, [512], stream=n) for n in range(100_000)], [[]])
 
 
 @kind
 def snapshot_of_many_devices(folder: Path) -> None:
-    """Traces of 5,000 devices."""
+    """Write a snapshot with traces of 5,000 devices."""
     write_snapshot(folder, [], [[allocation(1)]] * 5000)
 
 
 @kind
 def snapshot_that_frees_nothing(folder: Path) -> None:
-    """A trace of 300,000 allocations, all of which live at the end."""
+    """Write a snapshot with a trace of 300,000 allocations that are all live at the end."""
     write_snapshot(folder, [], [[allocation(n) for n in range(300_000)]])
 
 
 @kind
 def snapshot_of_many_stacks(folder: Path) -> None:
-    """A trace of 3,000 allocations, each below 100 frames of its own."""
+    """Write a snapshot with 3,000 allocations, each with a different stack of 100 frames."""
     stacks = ([{"name": f"f{n}", "filename": f"{n}.py", "line": line} for line in range(100)] for n in range(3000))
     write_snapshot(folder, [], [[allocation(n, frames=frames) for n, frames in enumerate(stacks)]])
 
 
 @kind
 def snapshot_of_one_address(folder: Path) -> None:
-    """A trace of 100,000 allocations at one address, and 5,000 segments there."""
+    """Write a snapshot with 100,000 allocations, and 5,000 segments, at the same address."""
     write_snapshot(folder, [segment(0, [512]) for _ in range(5000)], [[allocation(0)] * 100_000])
 
 
@@ -182,38 +182,38 @@ def event(start: float, duration: float, category: str = "cpu_op", name: str = "
 
 @kind
 def trace_of_many_tracks(folder: Path) -> None:
-    """Kernels on 60,000 streams of as many devices."""
+    """Write a trace of kernels on 60,000 streams of as many devices."""
     places = ({"pid": n, "tid": n, "args": {"stream": n, "device": n, "correlation": n}} for n in range(60_000))
     write_trace(folder, (event(n * 1e6, 1e9, "kernel", f"k{n}", **place) for n, place in enumerate(places)))
 
 
 @kind
 def trace_of_nested_calls(folder: Path) -> None:
-    """A call of 150,000 calls, one inside the other."""
+    """Write a trace of 150,000 calls, each inside the one before."""
     write_trace(folder, (event(n, 400_000 - 2 * n) for n in range(150_000)))
 
 
 @kind
 def trace_of_crossing_spans(folder: Path) -> None:
-    """A hundred thousand spans that all overlap and never nest."""
+    """Write a trace of 100,000 spans that all overlap without nesting."""
     write_trace(folder, (event(n, 200_000) for n in range(100_000)))
 
 
 @kind
 def trace_of_many_names(folder: Path) -> None:
-    """Two hundred thousand kernels, each with a name of its own."""
+    """Write a trace of 200,000 kernels, each with a different name."""
     write_trace(folder, (event(2 * n, 1, "kernel", f"kernel_{n}", args={"stream": 7}) for n in range(200_000)))
 
 
 @kind
 def trace_of_many_steps(folder: Path) -> None:
-    """Fifty thousand steps."""
+    """Write a trace of 50,000 steps."""
     write_trace(folder, (event(n, 1, "user_annotation", f"ProfilerStep#{n}") for n in range(50_000)))
 
 
 @kind
 def trace_of_one_correlation(folder: Path) -> None:
-    """Launches and kernels, 50,000 of each, with one number that should link each to one other."""
+    """Write a trace of 50,000 launches and 50,000 kernels that all have the same correlation id."""
     linked = {"args": {"correlation": 1, "External id": 1, "stream": 7}}
     launches = (event(n, 1, "cuda_runtime", "cudaLaunchKernel", **linked) for n in range(50_000))
     write_trace(folder, [*launches, *(event(n, 2, "kernel", "k", **linked) for n in range(50_000))])
@@ -221,7 +221,7 @@ def trace_of_one_correlation(folder: Path) -> None:
 
 @kind
 def traces_of_many_ranks(folder: Path) -> None:
-    """The traces of 48 ranks, whose 1,000 collectives never match."""
+    """Write traces of 48 ranks, whose 1,000 collectives never match."""
     for rank in range(48):
         named = (f"nccl:all_reduce_{(n * (rank + 1)) % 997}" for n in range(1000))
         events = (event(n * 10 + rank, 5, "kernel", name, args={"stream": 7}) for n, name in enumerate(named))
@@ -237,20 +237,20 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 @kind
 def steps_of_a_rank_each(folder: Path) -> None:
-    """A log of 20,000 lines, each of another rank and another step."""
+    """Write a step log of 20,000 lines, each of another rank and another step."""
     rows = ({"step": n, "rank": n, "loss": 1.0, "step_time": 0.1} for n in range(20_000))
     write_lines(folder / "metrics.jsonl", map(json.dumps, rows))
 
 
 @kind
 def steps_of_new_columns(folder: Path) -> None:
-    """A log in which each of 20,000 lines has a column of its own."""
+    """Write a step log of 20,000 lines, each with another column."""
     write_lines(folder / "metrics.jsonl", (json.dumps({"step": n, "loss": 1.0, f"k{n}": n}) for n in range(20_000)))
 
 
 @kind
 def steps_of_new_phases(folder: Path) -> None:
-    """Step logs of two ranks in which each of 5,000 steps has ten phases of its own."""
+    """Write step logs of two ranks with 5,000 steps, each of which has ten phases of other names."""
     (folder / "steps").mkdir()
     for rank in (0, 1):
         rows = (
@@ -262,19 +262,19 @@ def steps_of_new_phases(folder: Path) -> None:
 
 @kind
 def steps_of_a_wide_table(folder: Path) -> None:
-    """A table of 1,500 columns and 3,000 rows."""
+    """Write a table of 1,500 columns and 3,000 rows."""
     header = ",".join(["step", "loss", *(f"c{n}" for n in range(1500))])
     write_lines(folder / "metrics.csv", [header, *(f"{n},1.0" + ",1" * 1500 for n in range(3000))])
 
 
 @kind
 def log_of_many_errors(folder: Path) -> None:
-    """A console of 50,000 tracebacks, each with another message."""
+    """Write a console log of 50,000 tracebacks, each with another message."""
     trace = 'Traceback (most recent call last):\n  File "a.py", line {0}, in f{0}\nValueError: wrong {0}'
     write_lines(folder / "stderr.log", (trace.format(n) for n in range(50_000)))
 
 
 @kind
 def log_of_many_ranks(folder: Path) -> None:
-    """A console in which each of 100,000 lines is an error of another rank."""
+    """Write a console log of 100,000 lines, each an error of another rank."""
     write_lines(folder / "stderr.log", (f"[rank{n}]: RuntimeError: CUDA out of memory on {n}" for n in range(100_000)))

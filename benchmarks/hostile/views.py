@@ -1,4 +1,4 @@
-"""Every view of a run in the dashboard or the terminal app, and the seconds that each took."""
+"""Open every view of a run in the dashboard or the terminal app, and measure the seconds of each."""
 
 import asyncio
 import json
@@ -14,16 +14,16 @@ KEYS = ("1", "2", "3", "4", "5", "6", "7", "enter", "+", "]", "escape")
 
 
 def timed_views(face: str, folder: Path) -> dict[str, float]:
-    """Return the seconds that each view of a run took, by name; `face` is "pages" or "terminal".
+    """Return {view name: seconds} for a run; `face` is "pages" (dashboard) or "terminal".
 
     Raises:
-        WorkbenchError: The run is refused.
+        WorkbenchError: The run cannot be analysed.
     """
     return timed_pages(folder) if face == "pages" else asyncio.run(timed_screens(folder))
 
 
 def timed_pages(folder: Path) -> dict[str, float]:
-    """Lay out each page of the dashboard, through its server as a browser asks for it."""
+    """Request each page of the dashboard from its server, like a browser, and return {page: seconds}."""
     from workbench.web.app import LAYOUTS, make_app
     from workbench.web.served_run import served_run
 
@@ -45,7 +45,7 @@ def timed_pages(folder: Path) -> dict[str, float]:
 
 
 def request_for(turn: dict[str, list[dict[str, str]] | str], path: str) -> dict[str, object]:
-    """Return the body with which the page's script asks for another page."""
+    """Return the body of the request with which the page's script asks for the page at `path`."""
     values = {"pathname": path, "search": ""}
     inputs = [{**one, "value": values.get(one["property"])} for one in turn["inputs"] if isinstance(one, dict)]
     state = [
@@ -59,12 +59,12 @@ def request_for(turn: dict[str, list[dict[str, str]] | str], path: str) -> dict[
 
 
 def outputs_of(joined: str) -> list[str]:
-    """Return the names in the text by which Dash calls several outputs."""
+    """Return the output names in the text with which Dash names several outputs."""
     return joined.strip(".").split("...")
 
 
 async def timed_screens(folder: Path) -> dict[str, float]:
-    """Open each view of the terminal app, and press keys that zoom and go deeper."""
+    """Open each view of the terminal app, press keys that zoom and descend, and return {view: seconds}."""
     from workbench.tui.app import WorkbenchApp
     from workbench.tui.subject import RunSubject
 

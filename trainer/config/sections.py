@@ -15,7 +15,7 @@ StatePart = Literal["model", "optimizer", "lr_scheduler", "dataloader", "train_s
 
 @dataclass
 class Job:
-    """What the run is called and where it writes."""
+    """The name of the run, and the folder that it writes to."""
 
     config_file: str | None = None
     """TOML file to read; `--config` says the same."""
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass
 class Profiling:
-    """Profiler traces and memory snapshots."""
+    """Settings of profiler traces and memory snapshots."""
 
     enable_profiling: bool = False
     """Record profiler traces."""
@@ -56,7 +56,7 @@ class Profiling:
 
 @dataclass
 class Metrics:
-    """What goes to the console, to TensorBoard and to wandb."""
+    """Metrics on the console, in TensorBoard and in wandb."""
 
     log_freq: Positive = 10
     """Steps from one line on the console to the next."""
@@ -106,7 +106,7 @@ class Optimizer:
 
 @dataclass
 class LRScheduler:
-    """How the learning rate changes over the steps."""
+    """The change of the learning rate over the steps."""
 
     warmup_steps: Count = 200
     """Steps of linear warmup."""
@@ -122,7 +122,7 @@ class LRScheduler:
 
 @dataclass
 class Training:
-    """Data, batch, length and precision."""
+    """Data, batch size, number of steps and precision."""
 
     dataset: str = "synthetic"
     """`synthetic` (seeded, generated at the start), or any name together with dataset_path."""
@@ -152,7 +152,7 @@ class Training:
 
 @dataclass
 class Parallelism:
-    """How many ranks each kind of parallelism takes."""
+    """The degree of each kind of parallelism: the number of ranks along that dimension of the mesh."""
 
     data_parallel_replicate_degree: Positive = 1
     """Copies of the model (DDP, or the outer dimension of HSDP)."""
@@ -188,7 +188,7 @@ class Parallelism:
 
 @dataclass
 class Checkpoint:
-    """When checkpoints are saved and loaded."""
+    """Saving and loading of checkpoints."""
 
     enable: bool = False
     """Save checkpoints, and resume from the newest."""
@@ -226,7 +226,7 @@ class Checkpoint:
 
 @dataclass
 class Validation:
-    """The loss on text that is not trained on."""
+    """Computing the loss on validation data, which the model is not trained on."""
 
     enable: bool = False
     """Compute it after the first step and then every `freq` steps."""
@@ -246,7 +246,7 @@ class Validation:
 
 @dataclass
 class ActivationCheckpoint:
-    """Which activations are recomputed in the backward pass instead of kept."""
+    """Activations to recompute in the backward pass instead of keeping them."""
 
     mode: Literal["none", "full", "selective", "memory_budget"] = "selective"
     """Which activations to recompute in the backward pass; memory_budget lets the compiler choose them."""
@@ -268,7 +268,7 @@ class ActivationCheckpoint:
 
 @dataclass
 class Compile:
-    """What torch.compile compiles."""
+    """The parts of the training that torch.compile compiles."""
 
     enable: bool = False
     """Compile with torch.compile."""
@@ -296,7 +296,7 @@ class Float8:
 
 @dataclass
 class Comm:
-    """Timeouts of collectives, and the size of Flight Recorder."""
+    """Timeouts of collectives, and the size of Flight Recorder's ring buffer."""
 
     init_timeout_seconds: Positive = 300
     """Timeout of collectives until the first step has ended, in seconds."""
@@ -311,7 +311,7 @@ class Comm:
 
 @dataclass
 class Debug:
-    """Seeds, checks and tables for the console."""
+    """Random seeds, checks, and tables on the console."""
 
     seed: Seed | None = None
     """Seed of weights, synthetic text and random numbers; None: drawn by rank 0, and 0 for the text."""

@@ -47,11 +47,11 @@ def output_format(document: DocumentOptions) -> Format:
 
 @contextmanager
 def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None) -> Iterator[None]:
-    """Guard the writing of a file.
+    """Report errors of writing `path` inside this context as errors for the user.
 
     Raises:
-        UsageProblem: The file exists and may not be overwritten: without `--force`, or because it is one of `inputs`.
-        InputError: It cannot be written.
+        UsageProblem: The file exists, and `--force` is not given or the file is one of `inputs`.
+        InputError: The file cannot be written.
     """
     try:
         if path.exists() and not force:
@@ -65,7 +65,7 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
 
 
 def is_one_of(path: Path, run: Run) -> bool:
-    """Return whether a path leads to an artefact of a run, by any name."""
+    """Return whether a path leads to a file of the run, even under another name such as a link."""
     try:
         target = path.stat()
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def is_one_of(path: Path, run: Run) -> bool:
 
 
 def statuses(run: Run) -> Iterator[os.stat_result]:
-    """Yield the file status of each artefact of a run that still exists."""
+    """Yield the `stat` result of each file of a run that still exists."""
     for artefact in run.artefacts:
         with suppress(OSError):
             yield artefact.path.stat()

@@ -24,8 +24,9 @@ HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("
 class Door:
     """The token of a dashboard; it is needed even on loopback, where every user of this machine can connect.
 
-    All pages are below a folder with a random name, and the cookie is of that folder. Browsers send cookies to every
-    port of a host, so also to a page that another user serves there; that page does not know the folder.
+    All pages are below a folder with a random name, and the cookie is valid for this folder only. Browsers send cookies
+    to every port of a host, so also to a page that another user serves there; but that page does not know the folder's
+    name.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
@@ -37,7 +38,7 @@ class Door:
         return f"/{self.folder}/"
 
     def inner_path(self, path: str) -> str | None:
-        """Return a request's path without the folder; None if the path is outside of it."""
+        """Return a request's path relative to the folder; None if the path is outside the folder."""
         offered, _, rest = path.removeprefix("/").partition("/")
         is_inside = hmac.compare_digest(offered.encode(errors="surrogateescape"), self.folder.encode())
         return f"/{rest}" if is_inside else None
@@ -67,9 +68,9 @@ class Door:
 class AccessControl:
     """A WSGI application that checks the token before it calls the application `inside`.
 
-    It answers `?token=` with a cookie and a redirect to the same page below the door's folder. With `private`, requests
-    must name the loopback interface as host: a foreign page that points its own name here (DNS rebinding) sends that
-    name.
+    It answers `?token=` with a cookie and a redirect to the same page below the random folder. If `private`, the Host
+    header must name the loopback interface: a foreign web page that makes its own name point here (DNS rebinding) would
+    send that name.
     """
 
     inside: WSGIApplication
@@ -114,9 +115,9 @@ def host_name(environ: WSGIEnvironment) -> str:
 
 
 def is_foreign(environ: WSGIEnvironment) -> bool:
-    """Return whether a browser says that a page of another site, or of another port, sent a request.
+    """Return whether a request was sent by a page of another site or of another port, as its headers say.
 
-    Following a link from there is permitted, as somebody may have sent it in a chat.
+    A link that was followed from such a page is not foreign, because it may have been sent in a chat.
     """
     sent_by = environ.get("HTTP_SEC_FETCH_SITE", "")
     if sent_by in ("cross-site", "same-site"):

@@ -185,7 +185,7 @@ def serve_documents(app: Dash, served: ServedRun) -> None:
 
 
 def answer_errors(app: Dash) -> None:
-    """Answer a request that fails with status 500, and print two lines on the terminal, not a traceback."""
+    """Answer a failed request with status 500, and print two lines on the terminal instead of a traceback."""
 
     @app.server.errorhandler(Exception)  # type: ignore[untyped-decorator]
     def failed(error: Exception) -> Response | HTTPException:

@@ -136,7 +136,7 @@ def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = Tr
 
 
 def dashboard(run: Run, prefix: str, options: Options) -> WSGIApplication:
-    """Return the WSGI application that shows a run of a comparison under the URL path `prefix`."""
+    """Return the WSGI application for a run of a comparison, served under the URL path `prefix`."""
     app: WSGIApplication = make_app(served_run(run, room_for(run), options), prefix).server
     return app
 

@@ -34,9 +34,9 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 class Uploads:
     """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no
-    dropped set can have. `prefix` is the URL path under which all this is mounted. Dashboards of dropped files show no
-    source files of this machine, as an artefact could name any.
+    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no set
+    can have. `prefix` is the URL path of them all. Dashboards of dropped files show no source files of this machine,
+    because a dropped file could mention any file.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The collector of a node never outlives what it watches: not a deleted run folder, nor ranks that wrote nothing."""
+"""The collector of a node ends when its run folder is deleted, or when its ranks never write anything."""
 
 import os
 import shutil

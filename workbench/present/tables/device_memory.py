@@ -1,4 +1,4 @@
-"""Who has the memory of a device: tensors, the allocator's cache, and what no tensor holds."""
+"""A table of the parts of a device's used memory: tensors, the allocator's cache, and memory outside the allocator."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from workbench.present.table import Table, table
 
 
 def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
-    """Return a table of the parts of a device's memory, with bounds and sources; empty where it is not known."""
+    """Return a table of the parts of a device's memory, with bounds and sources; empty if nothing is known."""
     total = sum(part.bytes for part in parts)
     rows = [row(part, total) for part in parts]
     if parts:
@@ -17,7 +17,7 @@ def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
 
 
 def row(part: MemoryPart, total: int) -> tuple[object, ...]:
-    """Return the cells of one part; the bounds are empty for an exact figure."""
+    """Return the cells of a part's row; the bounds are empty if its size is exact."""
     low, high = size(part.low_bytes), size(part.high_bytes)
     between = f"{low} and {high}" if low != high else ""
     return HOLDER_WORDS[part.holder], size(part.bytes), share(part.bytes, total), between, SOURCE_WORDS[part.source]

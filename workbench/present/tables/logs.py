@@ -18,7 +18,7 @@ def logs_tables(data: LogsData) -> list[Table]:
 
 
 def device_tables(data: LogsData) -> list[Table]:
-    """Return the table of the device that has the most memory outside of the allocator, if a log has the figures."""
+    """Return the table of the device with the most memory outside the allocator, if a log contains these numbers."""
     fullest = max(data.memory, key=lambda account: untracked(account.parts), default=None)
     if fullest is None:
         return []

@@ -205,7 +205,7 @@ class Collector:
 
 
 def is_deleted(folder: Path) -> bool:
-    """Return whether a folder does not exist; a shared disk that does not answer proves nothing."""
+    """Return whether a folder no longer exists; False if a shared disk does not answer."""
     try:
         folder.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The events in a window of one trace, and beside them what all ranks did meanwhile."""
+"""The section on the events in a time range of a trace, with charts of what all ranks did in this time."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,7 +38,9 @@ Nanoseconds = tuple[int, int]
 
 @dataclass(frozen=True)
 class EventQuery:
-    """How to draw events: what the colours mean, the searched text, and whether the critical path is shown."""
+    """The state of the event chart: the meaning of colours, the searched text, and whether the critical path is
+    shown.
+    """
 
     colour: str
     find: str
