@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.case import Case, Measured, Place, check, run_trainer
+from trainer.config.converters import is_installed
 
 STEPS, WARM_UP = 8, 2
 CLOSE_TO_CPU = 1e-3
@@ -52,7 +53,11 @@ FEATURES: dict[str, tuple[str, ...]] = {
     ),
     "large_bfloat16": (*LARGE, *BF16),
 }
-ON_CUDA_ONLY = ("large_bfloat16",)
+RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+if is_installed("torchao"):
+    for recipe in RECIPES:
+        FEATURES[f"float8_{recipe}"] = ("--model.converters", "float8", "--float8.recipe_name", recipe)
+ON_CUDA_ONLY = ("large_bfloat16", *(f"float8_{recipe}" for recipe in RECIPES))
 SLOW = {"compile": 240, "compile_bfloat16": 240, "memory_budget": 240, "large_bfloat16": 180}
 
 

@@ -251,6 +251,7 @@ def test_an_older_name_does_what_the_newer_one_does(tmp_path: Path, old: str, ne
         (["--checkpoint.enable", "--checkpoint.no_initial_load_model_only"], "initial_load_model_only", "_path FOLDER"),
         (["--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.interval", "5"], "interval", "no_load_only"),
         (["--lr_scheduler.decay_ratio", "0", "--lr_scheduler.decay_type", "sqrt"], "decay_type", "decay_ratio SHARE"),
+        (["--faults.name", "oom", "--faults.seconds", "2"], "faults.seconds", "straggler, straggler_data"),
         (["--float8.emulate"], "float8.emulate", "converters float8"),
         (["--debug.moe_force_load_balance"], "moe_force_load_balance", "llama4, which has experts"),
         (["--parallelism.expert_tensor_parallel_degree", "2"], "expert_tensor_parallel_degree", "which has experts"),
@@ -294,6 +295,12 @@ def test_a_warm_up_that_is_longer_than_the_schedule_is_named() -> None:
     assert startup_notes([*flags, "--lr_scheduler.warmup_steps", "10"]) == []
     [note] = startup_notes([*flags, "--lr_scheduler.warmup_steps", "200"])
     assert note == "lr_scheduler.warmup_steps 200 is longer than the schedule, and becomes 10"
+
+
+def test_gradients_are_not_clipped_to_nothing() -> None:
+    with pytest.raises(ConfigError, match="clip every gradient to 0") as caught:
+        validate(load_for_training(["--training.max_norm", "0"]), 1)
+    assert "1e9" in caught.value.hint
 
 
 def test_weights_in_bfloat16_are_not_said_to_compute_in_float32() -> None:

@@ -4,7 +4,7 @@ import importlib
 from typing import Protocol
 
 from trainer.config.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
-from trainer.config.precision import check_float8, check_precision
+from trainer.config.precision import check_clipping, check_float8, check_precision
 from trainer.config.registry import exists
 from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
 from trainer.config.stages import check_pipeline
@@ -36,6 +36,7 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     found = degrees(config.parallelism, world_size, offload=config.training.enable_cpu_offload)
     check_divisions(config, found)
     check_combinations(config, found)
+    check_clipping(config)
     check_precision(config, found)
     check_float8(config, found)
     accumulation_steps(config.training, found)

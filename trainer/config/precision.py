@@ -41,6 +41,15 @@ def uses_autocast(config: JobConfig, mesh: Degrees) -> bool:
     return not mesh.uses_fsdp and config.training.mixed_precision_param != "float32"
 
 
+def check_clipping(config: JobConfig) -> None:
+    """Raise ConfigError if gradients would be clipped to nothing."""
+    if config.training.max_norm == 0:
+        raise ConfigError(
+            "training.max_norm 0 would clip every gradient to 0, so that nothing is learned",
+            "give a positive norm; one that is never reached, such as 1e9, clips nothing",
+        )
+
+
 def check_precision(config: JobConfig, mesh: Degrees) -> None:
     """Raise ConfigError if weights in bfloat16 should compute in float32 without FSDP, which alone casts them."""
     training = config.training

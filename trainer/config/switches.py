@@ -113,6 +113,13 @@ SWITCHES = (
         ("faults.*",),
     ),
     Switch(
+        "faults.name",
+        "--faults.name straggler, straggler_data or straggler_gc",
+        lambda c: c.faults.name.startswith("straggler") or c.faults.name == "healthy",
+        ("faults.seconds",),
+        is_always_reported=True,
+    ),
+    Switch(
         "checkpoint.initial_load_path",
         "--checkpoint.initial_load_path FOLDER",
         lambda c: bool(c.checkpoint.initial_load_path),
