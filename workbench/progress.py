@@ -22,8 +22,8 @@ FIRST_NOTE_S = 20.0
 def shown_progress(*runs: Run) -> Iterator[None]:
     """Show on stderr that these runs are being read, and for how long, inside this context; a terminal shows one line.
 
-    A system timer prints the line, not a thread: forking is only safe without a second thread, so with one each file
-    would be read in a new interpreter, which starts slowly.
+    A system timer prints the line, not a thread: with a second thread this process could not fork readers safely, and
+    starting a new interpreter for each file is slow.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield

@@ -56,8 +56,8 @@ class Shallow:
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
     """Return {window of a step: its peak memory}; see `rehearsal.rehearse` for the windows.
 
-    Deep models are extrapolated from shallow ones. The memory in the window of a middle layer lies between that of the
-    first and that of the last layers, so the latter contain the peak.
+    Deep models are extrapolated from shallow ones. The peak of a middle layer lies between those of the first and last
+    layers, so middle layers need no window.
     """
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
     if shallow := shallow_model(config, args, parts):

@@ -125,8 +125,8 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return the WSGI application of a server: access control, and behind it the dashboards of `served` and of
-    uploads.
+    """Return the WSGI application of a server: access control, the dashboard of `served`, and those of dropped
+    files.
     """
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     opened = f"{door.prefix}open/"

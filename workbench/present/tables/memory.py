@@ -70,9 +70,7 @@ def worst_first(devices: Sequence[Device]) -> list[Device]:
 
 
 def category_tables(device: Device, suffix: str) -> Iterator[Table]:
-    """Yield tables of memory by category: at the peak, and before it at a failed allocation that was not at the
-    peak.
-    """
+    """Yield tables of memory by category: at the failed allocation, unless that was the peak, and at the peak."""
     if device.oom and device.oom.index != device.peak_index:
         at = entry_name(device.oom.index)
         yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")

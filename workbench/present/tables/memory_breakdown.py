@@ -9,7 +9,7 @@ from workbench.present.table import Table, table
 
 
 def requested_tables(data: MemoryData) -> list[Table]:
-    """Return the what-if tables and the breakdown tables; of several snapshots, those with the highest peak."""
+    """Return the what-if tables, and the breakdown tables of the device with the highest peak."""
     # The fullest rank is the one that runs out first; the others follow in --json.
     fullest = sorted(data.breakdown, key=lambda device: -device.peak_bytes)[:1]
     return [*what_if(data.what_if), *(part for device in fullest for part in breakdown(device))]

@@ -45,7 +45,7 @@ class ComparePane(ViewSwitcher):
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the memory or the losses of both runs, and return a function that draws them; None for other
+        """Compute the memory or the loss curves of both runs, and return a function that draws them; None for other
         views.
         """
         if view == "memory":
