@@ -63,6 +63,7 @@ class Reason(StrEnum):
     OTHER_GROUPS = "other_groups"
     # Others.
     ENDED = "ended"
+    LEFT_ALONE = "left_alone"
     NO_DUMP = "no_dump"
     NO_ANSWER = "no_answer"
     RUNS_OWN_CODE = "runs_own_code"

@@ -8,6 +8,7 @@ match:
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of process group default_pg for it
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from analyzers.hangs import Culprit, HangClass, HangData, Wait
 from analyzers.incident.analyzer_reports import AnalyzerReport, AnalyzerReports
 from analyzers.incident.crash import Crash, is_completed
 from analyzers.incident.model import IncidentClass
-from analyzers.logs import LogClass
+from analyzers.logs import EventKind, LogClass, LogsData
 from analyzers.report import Finding, Severity, Status
 from analyzers.steps.live import launcher_is_lost
 from analyzers.steps.model import Problem
@@ -31,6 +32,8 @@ DEEPEST = (
     LogClass.STARTUP,
 )
 """Failures that logs explain better than dumps, which only show that a rank died."""
+SYSTEM_EXIT = re.compile(r"SystemExit\b")
+WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 CRASHED = "incident.crashed"
 """The id of the finding about an uncaught exception."""
 LOST = "incident.launcher_lost"
@@ -186,18 +189,28 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
 def printed_reason(reports: AnalyzerReports) -> list[Event]:
     """Return the failure in the text logs that explains why ranks ended, if the dumps only show that they ended.
 
-    Such a failure is an error that a rank caught before it skipped collectives, or a printed stack in another
-    function.
+    Such a failure is an error that a rank caught before it skipped collectives, a printed stack in another function, a
+    loss because of which a rank left by `sys.exit`, or an error after which a `finally` issued a collective.
     """
     if reports.hang is None or reports.logs is None:
         return []
-    ended = {rank for c in reports.hang.data.culprits for rank in c.ranks}
-    is_open = all(c.kind is HangClass.DEAD and not c.error for c in reports.hang.data.culprits)
+    culprits = reports.hang.data.culprits
+    ended = {rank for c in culprits for rank in c.ranks}
     said = reports.logs.verdict
-    is_reason = (said.kind == LogClass.MISMATCH and set(said.ranks) == ended) or (
+    if said.kind == LogClass.CRASHED and set(said.ranks) == ended and is_hidden(reports.logs.data, said.ranks):
+        return printed_failure(reports)
+    is_open = all(c.kind is HangClass.DEAD and (not c.error or SYSTEM_EXIT.match(c.error)) for c in culprits)
+    is_reason = (said.kind in (LogClass.MISMATCH, LogClass.NONFINITE_LOSS) and set(said.ranks) == ended) or (
         said.kind == LogClass.COLLECTIVE_TIMEOUT and set(said.ranks) < ended
     )
     return printed_failure(reports) if is_open and said.ranks and is_reason else []
+
+
+def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
+    """Return whether each of the ranks printed that it waited in a collective while it handled an earlier error."""
+    events = [event for event in data.events if event.rank in ranks]
+    waits = [e for e in events if e.kind in WAITS and e.facts.operation]
+    return {e.rank for e in events if any(e.rank == w.rank and e.message in w.chain for w in waits)} == set(ranks)
 
 
 def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:

@@ -7,6 +7,7 @@ import msgspec
 
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.left_alone import find_left_alone
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
@@ -37,6 +38,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     # What gloo ends because sizes differ is a victim of the ranks whose operations differ.
     explained = any(cause.kind in (HangClass.MISMATCH, HangClass.SKIPPED) for cause in causes)
     causes += [cause for cause in deaths if not (explained and cause.reason is Reason.ABORTED)]
+    causes = find_left_alone(context, causes) or causes
     causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}

@@ -76,16 +76,24 @@ def end_of_process(cause: Cause) -> str:
     return format_ending(cause.end)
 
 
+MISMATCHES = {
+    Reason.OTHER_MODEL: "DDP gives each parameter of a rank to the same parameter of the others, so all must have the"
+    " same ones",
+    Reason.ABORTED: "gloo ends a rank that receives more bytes than its tensor holds; the other errors are"
+    " consequences",
+    Reason.LEFT_ALONE: "most ranks ended without this collective, so one branch ran only on some ranks, or the others"
+    " left early",
+    Reason.UNBALANCED: "members must receive in total what they send in total, so some of them wait for data that no"
+    " rank sends",
+    Reason.DIFFERENT_HALVES: "a send and its recv must have the same shape and type",
+}
+"""Why operations that differ in such a way cannot complete together."""
+
+
 def mismatch(cause: Cause) -> str:
     """Return a phrase on why operations that differ cannot complete together, as far as the difference shows it."""
-    if cause.reason is Reason.OTHER_MODEL:
-        return "DDP gives each parameter of a rank to the same parameter of the others, so all must have the same ones"
-    if cause.reason is Reason.ABORTED:
-        return "gloo ends a rank that receives more bytes than its tensor holds; the other errors are consequences"
-    if cause.reason is Reason.UNBALANCED:
-        return "members must receive in total what they send in total, so some of them wait for data that no rank sends"
-    if cause.reason is Reason.DIFFERENT_HALVES:
-        return "a send and its recv must have the same shape and type"
+    if cause.reason in MISMATCHES:
+        return MISMATCHES[cause.reason]
     if has_other_operation(cause):
         return "the ranks ran different code: one branch ran only on some of them, or a loop ended early on one"
     return "all members must pass the same shape and type, so the operation never completes"
@@ -109,6 +117,7 @@ def further_evidence(cause: Cause) -> str:
         Reason.MADE_PROGRESS,
         Reason.MOVED_ON,
         Reason.ENDED,
+        Reason.LEFT_ALONE,
     }
     # A skipped operation has one line in its title; which operation came instead is worth saying.
     if cause.reason in in_title or (cause.reason is Reason.DEVIATION and cause.kind is not HangClass.SKIPPED):
@@ -202,6 +211,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.NAMED_ABSENT: "the error of the ranks that waited names it",
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",
     Reason.ENDED: lambda cause: format_ending(cause.end) if cause.end else "",
+    Reason.LEFT_ALONE: "all other ranks had ended normally",
     Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.NO_ANSWER: no_answer,
     Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),

@@ -110,16 +110,23 @@ def for_other_order(cause: Cause) -> str:
     return f"issue {what} in the same order on every rank"
 
 
+MISMATCHES = {
+    Reason.OTHER_MODEL: "compare the model's configuration, and the versions of the code, on all ranks",
+    Reason.LEFT_ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or"
+    " metrics",
+    Reason.UNBALANCED: "compare input_split_sizes and output_split_sizes{where}: each rank must receive what is sent to"
+    " it",
+    Reason.DIFFERENT_HALVES: "pass tensors of the same shape and type to the send and the recv{where}",
+}
+"""What to do about operations that differ in such a way; `where` is their line."""
+
+
 def for_mismatch(cause: Cause) -> str:
     """Return what to do about members that issued different operations."""
     lines = differing_lines(cause)
     where = f" at {lines[0]}" if len(lines) == 1 else ""
-    if cause.reason is Reason.OTHER_MODEL:
-        return "compare the model's configuration, and the versions of the code, on all ranks"
-    if cause.reason is Reason.UNBALANCED:
-        return f"compare input_split_sizes and output_split_sizes{where}: each rank must receive what is sent to it"
-    if cause.reason is Reason.DIFFERENT_HALVES:
-        return f"pass tensors of the same shape and type to the send and the recv{where}"
+    if cause.reason in MISMATCHES:
+        return MISMATCHES[cause.reason].format(where=where)
     if len(lines) > 1 and has_other_operation(cause):
         return f"compare {lines[0]} with {lines[1]}, and make every rank take the same branch"
     if has_other_operation(cause):

@@ -105,6 +105,13 @@ def skipped(cause: Cause) -> str:
     return f"{rank_names(cause.ranks)} skipped {name_operation(cause.culprit)}{at_step(cause)}{went_on}"
 
 
+DEEDS = {
+    Reason.OTHER_MODEL: "built a model with a different number of parameters than the other ranks",
+    Reason.LEFT_ALONE: "issued a collective when all other ranks had ended normally,",
+}
+"""What a rank did that no other rank did."""
+
+
 def mismatch(cause: Cause) -> str:
     """Return the title of members that issued different operations; it names each operation with its ranks and line."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
@@ -114,11 +121,8 @@ def mismatch(cause: Cause) -> str:
         return f"{ranks} send {sent} elements and receive {received} in {name_operation(cause.culprit)}{step}"
     if cause.reason is Reason.DIFFERENT_HALVES:
         return f"{ranks} issued a send and a recv that do not match{step}: {message_halves(cause)}"
-    if cause.reason is Reason.OTHER_MODEL:
-        return (
-            f"{ranks} built a model with a different number of parameters than the other"
-            f" ranks{step}{in_function(cause)}"
-        )
+    if cause.reason in (Reason.OTHER_MODEL, Reason.LEFT_ALONE):
+        return f"{ranks} {DEEDS[cause.reason]}{step}{in_function(cause)}"
     if cause.reason is Reason.ABORTED and cause.issued is None:
         return aborted(cause)
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:

@@ -126,6 +126,62 @@ def test_a_rank_that_ended_normally_is_the_cause_where_the_others_lost_it(folder
     assert report.findings[0].next.startswith("Find out why rank 2 ran fewer steps")
 
 
+def test_a_rank_that_waits_after_most_others_ended_has_a_collective_too_many(folder):
+    side_files(folder, 3)
+    for rank in (1, 2):
+        beat(folder, rank, 5 * SECOND, b"done")
+    beat(folder, 0, 5 * SECOND)
+    gave_up(folder, 0, 6 * SECOND, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])
+    assert report.verdict.sentence == (
+        "Rank 0 issued a collective when all other ranks had ended normally, in main (me/train.py:30)"
+    )
+    assert "`if rank == 0:`" in report.findings[0].next
+
+
+def printed_by(folder, rank, text):
+    path = folder.path.parent / "logs" / "job_x1" / "attempt_0" / str(rank) / "stderr.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+WAITED = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/me/train.py", line 30, in main
+[rank{rank}]:   File "/venv/lib/torch/distributed/distributed_c10d.py", line 5356, in barrier
+[rank{rank}]: RuntimeError: [/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1
+"""
+FAILED = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/me/train.py", line 12, in train
+[rank0]: KeyError: 'horse'
+
+[rank0]: During handling of the above exception, another exception occurred:
+
+"""
+
+
+@pytest.mark.parametrize(("before", "kind"), [(FAILED, "crashed"), ("", "mismatch")])
+def test_an_error_whose_finally_waits_is_told_before_the_collective_that_differs(folder, recorder, before, kind):
+    side_files(folder, 3)
+    entries = [[recorder.entry(GROUP, 1, backend="gloo", op=op, done=False)] for op in ("barrier", *["all_reduce"] * 2)]
+    folder.write({rank: recorder.dump(own, {}) for rank, own in enumerate(entries)})
+    printed_by(folder, 0, before + WAITED.format(rank=0))
+    printed_by(folder, 1, WAITED.format(rank=1).replace("line 30, in main", "line 13, in train"))
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.kind, verdict.ranks) == (kind, [0])
+
+
+def test_a_loss_for_which_a_rank_left_is_told_before_its_exit(folder):
+    side_files(folder, 2)
+    frames = [{"name": "main", "filename": "/home/me/train.py", "line": 27}]
+    left = {"rank": 1, "pid": 101, "error": "SystemExit", "message": "1", "traceback": frames, "time_ns": SECOND}
+    folder.side("exit_1.json", left | {"schema": "workbench.exit/1"})
+    printed_by(folder, 0, WAITED.format(rank=0))
+    printed_by(folder, 1, "Loss is nan, stopping training\n")
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.kind, verdict.ranks) == ("nonfinite_loss", [1])
+
+
 def test_ranks_that_all_vanished_at_once_were_ended_from_outside(folder, recorder):
     side_files(folder, 2)
     collection(folder, recorder.start_ns, ["exited", "exited"], "died")

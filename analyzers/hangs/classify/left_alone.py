@@ -1,0 +1,33 @@
+"""Find ranks that issued a collective after most ranks had ended normally.
+
+Such a rank has a collective too many: a checkpoint that only rank 0 saves after the training ends in a barrier, say. Of
+ranks that end earlier than most others the opposite is true: they have one too few.
+"""
+
+from collections.abc import Sequence
+
+from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.model import Culprit, HangClass, Reason
+from analyzers.hangs.reading.exits import Ending, is_victim
+
+CONFIDENCE = 0.7
+"""The ranks that ended may all have left too early."""
+
+
+def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
+    """Return the cause of ranks that waited in a collective when most ranks had ended normally.
+
+    `causes` are those found so far. The list is empty if they have anything else than normal ends, or if those that
+    ended are not most of the job.
+    """
+    if not causes or any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
+        return []
+    ended = {rank for cause in causes for rank in cause.ranks}
+    alone = [rank for rank in range(context.job.world_size) if rank not in ended]
+    errors = [context.side.exits.get(rank) for rank in alone]
+    if not alone or len(alone) >= len(ended) or not all(error and is_victim(error) for error in errors):
+        return []
+    frames = errors[0].traceback if errors[0] else []
+    culprit = Culprit(ranks=alone, kind=HangClass.MISMATCH, frames=frames, confidence=CONFIDENCE)
+    return [Cause(culprit, Reason.LEFT_ALONE)]
