@@ -199,6 +199,10 @@ def printed_reason(reports: AnalyzerReports) -> list[Event]:
     said = reports.logs.verdict
     if said.kind == LogClass.CRASHED and set(said.ranks) == ended and is_hidden(reports.logs.data, said.ranks):
         return printed_failure(reports)
+    # Victims may leave by sys.exit, too: the log of the first rank says why.
+    left = all(c.error and SYSTEM_EXIT.match(c.error) for c in culprits)
+    if left and said.kind == LogClass.CRASHED and set(said.ranks) & ended == set(said.ranks) != set():
+        return printed_failure(reports)
     is_open = all(c.kind is HangClass.DEAD and (not c.error or SYSTEM_EXIT.match(c.error)) for c in culprits)
     is_reason = (said.kind in (LogClass.MISMATCH, LogClass.NONFINITE_LOSS) and set(said.ranks) == ended) or (
         said.kind == LogClass.COLLECTIVE_TIMEOUT and set(said.ranks) < ended

@@ -16,17 +16,18 @@ CONFIDENCE = 0.7
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return the cause of ranks that waited in a collective when most ranks had ended normally.
+    """Return the cause of ranks that gave up waiting in a collective while most ranks ended normally.
 
     `causes` are those found so far. The list is empty if they have anything else than normal ends, or if those that
     ended are not most of the job.
     """
-    if not causes or any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
+    if any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
         return []
-    ended = {rank for cause in causes for rank in cause.ranks}
-    alone = [rank for rank in range(context.job.world_size) if rank not in ended]
+    # By the marks of clean ends alone: a rank may mark its end just after it closed its connections.
+    alone = [rank for rank in range(context.job.world_size) if not context.side.ended_cleanly(rank)]
     errors = [context.side.exits.get(rank) for rank in alone]
-    if not alone or len(alone) >= len(ended) or not all(error and is_victim(error) for error in errors):
+    is_minority = 0 < len(alone) < context.job.world_size - len(alone)
+    if not is_minority or not all(error and is_victim(error) for error in errors):
         return []
     frames = errors[0].traceback if errors[0] else []
     culprit = Culprit(ranks=alone, kind=HangClass.MISMATCH, frames=frames, confidence=CONFIDENCE)

@@ -172,6 +172,8 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
         blame = Blame(blame.ranks, Basis.CAUGHT, blame.waiting)
         waited = places_of_waiting(logs.events)
         return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.PROBABLE, blame, waited=waited, caught=caught)
+    if blame.basis is Basis.LEFT_ALONE:
+        return Cause(LogClass.MISMATCH, blame.ranks, failure, Certainty.SUSPECTED, blame)
     if blame.basis is Basis.THREADS:
         return Cause(LogClass.MISMATCH, [], failure, Certainty.SUSPECTED, blame, waited=with_threads(logs))
     kind = LogClass.EARLY_EXIT if blame.ranks else LogClass.UNKNOWN

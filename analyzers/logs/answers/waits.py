@@ -39,6 +39,8 @@ class Basis(StrEnum):
     """They printed no timeout, while all others did."""
     NOT_LISTED = "not_listed"
     """torchrun's table of failures lists all other ranks, so that these ended with exit code 0."""
+    LEFT_ALONE = "left_alone"
+    """They waited when all others, which torchrun's table does not list, had ended with exit code 0."""
     THREADS = "threads"
     """Two threads of a rank gave up in collectives: their order may differ between ranks."""
     ALONE = "alone"
@@ -293,6 +295,8 @@ def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
     gone = [rank for rank in silent if rank not in listed]
     if gone and len(gone) < len(listed):
         return Blame(gone, Basis.NOT_LISTED, waiting)
+    if listed and listed <= set(waiting) and len(gone) > len(waiting) and logs.ranks.keys() >= set(gone):
+        return Blame(waiting, Basis.LEFT_ALONE, waiting, Reason.OPERATIONS)
     if len(silent) > len(waiting):
         return Blame(behind_by_steps(silent, waiting, logs), Basis.MOST_SILENT, waiting)
     return Blame(silent, Basis.SILENT, waiting)

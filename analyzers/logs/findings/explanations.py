@@ -21,6 +21,7 @@ BASES = {
     Basis.CAUGHT: "it alone reported an error before, and it ended without one while the others waited for it",
     Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
     Basis.NOT_LISTED: "torchrun's table of failures lists all other ranks, so that this one ended with exit code 0",
+    Basis.LEFT_ALONE: "torchrun's table of failures lists no other rank, so that the others ended with exit code 0",
     Basis.THREADS: "threads of one process run in any order, and logs do not show on which rank it differs",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
@@ -31,7 +32,8 @@ BASES = {
     Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
 }
 WITHOUT_DUMPS = (
-    Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.THREADS
+    Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,
+    Basis.THREADS,
 )  # fmt: skip
 """Kinds of evidence that dumps would make more certain."""
 SHOWN = "this is the first failure in the log, and no earlier message explains it"

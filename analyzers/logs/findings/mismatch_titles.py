@@ -90,6 +90,15 @@ def caught_and_went_on(cause: Cause) -> str:
     return f"{left_out} and ended before the others, {waiting_places(cause)}: {quoted(error)}"
 
 
+def left_alone(cause: Cause) -> str:
+    """Return the title for ranks that waited in a collective when all other ranks had ended with exit code 0."""
+    operation = first_with(cause, "operation").facts.operation or "a collective"
+    return (
+        f"{who(cause.ranks)} issued {operation}{place(cause.lead)} when all other ranks had ended, or were about to:"
+        f" torchrun reports no other failure"
+    )
+
+
 def in_threads(cause: Cause) -> str:
     """Return the title for collectives that are issued by a thread and by the main thread, and where each waits."""
     return (
@@ -118,5 +127,6 @@ BY_BASIS: dict[Basis, Callable[[Cause], str]] = {
     Basis.OTHER_OPERATION: different_timeouts,
     Basis.OTHER_LINE: different_lines,
     Basis.CAUGHT: caught_and_went_on,
+    Basis.LEFT_ALONE: left_alone,
     Basis.THREADS: in_threads,
 }

@@ -185,6 +185,8 @@ def for_mismatch(cause: Cause) -> str:
             " operations"
             " with the same shapes"
         )
+    if cause.blame and cause.blame.basis is Basis.LEFT_ALONE:
+        return TIMEOUTS[Basis.ALONE]
     if cause.blame and cause.blame.basis is Basis.THREADS:
         return (
             "give the thread a process group of its own (`dist.new_group()`), or issue its collectives in the main"

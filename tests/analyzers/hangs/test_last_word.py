@@ -126,10 +126,11 @@ def test_a_rank_that_ended_normally_is_the_cause_where_the_others_lost_it(folder
     assert report.findings[0].next.startswith("Find out why rank 2 ran fewer steps")
 
 
-def test_a_rank_that_waits_after_most_others_ended_has_a_collective_too_many(folder):
+@pytest.mark.parametrize("ended_at", [5, 7])
+def test_a_rank_that_waits_after_most_others_ended_has_a_collective_too_many(folder, ended_at):
     side_files(folder, 3)
     for rank in (1, 2):
-        beat(folder, rank, 5 * SECOND, b"done")
+        beat(folder, rank, ended_at * SECOND, b"done")
     beat(folder, 0, 5 * SECOND)
     gave_up(folder, 0, 6 * SECOND, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
     report = folder.report()

@@ -116,6 +116,13 @@ def test_a_rank_that_the_table_of_failures_lacks_ended_with_0(said):
     assert "Rank 1 ended with exit code 0; rank 0 lost the connection in all_reduce" in report.verdict.sentence
 
 
+def test_a_rank_that_waits_when_all_others_ended_with_0_is_suspected(said):
+    report = said(wait(0, "save", 22, "barrier", text=LOST), "", "", launcher=table((0, 1)))
+    assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])
+    assert "Rank 0 issued barrier in save (me/train.py:22) when all other ranks had ended" in report.verdict.sentence
+    assert report.verdict.confidence < 0.5
+
+
 def test_without_a_table_nothing_shows_which_of_two_silent_ranks_ended(said):
     printed = ["step 7 loss 1.0\n"] * 3
     report = said(wait(0, text=LOST), "", "", stdout=printed)
