@@ -66,7 +66,7 @@ def for_process(end: RankEnd, ranks: str) -> str:
     if end.ending is Ending.NO_ERROR:
         return (
             f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break that only it"
-            " reaches"
+            " reaches, or an `except` that goes on after an error and so leaves out collectives"
         )
     # No process can catch SIGKILL, so its own log says nothing.
     if end.exit_code == -signal.SIGKILL:
