@@ -236,7 +236,7 @@ def make_scratch(folder: Path) -> Path:
         CacheFailure: The folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
     except OSError as error:
         raise failure(folder, error) from error
@@ -382,7 +382,7 @@ def set_limit(folder: Path, limit: int) -> None:
         CacheFailure: The folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / LIMIT_FILE).write_text(f"{limit}\n")
     except OSError as error:
         raise failure(folder, error) from error

@@ -202,7 +202,8 @@ def pickled_kind(head: bytes) -> Kind | None:
 def head_of(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed if gzipped; empty if the gzip is damaged."""
     with open_regular(path) as file:
-        head = file.read(HEAD_BYTES)
+        # None: a file of the kernel, such as /proc/kmsg, that has nothing to say now.
+        head = file.read(HEAD_BYTES) or b""
     if not head.startswith(b"\x1f\x8b"):
         return head
     try:

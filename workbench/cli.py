@@ -152,7 +152,9 @@ def report(
 @app.command(rich_help_panel=ANALYSE)
 def serve(
     path: opt.OnePath,
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free port.")] = 8050,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free port.", min=0, max=65535, show_default="8050")
+    ] = 8050,
     host: Annotated[
         str, typer.Option(help="Address to listen on; beyond loopback the connection is not encrypted.")
     ] = "127.0.0.1",

@@ -280,3 +280,20 @@ def test_a_limit_holds_from_then_on(dump, folder):
     assert len(cache.entries(folder)) == 1
     (folder / cache.LIMIT_FILE).write_text("much")
     assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT
+
+
+def test_new_content_of_the_same_size_and_time_is_read(dump):
+    """As after `cp --preserve` onto the file, or an editor that sets the time back."""
+    assert sequence(dump) == SEQUENCE
+    before, content = dump.stat(), pickle.loads(dump.read_bytes())
+    for entry, number in zip(content["entries"], (7, 8), strict=True):
+        entry["collective_seq_id"] = number
+    dump.write_bytes(pickle.dumps(content))
+    os.utime(dump, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (dump.stat().st_size, dump.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert sequence(dump) == [7, 8]
+
+
+def test_nobody_else_may_look_into_a_new_cache(dump, folder):
+    sequence(dump)
+    assert folder.stat().st_mode & 0o077 == 0

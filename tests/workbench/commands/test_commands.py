@@ -265,3 +265,10 @@ def test_a_manifest_with_a_strange_model_hides_no_out_of_memory(tmp_path, model)
     answered = run("inspect", copied, "--json")
     assert answered.returncode == 0, answered.stderr
     assert json.loads(answered.stdout)["verdict"]["class"] == "oom"
+
+
+@pytest.mark.parametrize("port", ["65536", "-1"])
+def test_a_port_that_no_machine_has_is_wrong_usage(port):
+    """65536 would be taken for 0, which listens anywhere."""
+    refused = run("serve", OOM, "--port", port)
+    assert (refused.returncode, "--port" in refused.stderr) == (2, True), refused.stderr

@@ -86,6 +86,16 @@ def test_any_other_token_is_refused(token):
     assert client.get("/f0lder/memory", headers={"Cookie": f"{DOOR.cookie}={token}"}).status_code == 403
 
 
+def test_the_token_is_compared_in_constant_time(monkeypatch):
+    """A plain comparison answers sooner the earlier a character is wrong, which cannot be timed in a test."""
+    compared = []
+    monkeypatch.setattr("hmac.compare_digest", lambda *both: compared.append(both) or both[0] == both[1])
+    assert DOOR.fits("s3cret")
+    assert not DOOR.fits("s3creT")
+    assert DOOR.inner_path("/f0lder/a") == "/a"
+    assert compared == [(b"s3cret", b"s3cret"), (b"s3creT", b"s3cret"), (b"f0lder", b"f0lder")]
+
+
 @pytest.mark.parametrize("cookie", ['k="\\777"', "=;;=", '"', "a" * 60_000, "workbench_token", "a\xff=b"])
 def test_a_malformed_cookie_is_refused(cookie):
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
