@@ -146,7 +146,7 @@ def snapshot_of_many_segments(folder: Path) -> None:
 @kind
 def snapshot_of_many_devices(folder: Path) -> None:
     """Write a snapshot with traces of 5,000 devices."""
-    write_snapshot(folder, [], [[allocation(1)]] * 5000)
+    write_snapshot(folder, [], [[allocation(1)] for _ in range(5000)])
 
 
 @kind
@@ -165,7 +165,7 @@ def snapshot_of_many_stacks(folder: Path) -> None:
 @kind
 def snapshot_of_one_address(folder: Path) -> None:
     """Write a snapshot with 100,000 allocations, and 5,000 segments, at the same address."""
-    write_snapshot(folder, [segment(0, [512]) for _ in range(5000)], [[allocation(0)] * 100_000])
+    write_snapshot(folder, [segment(0, [512]) for _ in range(5000)], [[allocation(0) for _ in range(100_000)]])
 
 
 # Profiler traces.

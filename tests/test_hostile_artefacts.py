@@ -1,0 +1,31 @@
+"""Artefacts that are small and expensive to compare: `python -m benchmarks.hostile` tries all kinds on the program."""
+
+import pytest
+
+from analyzers.run import discover
+from analyzers.store import Options
+from benchmarks.hostile.artefacts import KINDS
+from benchmarks.hostile.views import timed_views
+from workbench.ask import ask, room_for
+
+CHEAP = ["dump_of_the_last_rank", "dumps_in_a_long_ring", "dump_of_a_deep_stack", "trace_of_one_correlation"]
+
+
+def test_there_are_as_many_kinds_as_the_table_says():
+    assert len(KINDS) == 28
+    assert all(generator.__doc__ for generator in KINDS.values())
+
+
+@pytest.mark.parametrize("kind", CHEAP)
+def test_it_is_answered(tmp_path, kind):
+    KINDS[kind](tmp_path)
+    run = discover(tmp_path)
+    assert ask(room_for(run), run, Options(cache=False)).json()
+
+
+@pytest.mark.parametrize("face", ["pages", "terminal"])
+def test_every_view_of_it_opens(tmp_path, face):
+    KINDS["dumps_in_a_long_ring"](tmp_path)
+    took = timed_views(face, tmp_path)
+    assert len(took) > 1
+    assert max(took.values()) < 120
