@@ -69,7 +69,7 @@ class PlanData(msgspec.Struct, frozen=True):
     """The data of `workbench.plan/1`: the settings that fit, the fastest first, and the next larger batch of the first.
 
     `candidates` is how many choices were compared, `rehearsed` how many were rehearsed in `seconds`; `smallest_bytes`
-    is the smallest rehearsed peak.
+    is the smallest rehearsed peak. `complete` is false where the search ended because its time was up.
     """
 
     world_size: int
@@ -80,6 +80,7 @@ class PlanData(msgspec.Struct, frozen=True):
     device: str
     candidates: int
     rehearsed: int
+    complete: bool
     seconds: float
     plans: list[PlannedSettings]
     next_larger: PlannedSettings | None

@@ -43,6 +43,7 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
     search = Search(config, wish.world_size, usable, speed, began + SECONDS)
     choices = list(candidates(config, wish.world_size, kept, LARGEST_BATCH))
     plans = next(filter(None, (search.run(tier, wish.plans) for tier in tiers(choices, config))), [])
+    complete = time.monotonic() < search.deadline
     larger = search.next_larger(plans[0], choices) if plans else None
     return {
         "world_size": wish.world_size,
@@ -53,6 +54,7 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
         "device": wish.device,
         "candidates": len(choices),
         "rehearsed": len(search.rehearsed),
+        "complete": complete,
         "seconds": round(time.monotonic() - began, 1),
         "plans": [described(one) for one in plans],
         "next_larger": described(larger) if larger else None,

@@ -1,6 +1,6 @@
 """`workbench plan`: which settings fit into the memory of a device, and which of them train fastest?"""
 
-from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
+from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
 from analyzers.words import percent, quantity, share, size
 from workbench.commands.estimate import configuration
 from workbench.commands.trainer_process import ask_trainer
@@ -11,6 +11,9 @@ from workbench.trainer_answers import PlanData, PlannedSettings
 MODEL_OF_TIME = "the speed is that of a cost model, which ranks settings; its seconds are no promise"
 MARGIN_FOR = (
     "the margin stands for memory that is in no tensor: the context, NCCL, fragmentation, and what an estimate is off"
+)
+TIME_UP = (
+    "the search ended when its time was up; faster settings may fit: plan again on free cores, or fix some settings"
 )
 NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
 
@@ -29,7 +32,7 @@ def plan(request: Request, limit: int, margin: float, device: str, count: int) -
     environment = own_environment(request) | {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
     wish = (str(limit), str(margin), device, str(count))
     data = ask_trainer("trainer.plan", (*wish, *arguments), PlanData, environment)
-    findings = [too_large(data)] if not data.plans and data.rehearsed else []
+    findings = [too_large(data)] if not data.plans and data.complete else []
     return Report(
         schema="workbench.plan/1",
         version=tool_version(),
@@ -49,14 +52,14 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
         part = share(best.peak_bytes, data.limit_bytes)
         sentence = f"{subject}: {in_words(best)} peaks at {size(best.peak_bytes)} ({part})"
     else:
-        sentence = f"{subject}: " + ("nothing fits" if findings else "nothing could be rehearsed in time")
+        sentence = f"{subject}: " + ("nothing fits" if findings else "nothing that fits was found in time")
     return Verdict(
-        status=status_of(findings),
+        status=status_of(findings) if data.plans or findings else Status.UNKNOWN,
         kind="fits" if data.plans else "too_large" if findings else "unknown",
         ranks=[],
         sentence=sentence,
         confidence=CONFIDENCE if data.plans else NO_PLAN_CONFIDENCE,
-        missing=[f"{MARGIN_FOR} ({percent(data.margin)})", MODEL_OF_TIME],
+        missing=[f"{MARGIN_FOR} ({percent(data.margin)})", MODEL_OF_TIME, *([] if data.complete else [TIME_UP])],
     )
 
 
