@@ -89,25 +89,25 @@ def test_layers_are_left_out_by_a_part_of_their_name_or_by_their_size() -> None:
 @with_torchao
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "flags", "equal"),
+    ("ranks", "flags", "near"),
     [
-        (1, (), True),
-        (2, TENSOR, True),
-        (2, ("--training.local_batch_size", "4", *GATHERED), False),
-        (2, ("--training.local_batch_size", "4", *ROWS), False),
+        (1, (), 1e-6),
+        (2, TENSOR, 1e-3),
+        (2, ("--training.local_batch_size", "4", *GATHERED), 0.02),
+        (2, ("--training.local_batch_size", "4", *ROWS), 0.02),
     ],
 )
 def test_rounded_products_train_almost_the_same(
-    train: Train, run_once: Train, tmp_path: Path, ranks: int, flags: tuple[str, ...], *, equal: bool
+    train: Train, run_once: Train, tmp_path: Path, ranks: int, flags: tuple[str, ...], near: float
 ) -> None:
-    """Emulated; ranks that have parts of a batch scale these parts, so that their losses are near, but not the same."""
+    """Emulated; a sum in another order may round to another float8 value, so that losses are near, but not the same."""
     exact = run_once("single", 1, "--training.local_batch_size", "8")
     rounded = run_once("float8", 1, "--training.local_batch_size", "8", *EMULATED)
     run = train(tmp_path, ranks, "--training.local_batch_size", "8", *EMULATED, *flags)
     assert run.returncode == 0, run.output
     assert run.losses() == pytest.approx(exact.losses(), rel=0.02)
     assert run.losses() != pytest.approx(exact.losses(), rel=1e-5)
-    assert (run.losses() == pytest.approx(rounded.losses(), rel=1e-5)) == equal
+    assert run.losses() == pytest.approx(rounded.losses(), rel=near)
 
 
 @with_torchao
