@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from waitress.server import create_server
 
 from workbench.errors import UsageProblem
 from workbench.web.access import AccessControl, Door
@@ -222,6 +223,26 @@ def test_only_a_socket_that_a_killed_server_left_gives_way(tmp_path):
         with pytest.raises(UsageProblem, match="cannot listen there"), listening_on_socket(path, app):
             pass
     assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_unix_socket_is_at_no_moment_open_to_others(tmp_path, monkeypatch):
+    """Its mode is that of the umask from the moment in which it is made until the server sets another."""
+    masks = []
+
+    def create_while_watched(*arguments, **options):
+        masks.append(os.umask(0o777))
+        os.umask(masks[-1])
+        return create_server(*arguments, **options)
+
+    monkeypatch.setattr("workbench.web.http_server.create_server", create_while_watched)
+    before = os.umask(0)
+    try:
+        with listening_on_socket(tmp_path / "a.sock", AccessControl(lambda environ, start: [], Door())) as server:
+            server.stop()
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)
+    assert masks == [0o177]
 
 
 @pytest.mark.parametrize("place", [Place(socket=Path("a"), browse=True), Place("0.0.0.0", socket=Path("a"))])
