@@ -6,6 +6,7 @@ thread may hold a lock, such as that of the logging module, which would never be
 """
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import os
@@ -179,6 +180,7 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
     try:
         # Ctrl-C must end the child, not raise in the middle of the parent's handlers.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        end_with_parent()
         nowhere = os.open(os.devnull, os.O_RDWR)
         # A reader must not write to the terminal that a TUI draws on.
         for stream in range(3):
@@ -191,6 +193,15 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
         os.write(pipe, f"{type(error).__name__}: {error}".encode(errors="replace"))
     finally:
         os._exit(status)
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when its parent ends, even while it is stopped or waits for a disk."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+PR_SET_PDEATHSIG = 1
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:

@@ -6,6 +6,8 @@ import resource
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +124,23 @@ kept = [bytearray(b"x" * (4 << 20)) for _ in range(1000)]
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=120)
     assert (ended.returncode, ended.stdout) == (1, b"MemoryError")
+
+
+def test_a_stopped_child_ends_with_its_parent():
+    program = """
+import os, signal, time
+from analyzers.child import end_with_parent
+child = os.fork()
+if not child:
+    end_with_parent()
+    os.kill(os.getpid(), signal.SIGSTOP)
+os.waitid(os.P_PID, child, os.WSTOPPED)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60).stdout
+    state = Path(f"/proc/{int(said)}/stat")
+    deadline = time.monotonic() + 20
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] not in "ZX":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
