@@ -106,8 +106,8 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
     expected = expected_values(numbers)
     # Relative to the level, as the noise of a loss shrinks with it; near zero, to a tenth of the usual level.
     scale = np.maximum(np.abs(expected), 0.1 * np.median(np.abs(numbers))) + 1e-30
-    excess = (numbers - expected) / scale
     with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
+        excess = (numbers - expected) / scale
         high = excess > np.maximum(deviations * usual_excess(excess), share)
     spiking, over = [], 0
     for at in map(int, np.flatnonzero(high)):
