@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from math import inf
 
-Span = tuple[float, float]
+from workbench.step_axis import Span
+
 ALL = (-inf, inf)
 
 

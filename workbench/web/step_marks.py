@@ -10,8 +10,8 @@ from analyzers.run import TIMED, Artefact
 from analyzers.steps import views as steps
 from analyzers.store import Options
 from analyzers.traces import views as traces
+from workbench.step_axis import StepMarks
 from workbench.web.served_run import ServedRun
-from workbench.web.step_window import StepMarks
 
 # More than the ranks of a snapshot that a page compares, so that a zoom never reads a clock twice.
 KEPT = 256

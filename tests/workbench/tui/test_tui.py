@@ -43,7 +43,7 @@ async def test_the_timeline_marks_the_failure(oom, size):
         area = app.query_one(MemoryTimeline)
         marks = area.render_line(0).text
         assert "✗" in marks
-        assert any(ink in area.render_line(area.size.height - 2).text for ink in "▁▂▃▄▅▆▇█")
+        assert any(ink in area.render_line(area.size.height - 3).text for ink in "▁▂▃▄▅▆▇█")
         assert "activations" in str(app.query_one("#categories", Static).render())
 
 

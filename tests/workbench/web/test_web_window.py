@@ -10,8 +10,9 @@ from analyzers.memory import views as memory
 from analyzers.run import TIMED, Kind, discover
 from analyzers.steps import views as steps
 from analyzers.traces import views as traces
+from workbench.step_axis import StepMarks
 from workbench.web.components.figure import duration_ticks
-from workbench.web.step_window import StepMarks, Window, parse_steps, steps_text
+from workbench.web.step_window import Window, parse_steps, steps_text
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

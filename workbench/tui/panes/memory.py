@@ -1,7 +1,7 @@
 """The memory pane: memory over time of a rank's device, and the allocations that are live at the cursor."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pandas as pd
 from rich.text import Text
@@ -19,17 +19,25 @@ from workbench.colours import CATEGORIES
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
 from workbench.present.tables.memory import device_name, worst_first
+from workbench.step_axis import StepMarks
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.memory_views import TITLES, Instant, MemoryViews
 from workbench.tui.protocols import Searchable
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
+from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
 from workbench.tui.widgets.charts.stacked_chart import FAILURE
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 
 CURSOR_RESTS_S = 0.1
 USUAL_VIEW = "stacks"
 """The view of findings that no other view is about."""
+
+
+class TimelineOfSteps(NamedTuple):
+    """The rows of a memory timeline, as `memory.views.timeline` returns them, and where the steps begin."""
+
+    instants: pd.DataFrame
+    steps: list[StepStart]
 
 
 class MemoryPane(Vertical):
@@ -106,20 +114,26 @@ class MemoryPane(Vertical):
 
     def _load(self) -> None:
         """Compute the timeline for the chart's width in a thread, because reading a large file takes seconds."""
-        wide, artefact = self.query_one(MemoryTimeline).size.width, self._artefacts.get(self._device.path)
-        if artefact is not None and wide:
+        wide, artefact = self.query_one(MemoryTimeline).columns, self._artefacts.get(self._device.path)
+        if artefact is not None and wide > 0:
             ask_in_background(self, "timeline", self._timeline(artefact, wide), self._show)
 
-    def _show(self, frame: pd.DataFrame) -> None:
+    def _show(self, drawing: TimelineOfSteps) -> None:
         """Draw the timeline. For a leak the cursor starts at the end, where all other memory has been freed."""
         timeline = self.query_one(MemoryTimeline)
-        timeline.show(frame)
+        timeline.show(drawing.instants, drawing.steps)
         if self._at_end:
-            timeline.move(len(frame))
+            timeline.move(len(drawing.instants))
 
-    def _timeline(self, artefact: Artefact, width: int) -> Callable[[], pd.DataFrame]:
-        window, device = self._window, self._device.device
-        return lambda: views.timeline(artefact, self._options, device=device, buckets=width, window=window)
+    def _timeline(self, artefact: Artefact, width: int) -> Callable[[], TimelineOfSteps]:
+        window, device, options = self._window, self._device.device, self._options
+
+        def answer() -> TimelineOfSteps:
+            instants = views.timeline(artefact, options, device=device, buckets=width, window=window)
+            starts = StepMarks.of(views.clock(artefact, options, device)).starts()
+            return TimelineOfSteps(instants, [StepStart(step, int(entry)) for step, entry in starts])
+
+        return answer
 
     def on_stacked_chart_moved(self, event: MemoryTimeline.Moved) -> None:
         """Show the memory at the cursor after the cursor has stopped; while a key is held down, it passes many
@@ -144,7 +158,7 @@ class MemoryPane(Vertical):
         timeline = self.query_one(MemoryTimeline)
         at_cursor = timeline.entry_at_cursor()
         middle = (low + high) // 2 if at_cursor is None else at_cursor
-        span = max(timeline.size.width // 2, int((high - low) * factor))
+        span = max(timeline.columns // 2, int((high - low) * factor))
         low = max(0, middle - span // 2)
         self._window = (low, min(self._device.entries, low + span))
         self._load()

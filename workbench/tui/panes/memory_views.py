@@ -20,6 +20,7 @@ from workbench.present.table import Table
 from workbench.present.tables.snapshot import block_history, block_list, entry_list, module_changes, stack_list
 from workbench.tui.widgets.charts.block_map import BlockMap
 from workbench.tui.widgets.charts.memory_timeline import AllocatedByTimeline
+from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
 from workbench.tui.widgets.trees.memory_tree import MemoryTree
@@ -200,7 +201,7 @@ class MemoryViews(ViewSwitcher):
         return self._grid("changes", module_changes(diff.between(before.side(), at.side(), self._options)))
 
     def _timeline(self, at: Instant) -> Drawing:
-        frame = views.timeline_by(at.artefact, self._options, at.device, self._allocated_by, self.wide)
+        frame = views.timeline_by(at.artefact, self._options, at.device, self._allocated_by, self.wide - AXIS_WIDTH)
         return partial(self.widget("places", AllocatedByTimeline).show, frame)
 
     def _entries(self, at: Instant) -> Drawing:

@@ -24,6 +24,7 @@ from workbench.present.tables.trace import critical_path, opportunities, rank_ta
 from workbench.present.tables.trace_memory import device_name
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import ChangingTableList, Grid
@@ -154,7 +155,7 @@ class TraceViews(ViewSwitcher):
 
     def _memory(self) -> Drawing:
         window, rank = self._window, self._rank
-        frame = views.memory(self._artefacts[rank.path], self._options, window, self.wide)
+        frame = views.memory(self._artefacts[rank.path], self._options, window, self.wide - AXIS_WIDTH)
         return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
 
     def change_rank(self, by: int) -> None:

@@ -13,11 +13,12 @@ from dash.development.base_component import Component
 from analyzers.memory import Device, matrix, views
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
+from workbench.step_axis import Span
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice
 from workbench.web.components.memory import rank_matrix
 from workbench.web.components.text import table
-from workbench.web.gestures import Span, clicked_point, point_data, typed_text, whole_number, zoomed_range
+from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.elements import Elements
 from workbench.web.pages.memory_allocator import allocator_section
 from workbench.web.pages.memory_instant import changes_since, instant_controls, live_memory

@@ -12,11 +12,12 @@ from analyzers.steps import views
 from analyzers.steps.model import StepsData
 from workbench.ask import ROOMS
 from workbench.present.tables.steps import steps_tables
+from workbench.step_axis import Span
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
 from workbench.web.components.text import table
-from workbench.web.gestures import ALL, Span, whole_number, zoomed_range
+from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, parse_steps

@@ -11,11 +11,12 @@ from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
 from analyzers.traces.report import TraceData
 from workbench.present.tables.trace import trace_tables
+from workbench.step_axis import Span
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice
 from workbench.web.components.rank_charts import bytes_sent, time_shares
 from workbench.web.components.text import table
-from workbench.web.gestures import ALL, Span, clicked_point, point_data, typed_text, whole_number, zoomed_range
+from workbench.web.gestures import ALL, clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.elements import Elements
 from workbench.web.pages.trace_critical_path import path_section
 from workbench.web.pages.trace_events import (

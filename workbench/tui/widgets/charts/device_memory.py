@@ -50,11 +50,14 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
         """Return the mark above the chart as {row: sign}: `▼` over the peak."""
         return {self.highest: "▼"}
 
+    def value_text(self, value: float) -> str:
+        return size(int(value))
+
     def ruler(self) -> str:
         """Return the line below the chart: the memory at the cursor, and the peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
         memory = memory_text(int(row["allocated"]), int(row["reserved"]))
-        return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}   ▼ {top}  ┆ cursor"
+        return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}   ▼ {top}  │ cursor"
 
 
 def memory_text(allocated: int, reserved: int) -> str:

@@ -1,5 +1,8 @@
 """A chart of memory over time in stacked layers (category, pool, stream or phase), with peak and failures marked."""
 
+from collections.abc import Sequence
+from typing import NamedTuple, Unpack
+
 import numpy as np
 import pandas as pd
 
@@ -7,13 +10,29 @@ from analyzers.words import size
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
+from workbench.tui.widgets.widget_options import WidgetOptions
+
+
+class StepStart(NamedTuple):
+    """A step, and the trace entry at which it begins."""
+
+    step: int
+    entry: int
 
 
 class MemoryTimeline(StackedChart):
     """A chart of memory by category over trace entries, as `memory.views.timeline` returns it."""
 
-    def show(self, frame: pd.DataFrame) -> None:
-        """Draw a timeline; the cursor starts at the last failed allocation, or else at the peak."""
+    def __init__(self, **options: Unpack[WidgetOptions]) -> None:
+        super().__init__(**options)
+        self._steps: Sequence[StepStart] = ()
+
+    def show(self, frame: pd.DataFrame, steps: Sequence[StepStart] = ()) -> None:
+        """Draw a timeline; the cursor goes to the last failed allocation, else to the peak.
+
+        `steps` has each step with the trace entry at which it begins, for the labels below the chart.
+        """
+        self._steps = steps
         self.draw(frame, CATEGORIES, "allocated")
         self.cursor = max(self.failed, default=self.cursor)
 
@@ -30,11 +49,23 @@ class MemoryTimeline(StackedChart):
         """Return the marks above the chart as {row: sign}: `▼` over the peak, `✗` over failed allocations."""
         return {self.highest: "▼"} | dict.fromkeys(self.failed, FAILURE)
 
+    def value_text(self, value: float) -> str:
+        return size(int(value))
+
+    def ticks(self) -> dict[int, str]:
+        """Return the first steps that begin in each column, as {row: label}."""
+        entries, labels = self.instants["entry"].to_numpy(), dict[int, str]()
+        for step, entry in self._steps:
+            row = int(np.searchsorted(entries, entry))
+            if entry >= entries[0] and row < len(entries):
+                labels.setdefault(row, str(step) if labels else f"step {step}")
+        return labels
+
     def ruler(self) -> str:
         """Return the line below the chart: the range of entries, the chart's height, and the meaning of the signs."""
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
         top = size(int(self.instants["allocated"].max()))
-        return f"entry {first} … {last}   top {top}   ▼ peak  {FAILURE} allocation failed  ┆ cursor"
+        return f"entry {first} … {last}   top {top}   ▼ peak  {FAILURE} allocation failed  │ cursor"
 
 
 class AllocatedByTimeline(StackedChart):
@@ -48,6 +79,9 @@ class AllocatedByTimeline(StackedChart):
     def signs(self) -> dict[int, str]:
         """Return the mark above the chart as {row: sign}: `▼` over the peak."""
         return {self.highest: "▼"}
+
+    def value_text(self, value: float) -> str:
+        return size(int(value))
 
     def ruler(self) -> str:
         """Return the line below the chart: bytes of each pool, stream or phase at the cursor, lowest layer first."""

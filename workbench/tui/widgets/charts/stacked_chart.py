@@ -1,4 +1,4 @@
-"""A chart of stacked layers over time: each table row is one or more columns wide, with eight heights per cell."""
+"""A chart of stacked layers over time, with a value axis; each row of its table takes one or more columns."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,31 +9,40 @@ import pandas as pd
 from rich.segment import Segment
 from rich.style import Style
 from textual.events import Click
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from analyzers.columns import Integers
-from workbench.colours import STATUSES
+from workbench.colours import STATUSES, text_colour
+from workbench.tui.widgets.charts.stacked_cells import Cell, stacked_cells
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LEVELS = " ▁▂▃▄▅▆▇█"
-RULER_ROWS = 2
-"""Rows kept for the marks above the area and the labels below it."""
+PATTERNS = "█▒░▓#=+:·"
+"""The sign of each layer, the lowest first, where the terminal shows no colours; neighbours are unlike in density."""
+RULER_ROWS = 3
+"""Rows kept for the marks above the area, and for the ticks and the legend below it."""
+AXIS_WIDTH = 10
+LABEL_EVERY = 4
+"""Rows from one label of the value axis to the next."""
+NARROW = 48
+"""Columns below which there is no value axis."""
+CURSOR = "│"
 WIDEST_COLUMNS = 32
 """Columns that a row takes at most, where there are few rows."""
 FAILURE = "✗"
 NO_DATA = "no data to draw"
 
 NUMBERS = (int, float, np.number)
-NO_TOPS: Integers = np.zeros((0, 0), np.int64)
 
 
 class StackedChart(Widget, can_focus=True):
     """Draws the rows of the table `instants` from left to right, each `wide` characters wide; its columns are stacked.
 
-    Subclasses provide the marks and the line below the chart. The cursor is a row index; moving it posts `Moved`.
+    Subclasses provide the marks above the chart, the labels of the value axis, and the ticks and the line below. The
+    cursor is a row index; moving it posts `Moved`.
     """
 
     DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
@@ -57,7 +66,8 @@ class StackedChart(Widget, can_focus=True):
         self.wide = 1
         self._total = ""
         self._colours: dict[str, str] = {}
-        self._tops = NO_TOPS
+        self._cells: list[list[Cell]] = []
+        self._scaled_for = Size(0, 0)
         self._drawn: dict[int, list[Segment]] = {}
 
     def signs(self) -> dict[int, str]:
@@ -67,6 +77,14 @@ class StackedChart(Widget, can_focus=True):
     def ruler(self) -> str:
         """Return the line of text below the chart."""
         raise NotImplementedError
+
+    def value_text(self, value: float) -> str:
+        """Return the label of the value axis at the height `value`, in the unit of the total column."""
+        raise NotImplementedError
+
+    def ticks(self) -> dict[int, str]:
+        """Return the labels below the chart as {row: label}, such as the steps that begin there."""
+        return {}
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
         """Draw the table columns named in `colours`, the first at the bottom.
@@ -91,16 +109,33 @@ class StackedChart(Widget, can_focus=True):
         """The index of the row with the largest total."""
         return int(np.nanargmax(self.instants[self._total].to_numpy(float)))
 
+    @property
+    def axis_width(self) -> int:
+        """The number of columns that the value axis takes at the left: 0 in a narrow chart."""
+        return AXIS_WIDTH if self.size.width >= NARROW else 0
+
+    @property
+    def columns(self) -> int:
+        """The number of columns for the rows of a table."""
+        return self.size.width - self.axis_width
+
+    @property
+    def _cell_rows(self) -> int:
+        return max(1, self.size.height - RULER_ROWS)
+
+    @property
+    def _top(self) -> float:
+        """The value at the upper edge of the chart."""
+        return max(float(np.nanmax(self.instants[self._total].to_numpy(float))), 1e-12)
+
     def _scale(self) -> None:
         self._drawn.clear()
-        rows = max(1, self.size.height - RULER_ROWS)
-        self.wide = max(1, min(WIDEST_COLUMNS, self.size.width // max(1, len(self.instants))))
-        if not len(self.instants) or not self._colours:
-            self._tops = NO_TOPS
-            return
-        layers = np.nan_to_num(self.instants[list(self._colours)].to_numpy(float))
-        top = max(float(np.nanmax(self.instants[self._total].to_numpy(float))), 1e-12)
-        self._tops = np.rint(layers.cumsum(axis=1) / top * rows * 8).astype(np.int64)
+        self._scaled_for = self.size
+        self.wide = max(1, min(WIDEST_COLUMNS, self.columns // max(1, len(self.instants))))
+        self._cells = []
+        if len(self.instants) and self._colours:
+            layers = np.nan_to_num(self.instants[list(self._colours)].to_numpy(float))
+            self._cells = stacked_cells(layers.repeat(self.wide, axis=0), self._top, self._cell_rows)
 
     def on_resize(self) -> None:
         self._scale()
@@ -122,8 +157,9 @@ class StackedChart(Widget, can_focus=True):
     def on_click(self, event: Click) -> None:
         """Move the cursor to the clicked row; a click on the line that marks the focus is ignored."""
         at = event.get_content_offset(self)
-        if at is not None and at.x // self.wide < len(self.instants):
-            self.cursor = at.x // self.wide
+        row = (at.x - self.axis_width) // self.wide if at is not None else -1
+        if 0 <= row < len(self.instants):
+            self.cursor = row
 
     def render_line(self, y: int) -> Strip:
         """Return the line of characters at `y`, on the background of the theme."""
@@ -131,57 +167,82 @@ class StackedChart(Widget, can_focus=True):
 
     def _line(self, y: int) -> Strip:
         width, height = self.size
-        if y == 0:
-            return self._marks(width)
+        if self.size != self._scaled_for:  # a line may be asked for before the message that the size has changed
+            self._scale()
         if y == height - 1:
             label = self.ruler() if len(self.instants) else NO_DATA
             return Strip([Segment(label[:width].ljust(width), Style(dim=True))], width)
-        floor = (height - RULER_ROWS - y) * 8
-        drawn = self._segments(floor)[: width // self.wide]
-        if 0 <= self.cursor < len(drawn):
-            drawn[self.cursor] = reversed_cell(drawn[self.cursor])
-        return Strip([*drawn, Segment(" " * (width - self.wide * len(drawn)))], width).simplify()
+        if y == 0:
+            return Strip([Segment(" " * self.axis_width), *self._marks(self.columns)], width)
+        if y == height - RULER_ROWS + 1:
+            return Strip([Segment(" " * self.axis_width), Segment(self._tick_line(), Style(dim=True))], width)
+        line = height - RULER_ROWS - y
+        return Strip([Segment(self._axis_label(line), Style(dim=True)), *self._columns(line)], width).simplify()
 
-    def _segments(self, floor: int) -> list[Segment]:
-        """Return the cells of a line without the cursor; `floor` is the height of its lower edge.
+    def _axis_label(self, line: int) -> str:
+        """Return the part of the value axis beside the cells of a line; every fourth line has its value."""
+        if not self.axis_width or not self._cells:
+            return " " * self.axis_width
+        top = self._cell_rows - 1
+        if line != top and (line == 0 or (top - line) % LABEL_EVERY or line < LABEL_EVERY - 1):
+            return "│".rjust(self.axis_width)
+        # The label names the upper edge of its cells.
+        label = self.value_text(self._top * (line + 1) / self._cell_rows)
+        return f"{label[: self.axis_width - 2]:>{self.axis_width - 2}} ┤"
 
-        They are cached until another table is drawn, because the cursor moves often.
-        """
-        if floor not in self._drawn:
-            self._drawn[floor] = [self._cell(row, floor) for row in range(len(self._tops))]
-        return list(self._drawn[floor])
+    def _tick_line(self) -> str:
+        """Return the labels below the chart, each at the column of its row; those without room are left out."""
+        line, free = "", 0
+        for row, label in sorted(self.ticks().items() if len(self.instants) else ()):
+            start = row * self.wide
+            if start >= free and start + len(label) <= self.columns:
+                line = line.ljust(start) + label
+                free = len(line) + 2
+        return line.ljust(self.columns)
 
-    def _cell(self, row: int, floor: int) -> Segment:
-        """Return the cell of a row at height `floor`; its foreground is the lower layer in it, its background the upper
-        one.
+    def _columns(self, line: int) -> list[Segment]:
+        """Return the cells of a line, counted from the bottom, with the cursor."""
+        drawn = self._segments(line)[: self.columns]
+        at = self.cursor * self.wide + self.wide // 2
+        if self.cursor >= 0 and at < len(drawn):
+            drawn[at] = self._cursor_cell(self._cells[at][line])
+        return [*drawn, Segment(" " * (self.columns - len(drawn)))]
 
-        Heights are in eighths of a cell. With layers up to 5 and 20, the cell from 0 to 8 is five eighths of the first
-        layer's colour on a background of the second layer's.
-        """
-        column = self._tops[row]
-        low, high = int(np.searchsorted(column, floor, "right")), int(np.searchsorted(column, floor + 8, "left"))
-        filled = min(8, int(column[low]) - floor) if low < len(column) else 0
-        return Segment(LEVELS[filled] * self.wide, style_of(self._colour(low), self._colour(high)))
+    def _segments(self, line: int) -> list[Segment]:
+        """Return the cells of a line without the cursor, cached, as the cursor moves often."""
+        if line not in self._drawn:
+            draw = self._pattern if self.app.no_color else self._segment
+            self._drawn[line] = [draw(cells[line]) for cells in self._cells]
+        return list(self._drawn[line])
+
+    def _segment(self, cell: Cell) -> Segment:
+        return Segment(LEVELS[cell.eighths], style_of(self._colour(cell.below), self._colour(cell.above)))
+
+    def _pattern(self, cell: Cell) -> Segment:
+        """Return the cell as the sign of the layer that fills most of it, for terminals without colours."""
+        layer = cell.larger
+        return Segment(PATTERNS[layer % len(PATTERNS)] if layer < len(self._colours) else " ")
+
+    def _cursor_cell(self, cell: Cell) -> Segment:
+        """Return the cell with the line of the cursor, black or white, whichever contrasts more with the cell."""
+        colour = self._colour(cell.larger)
+        style = Style(color=text_colour(colour), bgcolor=colour, bold=True) if colour else Style(bold=True)
+        return Segment(CURSOR, style)
 
     def _colour(self, layer: int) -> str | None:
         return list(self._colours.values())[layer] if layer < len(self._colours) else None
 
-    def _marks(self, width: int) -> Strip:
+    def _marks(self, width: int) -> list[Segment]:
         marks = [" "] * width
-        for row, sign in ({self.cursor: "┆"} | self.signs()).items() if len(self.instants) else ():
-            if 0 <= row * self.wide < width:
-                marks[row * self.wide] = sign
+        for row, sign in ({self.cursor: CURSOR} | self.signs()).items() if len(self.instants) else ():
+            if 0 <= (at := row * self.wide + self.wide // 2) < width:
+                marks[at] = sign
         error = Style(color=STATUSES["error"], bold=True)
         styles = (error if mark == FAILURE else Style(bold=True) for mark in marks)
-        return Strip([Segment(mark, style) for mark, style in zip(marks, styles, strict=True)], width).simplify()
+        return [Segment(mark, style) for mark, style in zip(marks, styles, strict=True)]
 
 
 @lru_cache(maxsize=1024)
 def style_of(colour: str | None, behind: str | None) -> Style:
     """Return the Style of a pair of colours; it is cached, because creating styles takes longer than drawing."""
     return Style(color=colour, bgcolor=behind)
-
-
-def reversed_cell(cell: Segment) -> Segment:
-    """Return a cell with foreground and background swapped, as it is drawn at the cursor."""
-    return Segment(cell.text, (cell.style or Style()) + Style(reverse=True))

@@ -12,6 +12,8 @@ from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 
 UNNAMED = ("residual", "unknown")
 """Time that no phase accounts for: drawn on top."""
+BASE = 0.05
+"""Height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
 
 
 class PhaseChart(StackedChart):
@@ -23,41 +25,63 @@ class PhaseChart(StackedChart):
         spent = frame[names].sum().to_dict()
         ranked = sorted(names, key=lambda name: (name in UNNAMED, -spent[name]))
         colours = {name: PHASES.get(name, PHASES["other"]) for name in ranked}
-        self.draw(thinned(frame, "dur_s", self.size.width), colours, "dur_s")
+        self.draw(thinned(frame, "dur_s", self.columns), colours, "dur_s")
 
     def signs(self) -> dict[int, str]:
         """Return the mark above the chart as {row: sign}: `▼` over the longest step."""
         return {self.highest: "▼"}
 
+    def value_text(self, value: float) -> str:
+        return duration(value)
+
+    def ticks(self) -> dict[int, str]:
+        """Return the steps below the chart as {row: label}."""
+        return step_ticks(self.instants)
+
     def ruler(self) -> str:
         """Return the line below the chart: the range of steps, the chart's height, and the meaning of the signs."""
-        return ruler(self.instants, f"top {duration(float(self.instants['dur_s'].max()))}   ▼ longest  ┆ cursor")
+        return ruler(self.instants, f"top {duration(float(self.instants['dur_s'].max()))}   ▼ longest  │ cursor")
 
 
 class LossChart(StackedChart):
     """A chart of the loss of each step, from `steps.views.series`; the bottom of the chart is the lowest loss."""
 
+    _lowest, _span = 0.0, 1.0
+
     def show(self, frame: pd.DataFrame) -> None:
         """Draw the losses in a table; a step whose loss is not finite has a mark instead."""
         known = frame.dropna(subset="step")
         finite = known["loss"].replace([math.inf, -math.inf], math.nan)
-        span = float(finite.max() - finite.min()) or 1.0
-        height = ((finite - finite.min()) / span + 0.05).fillna(0.0)
+        self._lowest, self._span = float(finite.min()), float(finite.max() - finite.min()) or 1.0
+        height = ((finite - self._lowest) / self._span + BASE).fillna(0.0)
         drawn = known.assign(height=height, broken=known["broken"])
-        self.draw(thinned(drawn, "height", self.size.width), {"height": STATUSES["ok"]}, "height")
+        self.draw(thinned(drawn, "height", self.columns), {"height": STATUSES["ok"]}, "height")
 
     def signs(self) -> dict[int, str]:
         """Return the marks above the chart as {row: sign}: `✗` over steps whose loss is not finite."""
         return {int(row): FAILURE for row in np.flatnonzero(self.instants["broken"].to_numpy(bool))}
 
+    def value_text(self, value: float) -> str:
+        return f"{self._lowest + (value - BASE) * self._span:.3f}"
+
+    def ticks(self) -> dict[int, str]:
+        """Return the steps below the chart as {row: label}."""
+        return step_ticks(self.instants)
+
     def ruler(self) -> str:
         """Return the line below the chart: the ranges of steps and of the loss, and the meaning of the signs."""
         losses = self.instants["loss"]
-        return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {FAILURE} not finite  ┆ cursor")
+        return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {FAILURE} not finite  │ cursor")
 
 
 def ruler(frame: pd.DataFrame, legend: str) -> str:
     return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}   {legend}"
+
+
+def step_ticks(frame: pd.DataFrame) -> dict[int, str]:
+    """Return the number of the step for each row of a table, as {row: label}; the first label says what it is."""
+    steps = frame["step"].to_numpy()
+    return {row: str(int(step)) if row else f"step {int(step)}" for row, step in enumerate(steps)}
 
 
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:

@@ -1,0 +1,89 @@
+"""Stacked charts of the terminal: the area of each layer is its share of the data."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from textual.app import App, ComposeResult
+
+from workbench.colours import CATEGORIES
+from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
+from workbench.tui.widgets.charts.stacked_cells import EIGHTHS, Cell, stacked_cells
+
+ROWS, COLUMNS = 20, 120
+
+
+def eighths_of(cells, layers):
+    """Return how many eighths of cells each layer has in a picture."""
+    area = np.zeros(layers + 1)
+    for column in cells:
+        for cell in column:
+            area[cell.below] += cell.eighths
+            area[cell.above] += EIGHTHS - cell.eighths
+    return area[:layers]
+
+
+def test_two_layers_in_one_cell_are_both_drawn():
+    assert stacked_cells(np.array([[5.0, 3.0], [5.0, 3.0]]), 8.0, 1) == [[Cell(5, 0, 1)], [Cell(5, 0, 1)]]
+
+
+def test_a_layer_thinner_than_a_cell_has_its_area():
+    """55 ms of clipping must not hide 411 ms of backward, nor vanish behind it."""
+    layers = np.tile([411.0, 55.0, 30.0, 12.0, 200.0], (COLUMNS, 1))
+    drawn = eighths_of(stacked_cells(layers, 708.0, ROWS), 5)
+    assert drawn == pytest.approx(layers.sum(axis=0) / 708.0 * ROWS * EIGHTHS, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_area_of_every_layer_is_right(seed):
+    """Nine layers that rise and fall, four of them thin: none is off by a tenth of its area and a cell."""
+    random, time = np.random.default_rng(seed), np.linspace(0, 6, COLUMNS)
+    usual = np.array([30, 30, 60, 50, 2, 3, 1, 0.5, 1.0])
+    waves = [1 + 0.5 * np.sin(time * random.uniform(1, 6) + random.uniform(0, 6)) for _ in usual]
+    layers = np.stack(waves, axis=1) * usual * random.uniform(0.5, 1.5, usual.size)
+    top = layers.sum(axis=1).max()
+    wanted = layers.sum(axis=0) / top * ROWS * EIGHTHS
+    drawn = eighths_of(stacked_cells(layers, top, ROWS), usual.size)
+    assert np.all(np.abs(drawn - wanted) <= 0.1 * wanted + EIGHTHS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_upper_edge_is_where_it_belongs(seed):
+    layers = np.random.default_rng(seed).uniform(0, 10, (COLUMNS, 4))
+    blank = layers.shape[1]
+    for column, cells in zip(layers, stacked_cells(layers, 40.0, ROWS), strict=True):
+        empty = sum((cell.below == blank) * cell.eighths + (cell.above == blank) * (8 - cell.eighths) for cell in cells)
+        assert ROWS * EIGHTHS - empty == pytest.approx(column.sum() / 40.0 * ROWS * EIGHTHS, abs=0.5)
+
+
+class ChartApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield MemoryTimeline()
+
+
+def instants():
+    parts = {name: np.linspace(1, 9, 40) * 2**20 for name in CATEGORIES}
+    total = np.sum([*parts.values()], axis=0).astype(int)
+    return pd.DataFrame({"entry": np.arange(40) * 10, "oom": 0, "allocated": total, **parts})
+
+
+async def test_the_axis_has_values_and_steps():
+    app = ChartApp()
+    async with app.run_test(size=(90, 24)):
+        chart = app.query_one(MemoryTimeline)
+        chart.show(instants(), [StepStart(2, 0), StepStart(3, 105), StepStart(4, 200), StepStart(5, 395)])
+        lines = [chart.render_line(y).text for y in range(chart.size.height)]
+        assert lines[1].startswith("81.0 MiB ┤")
+        assert "step 2" in lines[-2]
+        assert lines[-2].index("3") == chart.axis_width + 11 * chart.wide
+        assert {len(line) for line in lines} == {chart.size.width}
+        assert any("│" in line[chart.axis_width :] for line in lines[1:-3])
+
+
+async def test_layers_have_signs_where_there_are_no_colours(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = ChartApp()
+    async with app.run_test(size=(90, 24)):
+        chart = app.query_one(MemoryTimeline)
+        chart.show(instants())
+        picture = "".join(chart.render_line(y).text for y in range(1, chart.size.height - 3))
+        assert {"█", "▒", "░"} <= set(picture)

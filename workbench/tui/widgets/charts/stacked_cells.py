@@ -1,0 +1,118 @@
+"""Divides the cells of a terminal chart among stacked layers, so that the area of each layer is right.
+
+A cell holds at most two colours, one below the other, in eighths of its height. What a layer loses to that is added to
+the same layer in the columns that follow, so that also a layer thinner than a cell has its share of the picture.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzers.columns import Floats
+
+EIGHTHS = 8
+MOST_OWED = 8.0
+"""Eighths by which a layer's drawn area may be corrected in one cell: more would draw it where it is not."""
+
+
+class Cell(NamedTuple):
+    """One character cell: the layer `below` fills its lower `eighths`, the layer `above` the rest."""
+
+    eighths: int
+    below: int
+    above: int
+
+    @property
+    def larger(self) -> int:
+        """The layer that fills more of the cell."""
+        return self.below if self.eighths > EIGHTHS // 2 else self.above
+
+
+def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
+    """Return the cells of each column of a stacked chart, from the bottom up.
+
+    `layers` has the shape (columns, layers), the lowest layer first, in any unit; `top` is the value at the upper edge
+    of the `rows` cells. Layers are numbered from 0; the empty space above them has the number of layers.
+
+    With `rows` 1 and `top` 8, two columns of layers (5, 3) are twice `Cell(5, 0, 1)`: five eighths of the first colour
+    with the second above it.
+    """
+    columns, count = layers.shape
+    heights = np.nan_to_num(np.maximum(layers, 0.0)) / max(top, 1e-300) * rows * EIGHTHS
+    dealt, owed = deal_eighths(heights, rows * EIGHTHS), np.zeros(count + 1)
+    return [[divided(runs, owed) for runs in runs_of_cells(dealt[column], rows)] for column in range(columns)]
+
+
+def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
+    """Return whole eighths for each layer of each column, then for the space above; a column's sum is `total`.
+
+    The upper edge of the stack is rounded for each column by itself; what the layers lose by rounding is added to them
+    in the next column.
+    """
+    owed, columns = np.zeros(heights.shape[1]), []
+    for column in heights:
+        filled = min(total, round(float(column.sum())))
+        counts = largest_remainder(np.maximum(column + owed, 0.0), filled)
+        owed = np.clip(owed + column - counts, -1.0, 1.0)
+        columns.append([*counts.tolist(), total - filled])
+    return columns
+
+
+def largest_remainder(wanted: Floats, total: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Return whole numbers near `wanted` whose sum is `total`; those that were rounded down most get one more.
+
+    (1.6, 1.3, 0.1) with a total of 3 becomes (2, 1, 0).
+    """
+    counts = np.floor(wanted).astype(np.int64)
+    while (missing := total - int(counts.sum())) > 0:
+        counts[np.argsort(counts - wanted, kind="stable")[:missing]] += 1
+    while missing < 0:
+        counts[np.argmax(np.where(counts > 0, counts - wanted, -np.inf))] -= 1
+        missing += 1
+    return counts
+
+
+def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
+    """Return for each cell of a column, from the bottom up, the layers in it as (layer, eighths)."""
+    cells: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
+    height = 0
+    for layer, count in enumerate(counts):
+        end = height + count
+        while height < end:
+            taken = min(end - height, EIGHTHS - height % EIGHTHS)
+            cells[height // EIGHTHS].append((layer, taken))
+            height += taken
+    return cells
+
+
+def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
+    """Return the cell that shows these layers with the least error, and note in `owed` what each layer has lost.
+
+    `owed` has for each layer, in eighths, the area that is still to be drawn. The edge between the stack and the space
+    above it is always drawn where it is.
+    """
+    if len(runs) == 1:
+        return Cell(EIGHTHS, runs[0][0], runs[0][0])
+    blank = len(owed) - 1
+    edges = [len(runs) - 1] if runs[-1][0] == blank else range(1, len(runs))
+    best = min((candidate(runs, edge, owed) for edge in edges), key=lambda cell: lost(runs, cell, owed))
+    for layer, eighths in runs:
+        owed[layer] += eighths
+    owed[best.below] -= best.eighths
+    owed[best.above] -= EIGHTHS - best.eighths
+    np.clip(owed, -MOST_OWED, MOST_OWED, out=owed)
+    return best
+
+
+def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
+    """Return the cell that is divided before the run `edge`; each part gets the layer with most area to draw in it."""
+    lower, upper = runs[:edge], runs[edge:]
+    below, above = (max(part, key=lambda run: run[1] + float(owed[run[0]]))[0] for part in (lower, upper))
+    return Cell(sum(eighths for _, eighths in lower), below, above)
+
+
+def lost(runs: list[tuple[int, int]], cell: Cell, owed: Floats) -> float:
+    """Return how many eighths of the layers in a cell would still be owed after drawing it as `cell`."""
+    drawn = {cell.below: cell.eighths}
+    drawn[cell.above] = drawn.get(cell.above, 0) + EIGHTHS - cell.eighths
+    return sum(abs(eighths + float(owed[layer]) - drawn.get(layer, 0)) for layer, eighths in runs)
