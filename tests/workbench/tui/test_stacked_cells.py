@@ -72,11 +72,12 @@ async def test_the_axis_has_values_and_steps():
         chart = app.query_one(MemoryTimeline)
         chart.show(instants(), [StepStart(2, 0), StepStart(3, 105), StepStart(4, 200), StepStart(5, 395)])
         lines = [chart.render_line(y).text for y in range(chart.size.height)]
-        assert lines[1].startswith("81.0 MiB ┤")
+        assert lines[1].lstrip().startswith("81.0 MiB ┤")
         assert "step 2" in lines[-2]
         assert lines[-2].index("3") == chart.axis_width + 11 * chart.wide
         assert {len(line) for line in lines} == {chart.size.width}
         assert any("│" in line[chart.axis_width :] for line in lines[1:-3])
+        assert lines[1][chart.axis_width :].count(" ") > chart.columns // 2
 
 
 async def test_layers_have_signs_where_there_are_no_colours(monkeypatch):

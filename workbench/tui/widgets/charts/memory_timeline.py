@@ -53,13 +53,16 @@ class MemoryTimeline(StackedChart):
         return size(int(value))
 
     def ticks(self) -> dict[int, str]:
-        """Return the first steps that begin in each column, as {row: label}."""
-        entries, labels = self.instants["entry"].to_numpy(), dict[int, str]()
+        """Return the labels of the steps as {row: label}; a step that began before the first row is labelled there."""
+        entries, numbers = self.instants["entry"].to_numpy(), dict[int, int]()
         for step, entry in self._steps:
             row = int(np.searchsorted(entries, entry))
-            if entry >= entries[0] and row < len(entries):
-                labels.setdefault(row, str(step) if labels else f"step {step}")
-        return labels
+            if row == 0:
+                numbers[0] = step
+            elif row < len(entries):
+                numbers.setdefault(row, step)
+        first = min(numbers, default=0)
+        return {row: f"step {step}" if row == first else str(step) for row, step in numbers.items()}
 
     def ruler(self) -> str:
         """Return the line below the chart: the range of entries, the chart's height, and the meaning of the signs."""

@@ -24,10 +24,10 @@ PATTERNS = "█▒░▓#=+:·"
 """The sign of each layer, the lowest first, where the terminal shows no colours; neighbours are unlike in density."""
 RULER_ROWS = 3
 """Rows kept for the marks above the area, and for the ticks and the legend below it."""
-AXIS_WIDTH = 10
+AXIS_WIDTH = 12
 LABEL_EVERY = 4
 """Rows from one label of the value axis to the next."""
-NARROW = 48
+NARROW = 50
 """Columns below which there is no value axis."""
 CURSOR = "│"
 WIDEST_COLUMNS = 32
@@ -216,6 +216,8 @@ class StackedChart(Widget, can_focus=True):
         return list(self._drawn[line])
 
     def _segment(self, cell: Cell) -> Segment:
+        if cell.larger >= len(self._colours) and cell.below == cell.above:
+            return Segment(" ")
         return Segment(LEVELS[cell.eighths], style_of(self._colour(cell.below), self._colour(cell.above)))
 
     def _pattern(self, cell: Cell) -> Segment:
