@@ -12,7 +12,7 @@ CATEGORY_WORDS = {
     "temporary": "temporary tensors",
     "communication": "communication buffers",
     "workspace": "library workspaces",
-    "unknown": "memory that could not be classified",
+    "unknown": "memory of unknown category",
 }
 
 

@@ -42,16 +42,15 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) could not be"
-        " classified",
-        why="Blocks are classified as parameters, gradients, optimizer state or activations by the stacks that"
-        " allocated"
-        " them. These blocks have none: they are older than the recording, or stacks were not recorded.",
+        title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) has no known category,"
+        " such as parameters or activations",
+        why="The category of a block follows from the stack that allocated it. The stacks of these blocks do not"
+        " tell it; most often they are missing, because the blocks are older than the recording or stacks were not"
+        " recorded.",
         next="Call torch.cuda.memory._record_memory_history() before the model is created, so that every allocation"
-        " has a"
-        " stack, or record with workbench.recorders.memory.",
+        " has a stack.",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"not classified: {size(unknown)} of {size(device.peak_allocated_bytes)}")],
+        evidence=[fact(device, f"of unknown category at the peak: {size(unknown)} of {size(peak)}")],
         confidence=1.0,
     )

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.findings.opportunities import largest_wait, stack_warning, wait_advice, wait_parts
 from analyzers.traces.findings.problems import problem_sentence
-from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
+from analyzers.traces.model import CallTotal, Collective, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
-from analyzers.words import duration_ns, quantity, rank_ranges, share, times
+from analyzers.words import duration_ns, quantity, rank_ranges, share, size, times
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
@@ -73,7 +73,8 @@ def exposed_finding(account: RankTrace) -> Finding:
         f"Exposed communication takes {share(exposed, span)} of the {recorded_time(account)}",
         f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication do not overlap with"
         f" compute.{blocking}",
-        "If a rank is late (trace.straggler), fix that first. Otherwise look at the longest collectives: with FSDP2"
+        "If this report names a rank that comes late to collectives, fix that first. Otherwise look at the longest"
+        " collectives: with FSDP2"
         " prefetch the next layer (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets"
         " (bucket_cap_mb).",
         severity=Severity.WARNING,
@@ -92,13 +93,19 @@ def recorded_time(account: RankTrace) -> str:
 
 
 def longest_collectives(account: RankTrace) -> list[str]:
-    """Return the collectives with the most time in total, as `all_gather of mesh_fsdp: 12 calls, 81.0 ms`."""
+    """Return the collectives with the most time, as `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms`."""
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
     return [
-        f"{collective.name}{f' of {label}' if (label := collective.group_desc or collective.group) else ''}:"
-        f" {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)}"
+        f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)}"
         for collective in longest
     ]
+
+
+def collective_text(collective: Collective) -> str:
+    """Return operation, process group and buffer size of a collective, as far as the trace has them."""
+    label = collective.group_desc or collective.group
+    each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
+    return f"{collective.name}{f' of {label}' if label else ''}{each}"
 
 
 def host_bound_finding(account: RankTrace) -> Finding:
