@@ -42,8 +42,8 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) has no known category,"
-        " such as parameters or activations",
+        title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) has no known"
+        " category, such as parameters or activations",
         why="The category of a block follows from the stack that allocated it. The stacks of these blocks do not"
         " tell it; most often they are missing, because the blocks are older than the recording or stacks were not"
         " recorded.",
