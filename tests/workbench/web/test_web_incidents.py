@@ -24,6 +24,8 @@ SEEN = {
     "straggler": ("#phases .barlayer", "Phases of each step of rank 3"),
 }
 """By class: what one click on the evidence must bring into sight, and what is to be read there."""
+PICTURES = {"oom": "Allocated memory", "leak": "Allocated memory", "nonfinite_loss": "Loss", "straggler": "rank 3"}
+"""By class: the caption of the chart beside the verdict; for all others it shows collectives by rank."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("*_4ranks")))
@@ -40,6 +42,9 @@ def test_one_click_from_the_verdict_to_the_evidence(name, serving, page_of, tmp_
             return
         assert page.locator("#verdict >> text=Next").is_visible()
         assert bottom(page, "#verdict .evidence") < HEIGHT
+        page.wait_for_selector("#picture .main-svg")
+        assert PICTURES.get(verdict.kind, "collectives") in page.locator("figcaption").inner_text()
+        assert bottom(page, "#picture") < HEIGHT
         page.click("#verdict .evidence a")
         part, text = SEEN[verdict.kind]
         page.wait_for_selector(part)

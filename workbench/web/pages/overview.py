@@ -9,6 +9,7 @@ from workbench.present.table import Table
 from workbench.present.tables.run import file_list, rank_list
 from workbench.web.components.text import finding, table, verdict
 from workbench.web.evidence_links import evidence_address
+from workbench.web.pages.overview_picture import picture
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
@@ -18,11 +19,12 @@ ROWS = 64
 def layout(served: ServedRun, _query: Query) -> html.Div:
     """Return the first page, with verdict, findings, ranks and files."""
     report, lead = served.report, served.report.lead()
+    address, shown = evidence_address(served, lead) if lead else None, picture(served)
     runs = [served.run, *([served.other] if served.other else [])]
     tables = [rank_list(report), *sections(report), file_list(runs)]
     return html.Div(
         [
-            verdict(report, evidence_address(served, lead) if lead else None),
+            html.Div([verdict(report, address), *([shown] if shown else [])], className="lead"),
             *([html.H2("Findings")] if report.findings else []),
             *(finding(found, evidence_address(served, found)) for found in report.findings),
             *(table(shortened(section)) for section in tables if section.rows),

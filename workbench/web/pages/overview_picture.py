@@ -1,0 +1,100 @@
+"""The picture on the first page: a chart of the evidence for the verdict."""
+
+from collections.abc import Callable
+
+import plotly.graph_objects as go
+from dash import html
+
+from analyzers.hangs import views as hangs
+from analyzers.steps import views as steps
+from workbench.ask import ROOMS
+from workbench.evidence_link import EvidenceLink, evidence_link
+from workbench.present.tables.memory import device_name, worst_first
+from workbench.web.components.collective_matrix import collective_matrix
+from workbench.web.components.figure import Figure, drawn
+from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
+from workbench.web.evidence_links import room_query
+from workbench.web.pages.memory_timeline import chart
+from workbench.web.query import memory_query
+from workbench.web.served_run import ServedRun
+
+HEIGHT = 320
+COLLECTIVES = 24
+"""Collectives in the picture: the last ones, among which the one that hangs is."""
+SINGLE_RANKS = 12
+"""Up to so many ranks have a row each; of more, ranks with equal rows share one."""
+
+Drawing = tuple[str, Figure]
+"""A caption and a figure."""
+
+
+def picture(served: ServedRun) -> html.Figure | None:
+    """Return a chart for the first finding that has one: memory over time, the state of collectives, or step times.
+
+    The finding of the verdict comes first, then the others in the order of the report.
+    """
+    lead = served.report.lead()
+    for finding in [*([lead] if lead else []), *served.report.findings]:
+        at = evidence_link(finding)
+        draw = DRAWINGS.get(at.room) if at and at.room in served.rooms.names else None
+        if at and draw and (drawing := draw(served, at)):
+            return captioned(drawing)
+    return None
+
+
+def captioned(drawing: Drawing) -> html.Figure:
+    """Return a drawing as HTML, with its caption above it."""
+    title, figure = drawing
+    figure = (
+        go.Figure(figure, layout_height=HEIGHT) if isinstance(figure, dict) else figure.update_layout(height=HEIGHT)
+    )
+    shown = drawn("picture", figure, title)
+    shown.children = [html.Figcaption(title), shown.children]
+    return shown
+
+
+def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return the memory over time of the finding's device, by category."""
+    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    if not devices:
+        return None
+    query = room_query(served, at)
+    device = devices[int(query["device"])]
+    figure = chart(served, device, memory_query(query, device), None)
+    return f"Allocated memory by category, {device_name(device)}", figure
+
+
+def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return the state of the last collectives of the finding's process group on each rank."""
+    data = served.rooms.hang
+    if data is None or not data.groups:
+        return None
+    wanted = room_query(served, at).get("group")
+    group = next((group for group in data.groups if group.name == wanted), data.groups[0])
+    frame = hangs.matrix(served.run, group.name, COLLECTIVES, served.options)
+    if frame.empty:
+        return None
+    figure = collective_matrix(frame if len(frame) <= SINGLE_RANKS else hangs.folded(frame))
+    return f"State of the last collectives of process group {group.desc or group.name}, by rank", figure
+
+
+def steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
+    """Return the loss, the phases of the finding's rank, or else the duration of the steps of all ranks."""
+    logs, data = served.run.of(*ROOMS["steps"]), served.rooms.steps
+    if data is None:
+        return None
+    series = steps.series(logs, served.options)
+    if at.part == "loss":
+        return "Loss of each step", loss_chart(series, data.first_nonfinite_step)
+    if at.part == "phases" and at.rank is not None:
+        phases = steps.phases(logs, served.options, at.rank).droplevel("rank")
+        return f"Time of each phase in the steps of rank {at.rank}", phase_stack(phases)
+    return "Duration of each step, by rank", step_durations(series, [straggler.rank for straggler in data.stragglers])
+
+
+DRAWINGS: dict[str, Callable[[ServedRun, EvidenceLink], Drawing | None]] = {
+    "memory": memory_drawing,
+    "hang": hang_drawing,
+    "steps": steps_drawing,
+}
+"""The chart of each analyzer whose evidence can be drawn."""
