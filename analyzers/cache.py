@@ -51,12 +51,13 @@ class DamagedEntry(Exception):  # never seen by a user
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
-    """The columns of an artefact by name, memory-mapped and checked on first use, and its `meta`.
+    """The columns of one cached artefact by name, and the contents of its `meta.json` (`meta`).
 
-    `reread` is called to read the artefact again if a column turns out to be damaged.
+    Each column file is memory-mapped and checked on first use. `reread` is called to read the artefact again if a
+    column file turns out to be damaged.
 
     Raises:
-        DamagedEntry: `meta.json` is not whole, or a column is missing or has another length.
+        DamagedEntry: `meta.json` is incomplete, or a column file is missing or has the wrong length.
     """
 
     def __init__(self, folder: Path, reread: "Callable[[], Columns]") -> None:
@@ -140,10 +141,10 @@ def checksum(path: Path) -> int:
 
 
 def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
-    """Return the `meta` of a cache entry, and the file size and checksum of each of its columns by name.
+    """Return the contents of an entry's `meta.json`, and the recorded length and checksum of each column by name.
 
     Raises:
-        DamagedEntry: See `Columns`.
+        DamagedEntry: `meta.json` is incomplete, or a column file is missing or has the wrong length.
     """
     try:
         check, _, body = read_whole(folder / "meta.json", META_BYTES).partition(b"\n")
@@ -159,9 +160,10 @@ def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
 
 
 def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
-    """Return the columns of a cache entry and mark it as used.
+    """Return the columns of a cache entry and mark the entry as used.
 
-    None if it is missing, damaged and now deleted, or of another user, who may have written what they like.
+    The result is None if the entry is missing, if it is damaged (it is then deleted), or if it belongs to a user who is
+    not trusted: that user may have changed the numbers.
     """
     if not is_trusted(entry):
         return None

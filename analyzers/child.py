@@ -279,9 +279,10 @@ def peak_memory() -> int:
 
 
 def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
-    """Call `exceeded`, in a thread, once this process has grown by `memory` bytes; setting the event ends the watch.
+    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the event stops it.
 
-    For systems that enforce no limit. What is allocated in one step between two looks is not prevented.
+    The thread replaces a limit by the operating system, where there is none. It checks the memory ten times a second,
+    so one large allocation can exceed the limit before the next check.
     """
     limit, ended = peak_memory() + memory, threading.Event()
 
@@ -296,7 +297,7 @@ def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event
 
 
 def end_for_lack_of_memory() -> NoReturn:
-    """End this child process as one that Python itself refused memory."""
+    """End this child process in the same way as an uncaught `MemoryError` does."""
     os.write(1, b"MemoryError")
     os._exit(CRASHED)
 

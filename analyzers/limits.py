@@ -102,7 +102,8 @@ def limited_memory(memory: int) -> Iterator[None]:
 def watched_memory(memory: int) -> Iterator[None]:
     """Raise MemoryError in the body of a `with` once this process has grown by `memory` bytes.
 
-    A thread looks ten times a second, for systems that enforce no limit. Pages of mapped columns count as well.
+    It is used on systems that enforce no limit: a thread checks the memory ten times a second. Pages of mapped columns
+    count as well.
     """
     worker = threading.get_ident()
     ended = watch_memory(memory, lambda: raise_in(worker, MemoryError))
@@ -157,7 +158,7 @@ def limited_time(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited_time_of_process(seconds: float) -> Iterator[None]:
-    """Limit the body's processor time by a system timer, without a second thread.
+    """Limit the processor time of the body of a `with` by a system timer, without a second thread.
 
     While a second thread exists, `child` cannot fork and would start a new interpreter for each file, which is slower.
     """
@@ -177,7 +178,10 @@ def give_up(*_: object) -> None:
 
 @contextlib.contextmanager
 def limited_time_of_thread(seconds: float) -> Iterator[None]:
-    """Limit the body's processor time by a second thread that watches it, as signals reach the main thread only."""
+    """Limit the processor time of the body of a `with`, in a thread other than the main thread.
+
+    A second thread watches the time, because the signal of a timer would reach only the main thread.
+    """
     ended = threading.Event()
     worker = threading.get_ident()
     clock = time.pthread_getcpuclockid(worker)
