@@ -150,7 +150,7 @@ def account_for(known: KnownMemory) -> list[MemoryPart]:
 
 
 def parts(known: KnownMemory) -> Iterator[MemoryPart]:
-    """Yield all parts, including empty ones."""
+    """Yield all parts of a device's memory, including parts of 0 bytes."""
     source = Source.MESSAGE if known.rounded else Source.SNAPSHOT
     exact = measured if known.rounded else precise
     allocated, cached, free = exact(known.allocated), exact(known.cached), exact(known.free)
@@ -229,13 +229,13 @@ def untracked_reason(account: Sequence[MemoryPart]) -> str:
 
 
 def in_words(part: MemoryPart) -> str:
-    """Return a part as a phrase: `NCCL and other libraries: 0.6 GiB (0.4 to 0.8 GiB, what remains)`."""
+    """Return a part of memory as text: `NCCL and other libraries: 0.6 GiB (0.4 to 0.8 GiB, what remains)`."""
     holder, source = HOLDER_WORDS[part.holder], SOURCE_WORDS[part.source]
     return f"{holder}: {size(part.bytes)} ({bounds(part)}{source})"
 
 
 def bounds(part: MemoryPart) -> str:
-    """Return the bounds of a part as `375 MiB to 755 MiB, `; empty for an exact figure."""
+    """Return the lower and upper bound of a part of memory as `375 MiB to 755 MiB, `; empty for an exact size."""
     low, high = size(part.low_bytes), size(part.high_bytes)
     return f"{low} to {high}, " if low != high else ""
 

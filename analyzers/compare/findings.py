@@ -120,8 +120,10 @@ def value_text(measure: Measure, value: float) -> str:
 
 
 def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
-    """Return a finding for each measure in `gate` that cannot be judged,
-    because a check must not pass without evidence.
+    """Return a finding for each measure that has a limit in `gate` but too little data in the two runs to be judged.
+
+    `gate` maps the names of measures to the increase that the user allows. A gate passes only on evidence, so a missing
+    measure is reported.
 
     Raises:
         ValueError: The gate names an unknown measure.

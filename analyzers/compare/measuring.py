@@ -62,7 +62,7 @@ def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, 
 
 
 def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[UnknownColumn]) -> Steps:
-    """Return the steps in step logs; for each column of the user that they lack, append an error to `unknown`."""
+    """Return the steps in some step logs; add an error to `unknown` for each column in `options` that the logs lack."""
     while True:
         try:
             return load(logs, options)
@@ -87,7 +87,10 @@ def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) 
 
 
 def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
-    """Return the result of `question`; None if its artefacts cannot be read, so that other measures still count."""
+    """Call `question` and return its result; return None if it raises an error because its files cannot be read.
+
+    So one unreadable kind of file does not prevent the comparison of other measures.
+    """
     try:
         return question()
     except WorkbenchError:
@@ -95,8 +98,9 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 
 
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
-    """Return the measures of a run as medians over its ranks;
-    for memory it is the maximum, and for the loss that of the first rank with one.
+    """Return the measures of a run, each as the median over its ranks, except for memory and loss.
+
+    Memory is the maximum over the ranks; the loss is that of the first rank that logged a loss.
     """
     names = {name for rank in ranks for name in rank.phases}
     return Measures(

@@ -79,7 +79,11 @@ def analyze(
 def regression_findings(
     a: MeasuredRun, b: MeasuredRun, changes: Sequence[MeasureChange], gate: Mapping[str, float]
 ) -> list[Finding]:
-    """Return findings on measures that certainly became worse, and on measures of a gate that cannot be judged."""
+    """Return the findings on measures that certainly became worse, and on measures that `gate` names but that cannot be
+    judged.
+
+    `gate` maps the names of measures to the increase that the user allows.
+    """
     worse = regressions(changes, gate, time_causes(a, b))
     return [*nonfinite_loss(a.steps, b.steps), *worse, *undecided(changes, gate)]
 
