@@ -30,7 +30,7 @@ class HangClass(StrEnum):
 
 
 class Reason(StrEnum):
-    """The evidence by which a culprit differs from the other ranks; its sentences are made from it."""
+    """The evidence by which a culprit differs from the other ranks; each value has its own sentence in the findings."""
 
     NONE = "none"
     # Members of a group issued different operations under one number.
@@ -328,7 +328,10 @@ OP_COLUMNS = (
 
 
 def ops_of(columns: Mapping[str, Column], rows: slice, rank: int, groups: Mapping[int, int]) -> list[Op]:
-    """Return the operations in `rows` of the reader's columns; `groups` maps its group numbers to those of the job."""
+    """Return the operations in a slice of rows of the table `ops.*` that was read from the dumps.
+
+    The table numbers the process groups of one batch of dumps; `groups` maps these numbers to indexes in `Job.groups`.
+    """
     # Lists are several times faster to walk than arrays, and thousands of dumps have millions of rows.
     lists = [columns[name][rows].tolist() for name in OP_COLUMNS]
     return [

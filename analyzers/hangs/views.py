@@ -150,7 +150,7 @@ def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
 def open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
-    """Return the job of a run's newest set of dumps, and its side files."""
+    """Return the job of a run's newest set of dumps, and the contents of the files beside these dumps."""
     dumps, side = open_set(run)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 

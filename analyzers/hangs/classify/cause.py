@@ -34,10 +34,11 @@ class RanksInOp:
 
 @dataclass(frozen=True)
 class HostState:
-    """The state of a living rank's process, from its heartbeat, its answers to requests and the operating system.
+    """The state of a running rank's process, from its heartbeat, its answers to requests and the operating system.
 
-    `step` and `phase` are of its heartbeat, None and empty outside of any; `holds_gil`: it answers no Python request.
-    `thread_error` is an exception that ended one of its threads, for which it may wait.
+    `step` and `phase` come from the heartbeat; they are None and empty if the rank is in no step or phase. `holds_gil`
+    means that no request which needs Python's global lock (GIL) was answered. `thread_error` is an exception that ended
+    a thread of the process: the rank may wait for that thread.
     """
 
     step: int | None = None

@@ -22,12 +22,15 @@ class HangContext:
 
     @classmethod
     def of(cls, job: Job, side: SideFiles) -> "HangContext":
-        """Return the context of a job and its side files, with the wait-for graph built."""
+        """Return the context of a job, with the wait-for graph built; `side` has the contents of the files beside the
+        dumps.
+        """
         return cls(job, side, build_graph(job, side), Programs(job))
 
     def operations_at(self, node: OpNode) -> list[Op]:
-        """Return, for each rank that is in the operation `node`, its record of it:
-        the rank's first incomplete operation.
+        """Return the first incomplete operation of each rank that is in the collective or batch of messages `node`.
+
+        These entries describe the same operation, as each of the ranks recorded it.
         """
         current_ops = (self.job.ranks[rank].current for rank in self.graph.arrived(node))
         return [op for op in current_ops if op]

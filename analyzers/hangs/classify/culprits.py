@@ -1,4 +1,4 @@
-"""All causes of a hang, each once, the best explanation first."""
+"""Collect all causes of a hang, each once, sorted so that the best explanation comes first."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,10 +46,11 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes, without those whose only evidence is a missing dump although that dump proves nothing.
+    """Return the causes, without those that blame a rank only for its missing dump although the rank is likely a
+    victim.
 
-    A rank without a dump is a victim if it shares a process group with the victims of a known culprit. If most dumps
-    are missing for no known reason, all ranks without one become a single cause of unknown class.
+    A rank without a dump counts as a victim if it shares a process group with the victims of a known culprit. If most
+    dumps are missing for no known reason, all ranks without a dump become a single cause of unknown class.
     """
     silent = [c for c in causes if c.reason is Reason.NO_DUMP]
     others = [c for c in causes if c.reason is not Reason.NO_DUMP]
@@ -174,13 +175,12 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return the cause of a gloo size abort,
-    which also blames the sender of the larger tensor if that rank may be the wrong one.
+    """Return the cause of a gloo size abort, with the neighbouring rank as a second culprit if that rank may be wrong.
 
-    Gloo ends the rank with the smaller tensor (`end`), which received the larger one from its neighbour in gloo's
-    ring. The cause is not changed if the neighbour is innocent: with more than two ranks, if it is at another line, if
-    a third rank has issued the same collective, or if the buffer is a scalar's and so belongs to a different
-    collective.
+    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring. With
+    two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a different
+    line than the aborted rank, if a third rank recorded the same collective as the neighbour, or if the buffer holds a
+    scalar and so belongs to a different collective.
     """
     size, other = context.job.world_size, find_place_of_victims(context.side)
     own = place_of([end.rank], end.stack)

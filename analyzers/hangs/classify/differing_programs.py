@@ -17,8 +17,9 @@ LESS_PER_FURTHER_VARIANT = 0.1
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
     """Return the cause of ranks whose operations deviate from those of ranks that run the same program.
 
-    The culprits are all ranks that deviate as the earliest deviation does: a later one may be a consequence of it.
-    `involved` are the ranks that wait for them.
+    The earliest of `deviations` decides, because a later one may be its consequence. The culprits are the ranks with a
+    deviation of the same class and the same expected operation as the earliest. `involved` are the ranks that wait for
+    the culprits.
     """
     job = context.job
     first = min(deviations, key=lambda d: d.issued.created_ns)

@@ -90,8 +90,9 @@ def find_place(path: Path, rank: int) -> Place | None:
 
 
 def later_files(path: Path) -> list[Path]:
-    """Return the files with later stacks of the same rank,
-    which the same collection wrote a few moments after `path`.
+    """Return the files with later stacks of one rank, for the file `path` with the first stack of that rank.
+
+    A collection takes several stacks of each rank, a few moments apart; `round_<n>` folders hold the later ones.
     """
     return sorted(path.parent.glob(f"round_*/{path.name}"))
 
@@ -161,9 +162,10 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
     """Return (culprits, victims) for a job in which some ranks (`in_message`) wait in sends and receives.
 
-    A single rank that waits in a collective is the culprit: it is past its own sends and receives, and the others wait
-    for it. Of several such ranks, stacks do not show which. If all ranks are in sends and receives, they wait for each
-    other.
+    If exactly one rank waits in a collective instead, that rank is the culprit: it has gone past its own sends and
+    receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is to
+    blame, and `culprits` is empty. If all ranks are in sends and receives, they wait for each other, and all are
+    culprits.
     """
     past = [place for place in places if place not in in_message]
     if not past:

@@ -16,10 +16,10 @@ CONFIDENCE = 0.7
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return the cause of ranks that gave up waiting in a collective while most ranks ended normally.
+    """Return the cause of ranks that gave up waiting in a collective while most ranks ended normally, in a list.
 
-    `causes` are those found so far. The list is empty if they have anything else than normal ends, or if those that
-    ended are not most of the job.
+    `causes` are the causes that other rules have found. The list is empty if one of these is anything but a rank that
+    ended normally, or if most ranks of the job did not end normally.
     """
     if any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
         return []

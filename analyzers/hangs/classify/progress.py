@@ -53,17 +53,19 @@ def check_progress(
 
 
 def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
-    """Return the causes, corrected where all ranks involved went on after the dumps, or ended cleanly.
+    """Return the causes, corrected where all ranks involved continued after the dumps were taken, or ended cleanly.
 
-    Such ranks were slow at most, and the cause becomes a slow rank; a rank that died and lives again was restarted, and
-    its cause is dropped.
+    Such a cause becomes that of a slow rank, because these ranks were not hung. If a rank that was reported dead runs
+    again, the job was restarted, and the cause is dropped.
     """
     return [kept for cause in causes if (kept := check_last_word(cause, side))]
 
 
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
-    """Return a cause,
-    corrected to a slow rank if the ranks involved went on after the dumps; None if it is disproved.
+    """Return a cause, changed to a slow rank if all ranks involved continued after the dumps were taken.
+
+    The result is None if that disproves the cause: a rank reported dead runs again, or the dumps were not taken because
+    of a stall.
     """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
@@ -79,9 +81,11 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 
 
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
-    """Return a cause after a second round of dumps: more certain if no rank involved made progress, slow if all did.
+    """Return a cause, corrected by a second round of dumps.
 
-    The result is None if all did and a person had requested the dumps: such a job is not even stalled.
+    If no rank involved made progress between the rounds, the cause becomes more certain. If all ranks involved made
+    progress, the cause becomes a slow rank; if moreover a person requested the dumps, nothing is wrong and the result
+    is None.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause

@@ -35,10 +35,10 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
 
 
 def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
-    """Return the cause of ranks that wait for each other in a cycle; None if the operations may still be in flight.
+    """Return the cause of `ranks` that wait for each other in a cycle; None if the operations may still be in flight.
 
-    A skipped operation also leads to such a cycle. `nodes` are its operations; `waiting` are ranks outside it that
-    wait.
+    `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. A skipped
+    operation also leads to such a cycle.
     """
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
     if lost_front or all(is_in_flight(context, node) for node in nodes):
@@ -145,7 +145,10 @@ def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
 
 
 def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
-    """Return the cause of a send and a recv with different tags; in each of `sides` the field `shape` holds the tag."""
+    """Return the cause of a send and a recv with different tags.
+
+    Each item of the cause's `sides` has the tag in its field `shape`, as the shapes do not matter here.
+    """
     pair = [current.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
     sides = ((op, ranks_in_op(context, [op.rank], op)) for op in (current, other))

@@ -1,7 +1,8 @@
-"""Classify ranks without any files: those that the same ranks wait for have the same cause, which is computed once.
+"""Classify ranks that left no files.
 
-A job of thousands of ranks may have left only two dumps. Classifying each of the other ranks separately would take
-time that grows with the square of their number.
+All ranks without files that have the same victims get the same cause, which is computed only once. A job of thousands
+of ranks may have left only two dumps, and classifying each other rank separately would take time that grows with the
+square of the number of ranks.
 """
 
 from collections import defaultdict

@@ -1,5 +1,6 @@
-"""Find the cause where others wait for one rank that is in no recorded operation:
-it ended, skipped one, or is stuck.
+"""Find the cause if other ranks wait for one rank that is in no recorded operation.
+
+Such a rank ended, skipped an operation, or is stuck in code outside of any operation.
 """
 
 from dataclasses import replace
@@ -57,10 +58,10 @@ def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) 
 
 
 def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
-    """Return whether `op` is the same operation as `node`; a rank with the same role issued `op` at this point.
+    """Return whether `op`, which is an operation of another rank, is the same operation of the program as `node`.
 
-    They are the same if both are collectives with one sequence number, or both are point-to-point, and their process
-    groups have the same description.
+    That is so if both are collectives with the same sequence number, or both are sends and receives, and their process
+    groups have the same description. The groups themselves may differ, such as two tp groups of a mesh.
     """
     if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
         return False

@@ -82,10 +82,11 @@ def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
 def departure_at(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
 ) -> Departure:
-    """Return who is to blame for different groups under one number, which each rank of `present` created.
+    """Return who is to blame for the different groups that ranks created under one number.
 
-    The majority is right. If both halves are equal, the half whose group the others created later is wrong: it skipped
-    a group.
+    `made` has all groups of each rank by number, `present` the group that each rank created under this number, and
+    `votes` how many ranks created each of these groups. The group with the most votes is right. With equal votes, a
+    group is wrong if the ranks of the other group created it under a later number: its ranks skipped a group before it.
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count
@@ -109,10 +110,10 @@ def departure_at(
 def comes_later(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], mine: tuple[int, ...], other: tuple[int, ...]
 ) -> bool:
-    """Return whether the ranks that created the group `other` under this number created the group `mine` under a later
-    one.
+    """Return whether a rank that created the group `other` in `present` created the group `mine` under a later number.
 
-    `mine` and `other` are the groups' members.
+    `mine` and `other` are the members of two groups. `present` has the group of each rank under the number that is
+    examined, `made` all groups of each rank by number.
     """
     ranks = [rank for rank, group in present.items() if group.members == other]
     return any(
@@ -121,8 +122,9 @@ def comes_later(
 
 
 def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the ranks that have not begun to create a process group whose creation other members wait in; None if
-    none.
+    """Return the ranks that have not begun to create a process group, while other members wait in its creation.
+
+    The result is None if there are no such ranks. `made` has the groups that each rank created, by number.
     """
     waiting = [rank for rank in made if is_waiting(context, rank)]
     newest = [(max(made[rank]), rank) for rank in waiting if made[rank]]

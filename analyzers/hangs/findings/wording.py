@@ -30,8 +30,9 @@ def format_function(frames: list[Frame]) -> str:
 
 
 def name_operation(culprit: Culprit) -> str:
-    """Return the operation that waits for a culprit,
-    such as `all_reduce #412 of process group dp`; empty if unknown.
+    """Return the operation in which the victims wait for a culprit, such as `all_reduce #412 of process group dp`.
+
+    The text is empty if the operation is unknown.
     """
     if culprit.seq is None:
         return ""
@@ -40,7 +41,7 @@ def name_operation(culprit: Culprit) -> str:
 
 
 def is_message(culprit: Culprit) -> bool:
-    """Return whether the operation that waits for a culprit is a send or recv."""
+    """Return whether the operation in which the victims wait for a culprit is a send or recv."""
     return (culprit.operation or "").startswith(("send ", "recv "))
 
 

@@ -190,11 +190,11 @@ def key_of(job: Job, op: Op) -> Key:
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
-    """Return the key of the operation that came next in an earlier step,
-    after the same operations as just before `seq`.
+    """Return the key of the operation that a rank should issue under sequence number `seq`, judged by its earlier
+    steps.
 
-    The longest match of preceding operations decides; None without a match. `table` has the rank's collectives by
-    sequence number.
+    It is the operation that followed the longest earlier repetition of the operations just before `seq`. The result is
+    None if these operations did not occur before. `table` has the rank's collectives by sequence number.
     """
     # Short contexts recur within a step, long ones only from step to step.
     for length in range(LONGEST_CONTEXT, 0, -1):

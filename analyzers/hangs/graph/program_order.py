@@ -130,7 +130,10 @@ class Programs:
         return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:
-        """Return the comparisons with ranks that run the same program, which are those with many equal operations."""
+        """Return a rank's comparisons with other ranks that run the same program.
+
+        A rank counts as such if it agrees on more than half as many operations as the rank that agrees on most.
+        """
         every = [c for reference in self._reference_ranks(rank) if (c := self._compare(rank, reference))]
         longest = max((c.agreed for c in every), default=0)
         return [c for c in every if c.agreed * 2 > longest]

@@ -114,11 +114,11 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 
 
 def find_ranks_dumped_early(job: Job) -> set[int]:
-    """Return the ranks whose dumps were taken before those of the others,
-    so that they lack operations completed elsewhere.
+    """Return the ranks whose dumps lack operations that other ranks had completed, because these dumps were taken
+    earlier.
 
-    If only one rank's dump is like that, the rank itself may be at fault and is not returned. The rule applies to NCCL
-    only: gloo flags failed operations as done.
+    If this is a single rank, or at most one rank in eight, these ranks may be at fault themselves, and the result is
+    empty. It is also empty for gloo, which flags failed operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()

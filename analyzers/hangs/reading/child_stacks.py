@@ -43,5 +43,8 @@ def read_children(path: Path) -> list[Child]:
 
 
 def own_part(stack: list[Frame]) -> list[Frame]:
-    """Return the frames of a forked process since `multiprocessing` started it; the outer frames belong to its rank."""
+    """Return the frames of a forked process that are newer than the fork.
+
+    The outer frames are copies from the rank that forked it, so they do not show what the child process does.
+    """
     return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))

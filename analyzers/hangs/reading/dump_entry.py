@@ -26,13 +26,17 @@ def is_done(entry: Entry) -> bool:
 
 
 def launch(entry: Entry) -> tuple[str, int, int]:
-    """Return a key that all entries share which NCCL launched together (coalesced): group and sequence numbers."""
+    """Return (process group, collective sequence number, p2p sequence number) of a dump entry.
+
+    All entries of operations that NCCL launched together (coalesced) have the same three values.
+    """
     return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
 def count_of(entry: Entry) -> int:
-    """Return the sequence number of an operation in its group:
-    the lower of the counts with and without sends and receives.
+    """Return the lower of the two sequence numbers that a dump entry has in its process group.
+
+    One (`op_id`) counts all operations of the group, the other only its collectives, or only its sends and receives.
     """
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)

@@ -34,7 +34,7 @@ class DumpSet:
 
 
 def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
-    """Return the set of dumps that shows the hang, and its side files.
+    """Return the set of dumps that shows the hang, and the contents of the files beside these dumps.
 
     Rounds from before the hang began, or from before all ranks had started, are left out.
     """
@@ -50,7 +50,7 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
 def rounds_before_hang(side: SideFiles) -> int:
     """Return how many rounds of dumps were taken before the hang began.
 
-    The hang began when the first rank that timed out entered the step and phase in which it ended.
+    The rank that timed out first shows when that was: the hang began with the step and phase in which that rank ended.
     """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
@@ -117,10 +117,10 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 
 
 def timed_out(stall: Collection, later: Collection) -> bool:
-    """Return whether the timeout of a stall had passed, and had ended ranks, before a later set of dumps was taken.
+    """Return whether ranks that hung at the collection `stall` had been ended by a timeout when `later` was collected.
 
-    All ranks that had ended by then must have made their last progress before the stall. NCCL's watchdog ends a rank
-    without any message, so nothing else shows that such a rank is a victim.
+    That is so if the timeout had passed by then, and all ranks that had ended made their last progress before `stall`.
+    NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
@@ -143,11 +143,12 @@ def set_number(base: Path) -> int:
 
 
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return one dump for each rank, with its rank filled in, and then the pages of many ranks.
+    """Return the newest dump file of each rank, with the rank filled in, followed by files that hold the dumps of all
+    ranks.
 
-    A pickle is preferred to JSON, which has no frames; of several files the newest is used. Pages of PyTorch's debug
-    server hold the dumps of many ranks: of the texts that it writes every minute only the newest is used; pages of
-    JSON come after tables, because they have more data and the last page is used.
+    For one rank, a pickle is preferred to JSON, which has no frames. Files with all ranks are saved pages of PyTorch's
+    debug server, or texts that it writes every minute; of these texts only the newest is returned. Pages of JSON come
+    last, because a later file replaces an earlier one, and JSON has more data than the tables.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.

@@ -95,7 +95,9 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the messages of a rank whose counterpart its peer issued fewer times;
+    """Return the sends and receives of `rank` for which its peer has issued fewer counterparts than `rank` issued
+    messages.
+
     `known` has the counts of all ranks.
     """
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}

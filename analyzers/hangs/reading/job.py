@@ -21,7 +21,7 @@ READER = "analyzers.hangs.reading.reader"
 
 
 def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.Options) -> Job:
-    """Return the job that these dumps and their side files describe."""
+    """Return the job that a set of dumps describes; `side` has the contents of the files beside the dumps."""
     batches, unreadable = read_batches(artefacts, options)
     job = Job(find_world_size(side, batches), [], {}, [], [], unreadable)
     directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
@@ -55,7 +55,10 @@ class DumpBatch:
     ranks: list[int]
 
     def readable(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """Return (index in the batch, rank, the dump's item of `meta`) of each dump that could be read."""
+        """Return (index in the batch, rank, facts about the dump) of each dump that could be read.
+
+        The facts are the dump's item in the list `meta["dumps"]` that the child process wrote.
+        """
         dumps = zip(self.ranks, self.meta["dumps"], strict=True)
         return [(index, rank, dump) for index, (rank, dump) in enumerate(dumps) if "problem" not in dump]
 

@@ -53,7 +53,10 @@ class LastWords:
 
 
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
-    """Return the last heartbeats, fatal signals and thread errors of the processes that these files describe."""
+    """Return the last heartbeat, the fatal signal and the thread errors of each rank.
+
+    `sides` has the path and the content of each rank's `groups_R.json`: it names the process that the files must be of.
+    """
     words = LastWords()
     for path, side in sides:
         dumps = path.parent

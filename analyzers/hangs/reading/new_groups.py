@@ -1,5 +1,6 @@
-"""Read `new_groups_R.jsonl`: the process groups that each rank created, in order.
-Each line was written before its call ran.
+"""Read `new_groups_R.jsonl`: the process groups that rank R created, in order.
+
+The recorder writes a line before each call that creates a group, so the last call may not have returned.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,11 @@ FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "s
 
 
 class GroupCall(msgspec.Struct):
-    """A line of the file: a process group that a rank began to create, with its number (`name`), members and stack."""
+    """A line of `new_groups_R.jsonl`: a process group that a rank began to create, with its number (`name`) and
+    members.
+
+    `frames` is the stack of the call.
+    """
 
     name: str
     ranks: Annotated[list[int], msgspec.Meta(min_length=1)]

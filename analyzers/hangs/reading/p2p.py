@@ -30,7 +30,9 @@ class Half(StrEnum):
 
 
 class Peer(NamedTuple):
-    """The global rank that takes part in a message, and whether the rank at hand sends to it or receives from it."""
+    """The other rank of a send or recv, as a global rank; `half` says whether the rank that issued it sends or
+    receives.
+    """
 
     half: Half
     rank: int
@@ -52,11 +54,10 @@ def peer_of(job: Job, op: Op) -> Peer | None:
 
 
 def find_absent_peers(job: Job, current: Op) -> list[int]:
-    """Return the peers that some sends and receives wait for,
-    because they lack a counterpart or a complete batch there.
+    """Return the peers because of which a batch of sends and receives (operations launched together) cannot complete.
 
-    NCCL completes a batch (operations launched together) as a whole, so a peer whose part matches may still wait for a
-    third rank. `current` is any operation of the batch.
+    These are peers that have not launched the counterpart of each operation; if there are none, peers whose own batch
+    waits for a third rank, because NCCL completes a batch as a whole. `current` is any operation of the batch.
     """
     if lacking := find_unmet_peers(job, current):
         return lacking
@@ -65,21 +66,29 @@ def find_absent_peers(job: Job, current: Op) -> list[int]:
 
 
 def find_unmet_peers(job: Job, current: Op) -> list[int]:
-    """Return the peers that have not launched the counterpart of every send or recv in the batch of `current`."""
+    """Return the peers that have not launched the counterpart of every send or recv in the batch of `current`.
+
+    A batch are the operations that a rank launched together.
+    """
     wanted = count_peers(job, current)
     return sorted({peer.rank for peer, count in wanted.items() if count_halves(job, current, peer) < count})
 
 
 def count_peers(job: Job, current: Op) -> Counter[Peer]:
-    """Return how many messages the batch of `current` has for each peer and direction."""
+    """Return how many sends and how many receives the batch of `current` has for each peer.
+
+    A batch are the operations that a rank launched together.
+    """
     return Counter(peer for op in find_batch(job.ranks[current.rank], current) if (peer := peer_of(job, op)))
 
 
 def count_halves(job: Job, current: Op, peer: Peer) -> int:
-    """Return how many messages in the batch of `peer.rank` match those that the rank of `current` issued to or from it.
+    """Return how many operations of the peer match the sends (or receives) of the rank of `current` to (or from) that
+    peer.
 
-    `peer` says whether the rank of `current` sends or receives. The result is 0 if the peer is in no message of this
-    process group.
+    Only operations that the peer launched together with the one it is in are counted. `peer` names the peer, and says
+    whether the rank of `current` sends or receives. The result is 0 if the peer is in no send or recv of this process
+    group.
     """
     state = job.ranks.get(peer.rank)
     if state is None or state.current is None or not state.current.p2p or state.current.group != current.group:
@@ -89,7 +98,11 @@ def count_halves(job: Job, current: Op, peer: Peer) -> int:
 
 
 def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
-    """Return the operation of `peer` that is the counterpart of `current`; None if its batch has none."""
+    """Return the operation of `peer` that is the counterpart of `current`, a send or recv of another rank.
+
+    It is searched among the operations that the peer launched together with its first pending one; None if it is not
+    there.
+    """
     state = job.ranks[peer.rank]
     wanted = Peer(peer.half.other, current.rank)
     return next((op for op in find_batch(state, state.pending[0]) if peer_of(job, op) == wanted), None)

@@ -54,7 +54,7 @@ class GroupRegistry:
         return known.number
 
     def infer(self) -> None:
-        """Complete the members of groups that no map lists, after all dumps were added.
+        """Complete the process groups whose members no file lists, after all dumps were added.
 
         The members of such a group are the ranks that used it, or all ranks for the default group. A rank without a
         dump is added if all members wait for a missing one and the rank fits into the even spacing of the mesh.
@@ -82,8 +82,8 @@ class GroupRegistry:
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
         """Add the ranks without a dump (`lost`) that must belong to a group.
 
-        If more ranks fit than members are missing, they are recorded as possible members. `usual_size` is the size of
-        the largest group of the same description.
+        If more ranks fit than members are missing, these ranks are recorded as possible members. `usual_size` is the
+        size of the largest group of the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
@@ -93,7 +93,7 @@ class GroupRegistry:
             self.job.possible_members.setdefault(group.label, []).extend(fitting)
 
     def _inferred_number(self, rank: int, name: str, desc: str) -> int:
-        """Return the index of a group whose members no map lists, and add this rank to its users."""
+        """Return the index in `Job.groups` of a group whose members no file lists, and add `rank` to its members."""
         if (name, desc) not in self._inferred:
             self._inferred[name, desc] = self._append(Group(name, desc, [], GroupSource.ENTRIES))
         self.job.groups[self._inferred[name, desc]].ranks.append(rank)

@@ -73,7 +73,11 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
-    """Return the item of `meta` for one dump, whose rows are added to `tables`; on an error it holds the problem."""
+    """Add one dump to `tables`, and return the facts about it for `meta["dumps"]`; `content` is called to read the
+    dump.
+
+    If the dump cannot be read, the only fact is its `problem`.
+    """
     try:
         return tables.add(len(tables.dumps), checked(content()))
     except InputError as error:
@@ -166,7 +170,7 @@ class Tables:
         self.members = Interned[str]()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
-        """Add the rows of a dump to the tables, and return the dump's item of `meta`."""
+        """Add the entries of one dump to the tables, and return the facts about the dump for `meta["dumps"]`."""
         entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         stacks: dict[tuple[int, ...], int] = {}
@@ -316,8 +320,9 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
     """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
 
-    If a group's oldest entry is not done, all operations before it must have completed. Statuses may count sends and
-    receives or not, depending on the backend, so operations are lost only if both ways of counting show it.
+    `status` has the number of the last completed operation of each group. If a group's oldest entry is not done, its
+    number must be the next one; a higher number means that entries were lost. Depending on the backend, `status` counts
+    sends and receives or not, so the lower of the entry's two numbers is compared.
     """
     # A ring that still holds its first entry has lost nothing.
     if not entries or whole(entries[0].get("record_id")) <= 0:

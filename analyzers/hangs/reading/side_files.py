@@ -255,9 +255,9 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
 
 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
-    """Return the artefacts of one kind, sorted so that those of the set's first round come last.
+    """Return the artefacts of one kind, sorted so that those beside the first round of dumps come last.
 
-    In a dict by rank the last one replaces the others.
+    A caller that builds a dict by rank from them thus keeps the nearest file of each rank.
     """
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
