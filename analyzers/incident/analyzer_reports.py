@@ -79,7 +79,10 @@ def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
 
 
 def add_steps_report(reports: AnalyzerReports, run: Run, options: store.Options) -> None:
-    """Set the report on steps, if a log may contain steps, and whether the step logs were empty."""
+    """Analyze the files of a run that may contain steps, and store the report in `reports.steps`.
+
+    If the run has step logs but none of them has a step, `reports.has_empty_step_logs` is set.
+    """
     timed = run.of(*TIMED)
     if any(log.kind is not Kind.LOG for log in timed):
         reports.steps = try_analyzer(reports, timed, "steps", lambda: steps.analyze(timed, options))

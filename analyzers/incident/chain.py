@@ -189,8 +189,9 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
 def printed_reason(reports: AnalyzerReports) -> list[Event]:
     """Return the failure in the text logs that explains why ranks ended, if the dumps only show that they ended.
 
-    Such a failure is an error that a rank caught before it skipped collectives, a printed stack in another function, a
-    loss because of which a rank left by `sys.exit`, or an error after which a `finally` issued a collective.
+    It is one of four: an error that a rank caught before it skipped collectives; a stack in the log that shows a rank
+    outside of the collective; a loss that is not finite, after which a rank called `sys.exit`; an exception that a
+    collective in a `finally` block hides.
     """
     if reports.hang is None or reports.logs is None:
         return []

@@ -75,9 +75,10 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Finding]:
-    """Return the findings on text logs; if other findings explain the run, only those about ranks outside of the chain.
+    """Return the findings on text logs that the report shows.
 
-    Log lines about ranks in the chain are then added as evidence to the findings of the chain.
+    If the causal chain (`chain`) comes from other analyzers, only findings about ranks outside of the chain are
+    returned: log lines about ranks in the chain become evidence of the chain's own findings.
     """
     if reports.logs is None:
         return []
@@ -93,7 +94,7 @@ def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Findi
 
 
 def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings of the chain in its order, then the others, the most severe first."""
+    """Return the findings of the causal chain in the order of the chain, then all others, the most severe first."""
     ids = [name for event in chain for name in event.findings]
     return sorted(ranked(findings), key=lambda f: ids.index(f.id) if f.id in ids else len(ids))
 
@@ -121,7 +122,7 @@ def verdict(
 
 
 def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[AnalyzerReport]:
-    """Return the reports that the findings of the chain come from; all reports if the chain is empty."""
+    """Return the reports that the findings of the causal chain come from; all reports if the chain is empty."""
     names = {finding.partition(".")[0] for event in chain for finding in event.findings}
     return [report for name, report in reports.by_name().items() if not names or name in names]
 
