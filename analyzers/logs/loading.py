@@ -182,10 +182,10 @@ def known(value: int) -> int | None:
 def add_roster(
     loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
-    """Add the ranks that the files show, with their last steps;
-    if several files show a rank, its last line is from the last.
+    """Add to `loaded` the ranks that the log files show, with the last step and the last line of each rank.
 
-    `ranks` has the rank of each artefact, or None if its path shows none.
+    If several files show a rank, the largest step and the last line of the last such file are used. `ranks` has the
+    rank of each artefact, or None if its path shows none.
     """
     rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)
     for number, (file, rank, step) in enumerate(rows):

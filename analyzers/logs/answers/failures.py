@@ -20,9 +20,9 @@ ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABOR
 
 @dataclass(frozen=True)
 class Failure:
-    """The same failure on one or several ranks; `events` are in the order of the job.
+    """The same failure on one or several ranks; `events` are the log events that report it, in the order of time.
 
-    `role` has its verdict class; `order` is a sort key, which is lowest for the most probable cause.
+    `role` has the verdict class of the failure; `order` is a sort key, which is lowest for the most probable cause.
     """
 
     role: Role
@@ -55,7 +55,7 @@ def find_failures(logs: Logs) -> list[Failure]:
 
 
 def group_key(occurrence: Occurrence) -> tuple[object, ...]:
-    """Return the key by which occurrences of the same failure on several ranks are grouped."""
+    """Return a key that is equal for failure events which report the same failure on several ranks."""
     event, role = occurrence.event, occurrence.role
     if role.kind in WORDLESS:
         return (event.attempt, role.kind, role.kind is LogClass.OOM and event.facts.reason)
@@ -69,7 +69,7 @@ def group_key(occurrence: Occurrence) -> tuple[object, ...]:
 
 
 def failure_of(group: Sequence[Occurrence]) -> Failure:
-    """Combine occurrences of the same failure into one failure."""
+    """Combine the failure events of one group, which report the same failure, into a `Failure`."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
@@ -77,19 +77,25 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the occurrences without exit codes of unknown ranks, or of ranks that also reported why they failed."""
+    """Return the failure events, without exit codes that say nothing new.
+
+    An exit code is left out if its rank is unknown, or if other events of the rank say why it failed.
+    """
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
 def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without SIGKILL of ranks that the launcher killed because they did not stop on request."""
+    """Return the failure events, without the deaths by SIGKILL of ranks that the launcher killed.
+
+    The launcher kills a rank that does not stop on request, so the signal is no failure of the rank.
+    """
     forced = {e.rank for e in logs.events if e.facts.reason is Reason.FORCED and e.rank is not None}
     return [o for o in found if not (o.role.tier is Tier.KILLED and o.event.rank in forced)]
 
 
 def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the occurrences without those that follow an order to stop, such as workers that SIGTERM ended."""
+    """Return the failure events, without consequences of an order to stop, such as workers that SIGTERM ended."""
     stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
     if stop is None:
         return found

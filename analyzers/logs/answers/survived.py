@@ -26,9 +26,9 @@ ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A failure event with its role and its position in the order of the job.
+    """An event in a log that reports a failure, with its role and its position in the order of the job.
 
-    `clock` is the last time (ns) that was printed before it in its log, `file` is the index of that log.
+    `clock` is the last time (in nanoseconds) that its log printed before the event; `file` is the index of that log.
     """
 
     event: LogEvent
@@ -43,7 +43,10 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences that are not followed by a line which says that training completed."""
+    """Return the failure events, without those after which the log says that the training completed.
+
+    In such a log, lost connections are also left out if they come later: ranks disconnect when they end.
+    """
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
         if event.kind is EventKind.COMPLETED:
@@ -59,18 +62,18 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without those before the last restart, if there was no failure after it.
+    """Return the failure events, without those from before the last restart of the job if none happened after that
+    restart.
 
-    Only starts of the job (attempts) that printed something count.
+    A start of the job (attempt) that printed nothing does not count as a restart.
     """
     last = max(logs.attempts, default=0)
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
 def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the occurrences without errors that the program handled.
-
-    Errors that explain how their rank ended are kept.
+    """Return the failure events, without errors that the program handled; errors that explain how a rank ended are
+    kept.
     """
     done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
     handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
@@ -82,7 +85,7 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
     """Return whether the program continued after an error, or printed the error as one that it caught.
 
-    `found` are all occurrences.
+    `occurrence` is the event of the error; `found` are all failure events of the job.
     """
     event = occurrence.event
     # A lost connection or a timeout shows that another rank is gone, whichever thread reports it.
@@ -100,10 +103,11 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the code that handled an error then waited in a collective that other ranks issued too.
+    """Return whether the code that handled an error then waited in a collective which other ranks issued at the same
+    line.
 
-    Such code continues without the part that failed, so the error did not end the job. A `finally` block instead waits
-    at a line where no other rank is; then the error is the cause.
+    Such a program continues without the part that failed, so the error did not end the job. A `finally` block instead
+    waits at a line where no other rank is; then the error is the cause. `found` are all failure events of the job.
     """
     event = occurrence.event
     if event.kind in GAVE_UP:
@@ -114,8 +118,9 @@ def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank caught this error because it later printed that it is done;
-    `done` are all ranks that did.
+    """Return whether a rank must have caught an error, because the rank printed later that it had finished its work.
+
+    `done` are all ranks that printed that.
     """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 

@@ -232,7 +232,9 @@ def only_sends(event: LogEvent) -> bool:
 
 
 def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return, for each rank that timed out, the first event that shows at which line, in order of ranks."""
+    """Return, for each rank that timed out, the first event with the source line at which it waited, in the order of
+    ranks.
+    """
     gave_up: dict[int, LogEvent] = {}
     for event in events:
         if event.kind in SAYS_WHERE and event.rank is not None and event.source and not event.facts.thread:

@@ -73,8 +73,9 @@ def is_everywhere(cause: Cause, logs: Logs) -> bool:
 
 
 def numbers_of(cause: Cause) -> str:
-    """Return the memory sizes that the allocator reported,
-    or the number of steps skipped before; empty without either.
+    """Return the memory sizes in an out-of-memory message, or how many steps fp16 overflows skipped before the failure.
+
+    The text is empty if the cause has neither.
     """
     if cause.kind is LogClass.OOM:
         facts = first_with(cause, "requested_bytes").facts
@@ -90,7 +91,7 @@ def numbers_of(cause: Cause) -> str:
 
 
 def chain_of(cause: Cause) -> str:
-    """Return a sentence about the exceptions that led to this one; empty if there are none."""
+    """Return a sentence about the first exception that led to the exception of the cause; empty if none did."""
     chain = cause.lead.chain
     return f"It was raised while this was handled: {chain[0].splitlines()[0][:200]}" if chain else ""
 

@@ -30,9 +30,10 @@ RAISED_KINDS = (
 
 
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
-    """Return the facts of an exception, completed by how it was printed: by a logger, as uncaught, or for which thread.
+    """Return the facts of an exception, with three fields set from the way in which the exception was printed.
 
-    `before` is the line before its traceback; `has_rank`: its lines begin with PyTorch's `[rankN]:`.
+    These are whether a logger printed it, whether it was uncaught, and the thread that it ended. `before` is the line
+    before its traceback; `has_rank` says whether its lines begin with PyTorch's `[rankN]:`.
     """
     thread = THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
@@ -57,9 +58,10 @@ def is_handled(kind: EventKind, text: str) -> bool:
 
 
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
-    """Return the event, with `facts.survived` set if the log shows that training went on after it.
+    """Return the event, with `facts.survived` set if the log shows that training continued after the event.
 
-    An error that PyTorch's hook printed has ended its process, so it never gets this mark.
+    An error that PyTorch's hook printed has ended its process, so it never gets this mark. `roster` has the last step
+    and the last line of each rank in the log.
     """
     if event.kind is EventKind.NAN:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)

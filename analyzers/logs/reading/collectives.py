@@ -44,7 +44,9 @@ def progress(match: "re.Match[str]") -> Found:
 
 
 def heartbeat(match: "re.Match[str]") -> Found:
-    """Return the event of a watchdog that hangs itself."""
+    """Return the event that NCCL's watchdog thread is stuck, with the time for which it has been stuck if that is
+    printed.
+    """
     group, group_rank = group_of(match.string)
     waited = number(match[1]) if match.lastindex else None
     facts = Facts(waited_ms=waited and waited * 1000, group_rank=group_rank)

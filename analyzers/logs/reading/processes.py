@@ -90,9 +90,9 @@ def task_numbers(text: str) -> list[int]:
 
 
 def cancelled(match: "re.Match[str]") -> Found:
-    """Return the event of a step or job that Slurm ended.
+    """Return the event that Slurm ended a step or a job, with the reason that it printed.
 
-    Without a given reason, a user ended it, or another task failed before.
+    If Slurm printed no reason, a user cancelled the job, or another task had failed before.
     """
     words = match[2] or ""
     reason = next((reason for text, reason in REASONS if text in words), Reason.CANCELLED)
