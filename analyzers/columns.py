@@ -16,7 +16,10 @@ Words = npt.NDArray[np.uint64]
 
 
 class UnsavedColumns(dict[str, Column]):
-    """Columns by name, and their `meta`, that are not in the cache; used in place of `store.Columns`."""
+    """The columns of an artefact by name, kept in memory rather than in the cache; used in place of `store.Columns`.
+
+    `meta` holds what a reader returns besides the columns: texts, and facts about the file.
+    """
 
     def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:
         super().__init__(columns)

@@ -135,7 +135,7 @@ class Range(NamedTuple):
         return Range(*map(min, self, other))
 
     def part(self, holder: Holder, source: Source) -> MemoryPart:
-        """Return the range as the memory of a holder."""
+        """Return the `MemoryPart` of `holder` with this range as its size; `source` says where the size comes from."""
         return MemoryPart(holder=holder, bytes=self.best, low_bytes=self.low, high_bytes=self.high, source=source)
 
 
@@ -183,7 +183,7 @@ def precise(count: int) -> Range:
 
 
 def measured(count: int) -> Range:
-    """Return the range of a number that was printed with two decimals, in the unit that PyTorch chooses for it."""
+    """Return the bounds of a size in bytes that PyTorch printed in GiB, MiB or KiB, rounded to two decimals."""
     unit = next(unit for unit in (GIB, MIB, 1 << 10, 1) if count >= unit or unit == 1)
     margin = round(HALF_OF_LAST_DIGIT * unit) if unit > 1 else 0
     return Range(max(count - margin, 0), count, count + margin)
