@@ -133,7 +133,7 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
 def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
     """Return the culprits of a hang as events, each followed by an event for its victims; empty without a hang.
 
-    With `undecided`, culprits also count if the verdict is that the dumps show no cause.
+    With `undecided`, culprits are also returned if the verdict on the hang is unknown.
     """
     if reports.hang is None or is_explained_by_steps(reports):
         return []

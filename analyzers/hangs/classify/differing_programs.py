@@ -40,10 +40,11 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 
 
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
-    """Return the index of the deviating rank's own process group that corresponds
-    to the group of the expected operation.
+    """Return the index in `Job.groups` of the process group in which the deviating rank should have issued its
+    operation.
 
-    The expected operation comes from another rank, and the two ranks may be in different groups of the same kind.
+    The expected operation was issued by a different rank, perhaps in its own group of a mesh. The result is then the
+    deviating rank's own group of the same description.
     """
     groups = context.job.groups
     expected = deviation.expected.group
@@ -55,9 +56,9 @@ def find_own_group(context: HangContext, deviation: Deviation) -> int:
 def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
     """Return the cause of members of a process group that issued different operations under one sequence number.
 
-    If nothing shows which of them diverged, all are named. If a rank skipped an operation in another group, its
-    operations differ in this group too; so a deviation of the program, if there is one, is the cause. `involved` are
-    further ranks that wait.
+    If nothing shows which of them diverged, all members are culprits. If the program of at most half of the members
+    deviates from that of others, `blame_deviation` returns the cause, because a skipped operation in another group also
+    makes the operations in this group differ. `involved` are further ranks that wait.
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]

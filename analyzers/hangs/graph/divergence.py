@@ -118,8 +118,8 @@ def accuse(
 ) -> tuple[list[int], Reason]:
     """Return the culprits among ranks that issued different operations, and the evidence against them.
 
-    The majority is right. Without a majority, the first kind of evidence decides that speaks against some variants and
-    not against all.
+    The majority is right. Without a majority, the strongest kind of evidence decides that shows some of the operations
+    (`variants`) to be wrong, but not all of them.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
@@ -209,7 +209,9 @@ def expected_next(job: Job, seq: int, table: Table) -> Key | None:
 
 
 def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
-    """Return whether a rank's operation at `seq` differs from the one that it issued at this point in earlier steps."""
+    """Return whether a rank's operation at `seq` differs from what it issued after the same operations in an earlier
+    step.
+    """
     usual = expected_next(job, seq, table)
     return usual is not None and usual[:2] != key_of(job, table[seq])[:2]
 

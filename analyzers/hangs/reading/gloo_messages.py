@@ -77,9 +77,9 @@ def in_message(frames: list[Frame]) -> bool:
 
 
 def add_messages(job: Job, side: SideFiles) -> None:
-    """Add the sends and receives that gloo did not record to the pending operations of ranks that wait in one.
+    """Add sends and receives that Flight Recorder left out to the pending operations of ranks whose stack is in one.
 
-    Only those are added whose counterpart was not issued. They come before the operations that were recorded.
+    A send or recv is added only if the peer has not issued its counterpart. It comes before all recorded operations.
     """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}

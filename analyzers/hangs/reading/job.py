@@ -105,7 +105,7 @@ def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
 class Loader:
     """Adds the batches of dumps to a job.
 
-    In each batch the numbers of signatures, stacks and process groups begin at 0; the job numbers each of them once.
+    Each batch numbers its signatures, stacks and process groups from 0; the job has one list of each for all batches.
     """
 
     def __init__(self, job: Job, directory: GroupRegistry) -> None:

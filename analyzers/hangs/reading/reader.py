@@ -286,10 +286,10 @@ class Tables:
 
 
 def with_closed_launches(entries: list[Entry]) -> list[Entry]:
-    """Return entries, with those inside a coalesced launch marked as completed when its closing entry is.
+    """Return the entries of a dump, with all operations of a completed coalesced launch marked as completed.
 
-    NCCL records the end of a launch on that closing entry only: the operations inside stay `scheduled` for ever. If
-    only unfinished operations were dumped, the closing entry of a finished launch is absent.
+    NCCL records the end of a launch only on the entry that closes it: the operations inside stay `scheduled` for ever.
+    If only unfinished operations were dumped, the closing entry of a finished launch is absent.
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
     closed = {key for key, done in closing.items() if done}

@@ -71,10 +71,9 @@ class SideFiles:
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
     def asked_ns(self, rank: int) -> int | None:
-        """Return a time before which everything that a rank did is in its dump, in nanoseconds since the epoch.
+        """Return when a rank was asked for its dump, in nanoseconds since the epoch; None if the rank did not answer.
 
-        It is the time of the request; operations that began later may be missing. The result is None if the rank did
-        not answer.
+        Operations that began before that time are in the dump; later ones may be missing.
         """
         answer = self.answer(rank)
         return answer.asked_ns if answer and answer.status == AnswerStatus.OK else None
