@@ -141,9 +141,9 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
 
 
 def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:
-    """Return the events in the columns, each with its path and rank.
+    """Return the events that a child process has read from log files into `columns`, each with its path and rank.
 
-    `ranks` has the rank of each artefact, or None if its path shows none.
+    `artefacts` are these files. `ranks` has the rank of each file, or None if its path shows none.
     """
     meta = columns.meta
     names = ("file", "kind", "rank", "time_ns", "line", "step", "seq", "count")
@@ -204,10 +204,10 @@ def add_roster(
 
 
 def number_ranks(loaded: Logs) -> None:
-    """Set the rank of events that lack one, from torchrun's table.
+    """Set the rank of events that lack one, from the table of failed workers that torchrun prints.
 
-    An event is matched by process id, or by local rank if there is one node. A rank in the table also becomes a known
-    rank of the job.
+    An event is matched to a worker by process id, or by local rank if there is one node. A rank in the table also
+    becomes a known rank of the job.
     """
     table = [e for e in loaded.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)]
     by_pid = {(e.facts.pid, e.path): e.rank for e in table if e.facts.pid}

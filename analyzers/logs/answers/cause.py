@@ -206,8 +206,9 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
 
 
 def with_threads(logs: Logs) -> list[LogEvent]:
-    """Return the events that show where threads timed out in collectives:
-    first the other threads, then the main threads.
+    """Return the events that show at which line threads timed out in a collective.
+
+    Threads other than the main thread come first, one for each rank, then the main thread of each rank.
     """
     return [*places_of_threads(logs.events), *places_of_waiting(logs.events)]
 

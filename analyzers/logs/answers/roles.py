@@ -99,23 +99,27 @@ def role_of_end(event: LogEvent) -> Role | None:
 
 
 def role_of_worker(event: LogEvent) -> Role:
-    """Return the role of a data-loader worker's death;
-    after SIGTERM it is a consequence, as launchers end processes by it.
+    """Return the role of a data-loader worker's death.
+
+    A death by SIGTERM is a consequence of the job's end, as launchers end processes by this signal.
     """
     is_ended = (event.facts.signal or "").startswith("Terminated")
     return Role(LogClass.DATALOADER_WORKER, Tier.ABORTED if is_ended else Tier.OWN_FAILURE)
 
 
 def role_of_hardware(event: LogEvent) -> Role:
-    """Return the role of a hardware error; some Xids are errors of a program, which are trusted less."""
+    """Return the role of a hardware error.
+
+    Some Xids are errors of a program; these are trusted less as the cause of the job's end.
+    """
     is_software = event.facts.reason is Reason.XID_SOFTWARE
     return Role(LogClass.HARDWARE, Tier.SOFT_HARDWARE if is_software else Tier.HARDWARE)
 
 
 def role_of_mismatch(event: LogEvent) -> Role:
-    """Return the role of ranks in different operations.
+    """Return the role of an event that ranks issued different operations, or passed tensors of different sizes.
 
-    Unequal sizes are trusted less, as a lost connection can cause them.
+    Different sizes are trusted less as the cause of the job's end, because a lost connection can also lead to them.
     """
     is_size = event.facts.reason is Reason.SIZES
     return Role(LogClass.MISMATCH, Tier.SOFT_HARDWARE if is_size else Tier.OWN_FAILURE)
@@ -139,9 +143,9 @@ def role_of_nccl_error(event: LogEvent) -> Role:
 
 
 def role_of_startup(event: LogEvent) -> Role:
-    """Return the role of a failed start.
+    """Return the role of a failed start of the job.
 
-    Missing ranks are trusted less as a cause, because they may have failed by themselves.
+    Missing ranks are trusted less as the cause, because these ranks may have failed for a reason of their own.
     """
     is_late = event.facts.reason in LATE_STARTUPS
     return Role(LogClass.STARTUP, Tier.UNREACHED if is_late else Tier.OWN_FAILURE)

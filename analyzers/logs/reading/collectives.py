@@ -21,7 +21,7 @@ def group_of(text: str) -> tuple[str | None, int | None]:
 def timed_out(match: "re.Match[str]") -> Found:
     """Return the event of a collective that timed out, as reported by the watchdog.
 
-    Old versions of PyTorch print the rank only here.
+    Old versions of PyTorch print the rank only in this line.
     """
     group, group_rank = group_of(match.string)
     facts = Facts(
@@ -94,7 +94,7 @@ def missed_barrier(match: "re.Match[str]") -> Found:
 
 
 def unused(match: "re.Match[str]") -> Found:
-    """Return the event of parameters that got no gradient on a rank."""
+    """Return the event that a rank found parameters without a gradient, with their names."""
     return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
 
 

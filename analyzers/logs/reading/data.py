@@ -19,7 +19,7 @@ LOSS = (
 def killed_worker(match: "re.Match[str]") -> Found:
     """Return the event of a data-loader worker that a signal ended.
 
-    The program's line in its traceback is not the cause.
+    The program's line in the traceback only shows where the main process noticed the death, so it is not the cause.
     """
     return Found(WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
 

@@ -19,7 +19,7 @@ MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:
-    """Return the scanner that holds the exception in torchrun's `error.json` as an event.
+    """Read torchrun's `error.json` and return a `Scanner` whose only event is the exception in that file.
 
     Raises:
         InputError: The file is not an `error.json` of torchrun.

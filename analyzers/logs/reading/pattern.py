@@ -45,7 +45,10 @@ def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: 
 
 
 def number(text: str | None) -> int | None:
-    """Return a matched group as an integer; None if it did not match or is longer than any valid number."""
+    """Return the text that a group of a regular expression matched as an integer.
+
+    The result is None if the group did not match, or if the text is longer than any valid number.
+    """
     return int(text) if text and len(text) < 19 else None
 
 
