@@ -178,7 +178,7 @@ def context_of(total: int) -> Range:
 
 
 def precise(count: int) -> Range:
-    """Return an exact number as a range."""
+    """Return an exact number of bytes as a range whose bounds are equal."""
     return Range(count, count, count)
 
 
@@ -194,37 +194,56 @@ LARGE_SHARE, LARGE_BYTES = 0.05, 3 * GIB // 2
 
 
 def untracked(account: Sequence[MemoryPart]) -> int:
-    """Return the bytes that PyTorch's allocator does not manage: the context, libraries, other processes."""
+    """Return the bytes of a device's memory that PyTorch's allocator does not manage: context, libraries, other
+    processes.
+
+    `account` has all parts of the memory of one device.
+    """
     return sum(part.bytes for part in account if part.holder in UNTRACKED)
 
 
 def is_large(account: Sequence[MemoryPart]) -> bool:
-    """Return whether the memory outside the allocator is more than the context and a communicator usually take."""
+    """Return whether a device has more memory outside PyTorch's allocator than the context and a communicator usually
+    take.
+
+    `account` has all parts of the memory of that device.
+    """
     total = sum(part.bytes for part in account)
     return untracked(account) >= max(LARGE_BYTES, LARGE_SHARE * total)
 
 
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
-    """Return whether a request that failed would fit
-    if all memory outside the allocator but the context were released.
+    """Return whether a failed request for `requested` bytes would fit if libraries and other processes released their
+    memory.
+
+    `account` has all parts of the memory of the device.
     """
     given_back = {Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
 
 def largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
-    """Return the largest part that PyTorch's allocator does not manage."""
+    """Return the largest part of a device's memory that PyTorch's allocator does not manage.
+
+    `account` has all parts of the memory of that device.
+    """
     return max((part for part in account if part.holder in UNTRACKED), key=lambda part: part.bytes)
 
 
 def untracked_title(account: Sequence[MemoryPart]) -> str:
-    """Return the title of a finding on memory outside of the allocator."""
+    """Return the title of a finding on a device's memory outside PyTorch's allocator.
+
+    `account` has all parts of the memory of that device.
+    """
     outside, total = untracked(account), sum(part.bytes for part in account)
     return f"{size(outside)} of the device ({share(outside, total)}) is outside PyTorch's allocator: no tensor holds it"
 
 
 def untracked_reason(account: Sequence[MemoryPart]) -> str:
-    """Return a sentence on what uses the memory outside of the allocator, and how certain that is."""
+    """Return a sentence on what uses a device's memory outside PyTorch's allocator, and how certain the sizes are.
+
+    `account` has all parts of the memory of that device.
+    """
     return "; ".join(in_words(part) for part in account if part.holder in UNTRACKED) + "."
 
 
@@ -241,5 +260,8 @@ def bounds(part: MemoryPart) -> str:
 
 
 def untracked_advice(account: Sequence[MemoryPart]) -> str:
-    """Return a sentence on how to reduce the largest part outside of the allocator."""
+    """Return a sentence on how to reduce the largest part of a device's memory outside PyTorch's allocator.
+
+    `account` has all parts of the memory of that device.
+    """
     return f"{ADVICE[largest_untracked(account).holder]}."

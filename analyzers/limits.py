@@ -130,7 +130,7 @@ def address_space_left() -> float:
 
 
 def mapped_bytes(field: int) -> int:
-    """Return a field of `statm` (0: all, 5: data and stack) in bytes; 0 on a system without it."""
+    """Return a field of Linux's `/proc/self/statm` (0: all memory, 5: data and stack) in bytes; 0 on other systems."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[field]) * PAGE
     except OSError:

@@ -22,7 +22,7 @@ def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
 
 
 def settings(manifest: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-    """Yield (name, value) of each setting in a manifest: those of `RUN_KEYS`, then `section.key` of its config."""
+    """Yield (name, value) of each setting in a manifest: those in `RUN_KEYS`, then `section.key` of its config."""
     for name in RUN_KEYS:
         if name in manifest:
             yield name, manifest[name]

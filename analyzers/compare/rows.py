@@ -1,4 +1,4 @@
-"""The measures of two runs in pairs, first as numbers and then as the texts of table rows."""
+"""Compare the measures of two runs: make a `Line` of numbers for each measure, and from it the texts of a table row."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
