@@ -14,7 +14,9 @@ from analyzers.words import dtype_name
 
 
 class HangClass(StrEnum):
-    """The class of a hang. They are sorted: the class that best explains the others comes first."""
+    """The class of a hang. The order counts: if a job has several causes, the first of these classes explains the
+    others.
+    """
 
     DEAD = "dead"
     MISMATCH = "mismatch"

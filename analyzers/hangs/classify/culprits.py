@@ -105,7 +105,7 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Group the ends of ranks that have the same exit code, or the same exception at the same line.
+    """Group ranks that ended with the same exit code, or with the same exception at the same line.
 
     Ranks that ended in the same way did not wait for each other.
     """
@@ -123,9 +123,9 @@ def what_ended(end: RankEnd) -> tuple[object, ...]:
 
 
 def find_late_aborts(context: HangContext) -> list[Cause]:
-    """Return the causes of ranks that gloo ended after the dumps, because tensor sizes differ.
+    """Return the causes of ranks that gloo aborted after the dumps were taken, because tensor sizes differ.
 
-    Such dumps show nothing wrong yet.
+    The dumps themselves show nothing wrong then.
     """
     aborts = [end for rank in range(context.job.world_size) if (end := context.side.late_abort(rank))]
     return [blame_deaths(context, group) for group in equal_ends([end for end in aborts if end.is_size_abort])]
@@ -139,7 +139,7 @@ def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> boo
 
 
 def find_early_ends(context: HangContext) -> list[RankEnd]:
-    """Return the ends of ranks that had ended normally when the first of the other ranks timed out."""
+    """Return an end for each rank that had ended normally before the first rank timed out waiting for another."""
     side = context.side
     gave_up_ns = min((end.time_ns for end in side.exits.values() if is_victim(end)), default=0)
     beats = side.last_words.beats.items()
@@ -198,7 +198,7 @@ def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
 
 
 def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
-    """Return whether a third rank recorded the same collective, sizes included, as the last one of `rank`.
+    """Return whether a third rank recorded the same collective, with the same sizes, as the last collective of `rank`.
 
     The third rank is any other than `rank` and `aborted`.
     """

@@ -34,7 +34,7 @@ def title(cause: Cause) -> str:
 
 
 def with_victims(cause: Cause) -> str:
-    """Return the title, followed by which ranks wait for the culprit."""
+    """Return the title of a cause, followed by the ranks that wait for the culprit: `...; ranks 0-2 wait for it`."""
     waiting = cause.victims
     if not waiting:
         return title(cause)

@@ -155,7 +155,7 @@ class Loader:
 
 
 def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
-    """Return which information a dump lacks; `dump` is its item in the reader's `meta`."""
+    """Return which information a dump lacks; `dump` has the facts about it that the reader of dumps wrote."""
     has_entries = bool(dump["entries"])
     lacks: dict[Lack, object] = {
         Lack.STACKS: has_entries and not dump["frames"],

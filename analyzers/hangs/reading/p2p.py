@@ -1,4 +1,4 @@
-"""Match sends and receives: which have met their counterpart on the peer.
+"""Match each send with the recv on its peer, and each recv with the send.
 
 An entry's name holds ranks within the group: `send 0->1` on its rank 0, `recv 1<-0` on its rank 1.
 """

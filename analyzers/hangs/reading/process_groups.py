@@ -1,7 +1,7 @@
-"""Find the members of each process group from the recorders' files, the dumps' own maps, or which ranks used it.
+"""Find the members of each process group from the recorders' files, the dumps' `pg_config`, or the ranks that used it.
 
-One name may have different members on different ranks (`split_group` gives such names), so a group is identified by
-its name and its members.
+One name may have different members on different ranks (`split_group` gives such names), so a group is identified by its
+name and its members.
 """
 
 from collections.abc import Iterable

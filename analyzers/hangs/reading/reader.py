@@ -58,10 +58,11 @@ POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns `ops.*` and `positions.*`, and `meta`, of the dumps in these files.
+    """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict `meta` with facts about
+    them.
 
-    `meta.dumps` has one item for each dump: the index of its file (`path`), its `rank` if a page names it, and a
-    `problem` if it could not be read.
+    `meta["dumps"]` has one item for each dump: the index of its file (`path`), its `rank` if a page of the debug server
+    names it, and a `problem` if the dump could not be read.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
