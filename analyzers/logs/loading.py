@@ -114,7 +114,7 @@ def attempt_of(path: Path) -> int:
 
 
 def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns, first: Mapping[str, int]) -> None:
-    """Add the logs that one child process has read into `columns`.
+    """Add to `loaded` the events and ranks that one child process has read from `artefacts` into `columns`.
 
     `first` holds the rank of each launch's first worker.
     """

@@ -71,13 +71,16 @@ STOPS = {
 
 
 def role_of(event: LogEvent) -> Role | None:
-    """Return the role of an event; None if it is no failure, or only shows that the launcher ended a rank."""
+    """Return the role of an event: its verdict class, and how far it is trusted as the cause of the job's end.
+
+    The result is None if the event is no failure, or only shows that the launcher ended a rank.
+    """
     decide = DECIDED.get(event.kind)
     return decide(event) if decide else FIXED.get(event.kind)
 
 
 def role_of_exception(event: LogEvent) -> Role:
-    """Return the role of an exception that no pattern recognises."""
+    """Return the role (verdict class and trust) of an exception that no pattern recognises."""
     if PLAIN_NAMES.match(event.message):
         return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
     is_numeric = bool(NOT_FINITE.search(event.message))
@@ -85,7 +88,10 @@ def role_of_exception(event: LogEvent) -> Role:
 
 
 def role_of_end(event: LogEvent) -> Role | None:
-    """Return the role of a process's end; None for SIGTERM, by which a launcher ends the remaining ranks."""
+    """Return the role (verdict class and trust) of a process's end by a signal or an exit code.
+
+    The result is None for SIGTERM, by which a launcher ends the remaining ranks.
+    """
     name, code = event.facts.signal, event.facts.exit_code
     if name in TERMINATING or (name is None and not code):
         return None
@@ -99,7 +105,7 @@ def role_of_end(event: LogEvent) -> Role | None:
 
 
 def role_of_worker(event: LogEvent) -> Role:
-    """Return the role of a data-loader worker's death.
+    """Return the role (verdict class and trust) of a data-loader worker's death.
 
     A death by SIGTERM is a consequence of the job's end, as launchers end processes by this signal.
     """
@@ -108,7 +114,7 @@ def role_of_worker(event: LogEvent) -> Role:
 
 
 def role_of_hardware(event: LogEvent) -> Role:
-    """Return the role of a hardware error.
+    """Return the role (verdict class and trust) of a hardware error.
 
     Some Xids are errors of a program; these are trusted less as the cause of the job's end.
     """
@@ -117,7 +123,7 @@ def role_of_hardware(event: LogEvent) -> Role:
 
 
 def role_of_mismatch(event: LogEvent) -> Role:
-    """Return the role of an event that ranks issued different operations, or passed tensors of different sizes.
+    """Return the role (verdict class and trust) of an event that ranks issued operations with different names or sizes.
 
     Different sizes are trusted less as the cause of the job's end, because a lost connection can also lead to them.
     """
@@ -126,24 +132,29 @@ def role_of_mismatch(event: LogEvent) -> Role:
 
 
 def role_of_nan(event: LogEvent) -> Role:
-    """Return the role of a number that is not finite; a job may continue with it, so that other failures outrank it."""
+    """Return the role (verdict class and trust) of a number that is not finite.
+
+    A job may continue with such a number, so other failures are trusted more as the cause of its end.
+    """
     is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
 
 
 def role_of_network(event: LogEvent) -> Role | None:
-    """Return the role of a failed connection; None for a failed bind, which alone is harmless."""
+    """Return the role (verdict class and trust) of a failed connection; None for a failed bind, which alone is
+    harmless.
+    """
     return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)
 
 
 def role_of_nccl_error(event: LogEvent) -> Role:
-    """Return the role of an error of NCCL: a wrong call, or a problem of the system."""
+    """Return the role (verdict class and trust) of an error of NCCL: a wrong call, or a problem of the system."""
     is_usage = "invalid" in (event.facts.name or "")
     return Role(LogClass.STARTUP, Tier.SOFT_HARDWARE) if is_usage else Role(LogClass.NETWORK, Tier.VAGUE)
 
 
 def role_of_startup(event: LogEvent) -> Role:
-    """Return the role of a failed start of the job.
+    """Return the role (verdict class and trust) of a failed start of the job.
 
     Missing ranks are trusted less as the cause, because these ranks may have failed for a reason of their own.
     """
@@ -152,7 +163,7 @@ def role_of_startup(event: LogEvent) -> Role:
 
 
 def role_of_stop(event: LogEvent) -> Role | None:
-    """Return the role of an order to stop the job; None if its reason is unknown."""
+    """Return the role (verdict class and trust) of an order to stop the job; None if its reason is unknown."""
     return STOPS[event.facts.reason] if event.facts.reason else None
 
 

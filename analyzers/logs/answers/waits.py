@@ -122,7 +122,7 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return blame for the ranks that are missing while others create a process group; None if they are not known.
 
-    They follow from the key in the store and from the members in the source line.
+    The event of the failure names them, from the group's key in the store and the members in the source line.
     """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None

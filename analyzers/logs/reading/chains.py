@@ -36,14 +36,19 @@ def meaning_of(raised: Raised) -> Found:
 
 
 def found_of(raised: Raised) -> Found | None:
-    """Return the event of an exception without its chain; None if no pattern recognises it."""
+    """Return the event of an exception, judged by its own text and not by the exceptions that led to it.
+
+    The result is None if no pattern recognises the text.
+    """
     found = recognise(raised.text)
     is_worker = found is not None and found.kind is EventKind.CONNECTION_LOST and is_of_worker(raised)
     return LOST_WORKER if is_worker else found
 
 
 def by_name(raised: Raised) -> Found:
-    """Return the event of an exception that no pattern recognises: the event for its name, else a general exception."""
+    """Return the event of an exception whose text no pattern recognises: an event for its type, else a general
+    exception.
+    """
     name = raised.name.rpartition(".")[2]
     if name == "MemoryError":
         return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, error_name=name))

@@ -48,8 +48,9 @@ def local_gradient(match: "re.Match[str]") -> Found:
 
 
 def no_space(match: "re.Match[str]") -> Found | None:
-    """Return the event of a file that could not be written;
-    in shared memory it is the event of a data-loader worker.
+    """Return the event that a file could not be written because a disk is full.
+
+    If the file is in shared memory, the event is one of a data-loader worker.
     """
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
         return Found(WORKER, Facts(reason=Reason.SHARED_MEMORY))
