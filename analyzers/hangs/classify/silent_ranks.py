@@ -41,8 +41,8 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return, for each rank that others wait for,
-    the operations in which they wait and the indexes of its process groups.
+    """Return, for each rank that others wait for, the operations in which they wait and the indexes of the rank's
+    groups.
     """
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
