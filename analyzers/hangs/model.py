@@ -166,7 +166,7 @@ class HangData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The name, sizes and types of an operation, as a dump entry records them; each size is a list of shapes."""
+    """The name of an operation, and the shapes and types of its input and output tensors, as a dump entry has them."""
 
     backend: str
     operation: str

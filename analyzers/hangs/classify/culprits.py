@@ -75,7 +75,7 @@ def ranks_near(context: HangContext, cause: Cause) -> set[int]:
 
 
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes, without ranks that ended because they lost the connection to a different rank.
+    """Return the causes, without those of ranks that ended because they lost the connection to a different rank.
 
     Such causes stay only where nothing shows that any other rank is to blame.
     """

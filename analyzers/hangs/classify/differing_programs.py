@@ -1,4 +1,4 @@
-"""Causes where ranks issued different operations: skipped, mismatched, or in another order."""
+"""Find the cause of a hang in which ranks issued different operations: skipped, mismatched, or in another order."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -47,7 +47,7 @@ def find_other_models(context: HangContext) -> list[Cause]:
 def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
     """Return the cause of ranks that error messages name; all other ranks are their victims.
 
-    The stack is the traceback of the first of them, else that of its main thread.
+    The stack of the cause is the traceback of the first of these ranks, or else the stack of its main thread.
     """
     ends = context.side.exits
     culprit = Culprit(

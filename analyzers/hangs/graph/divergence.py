@@ -118,8 +118,8 @@ def accuse(
 ) -> tuple[list[int], Reason]:
     """Return the culprits among ranks that issued different operations, and the evidence against them.
 
-    The majority is right. Without a majority, the strongest kind of evidence decides that shows some of the operations
-    (`variants`) to be wrong, but not all of them.
+    The majority is right. Without a majority, the strongest evidence decides which shows that some of the operations,
+    but not all of them, are wrong. `variants` has each operation with the ranks that issued it.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
@@ -228,7 +228,10 @@ def is_shifted(
 
 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
-    """Return whether `mine` skipped an operation: from `seq` on, it equals `theirs` one sequence number later."""
+    """Return whether a rank with the collectives `mine` skipped an operation.
+
+    That is so if these collectives, from `seq` on, equal those in `theirs` one sequence number later.
+    """
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
     # Keys are compared without their lines, which dumps in JSON lack.
     later = [s for s in mine if s >= seq and s + 1 in theirs]

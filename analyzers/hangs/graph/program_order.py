@@ -151,7 +151,10 @@ class Programs:
         return list(references)
 
     def _compare(self, rank: int, reference: int) -> Comparison | None:
-        """Return the comparison with rank `reference`; None if the two share no collective, or no operation agrees."""
+        """Return the comparison of a rank's operations with those of rank `reference`.
+
+        The result is None if the two dumps share no collective, or if no operation from there on is equal.
+        """
         mine, my_positions = self.keys(rank)
         theirs, their_positions = self.keys(reference)
         shared = ((i, their_positions[op]) for op, i in my_positions.items() if op in their_positions)

@@ -68,7 +68,7 @@ def find_absent_peers(job: Job, current: Op) -> list[int]:
 def find_unmet_peers(job: Job, current: Op) -> list[int]:
     """Return the peers that have not launched the counterpart of every send or recv in the batch of `current`.
 
-    A batch are the operations that a rank launched together.
+    A batch is a set of operations that a rank launched together.
     """
     wanted = count_peers(job, current)
     return sorted({peer.rank for peer, count in wanted.items() if count_halves(job, current, peer) < count})
@@ -77,7 +77,7 @@ def find_unmet_peers(job: Job, current: Op) -> list[int]:
 def count_peers(job: Job, current: Op) -> Counter[Peer]:
     """Return how many sends and how many receives the batch of `current` has for each peer.
 
-    A batch are the operations that a rank launched together.
+    A batch is a set of operations that a rank launched together.
     """
     return Counter(peer for op in find_batch(job.ranks[current.rank], current) if (peer := peer_of(job, op)))
 
@@ -100,8 +100,8 @@ def count_halves(job: Job, current: Op, peer: Peer) -> int:
 def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
     """Return the operation of `peer` that is the counterpart of `current`, a send or recv of another rank.
 
-    It is searched among the operations that the peer launched together with its first pending one; None if it is not
-    there.
+    Only operations that the peer launched together with its first pending one are searched. The result is None if none
+    of them matches.
     """
     state = job.ranks[peer.rank]
     wanted = Peer(peer.half.other, current.rank)

@@ -1,4 +1,4 @@
-"""How long a rank has been in its present phase, and how long its steps took before."""
+"""Measure how long a rank has been in its present phase, and how long its earlier steps took."""
 
 from pathlib import Path
 

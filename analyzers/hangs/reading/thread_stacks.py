@@ -1,4 +1,4 @@
-"""Stacks of processes as py-spy and faulthandler print them."""
+"""Read stacks of processes as py-spy and faulthandler print them."""
 
 import re
 from pathlib import Path
@@ -17,8 +17,8 @@ THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 def read_main_thread(path: Path, rank: int) -> list[Frame]:
     """Return the stack of the thread that runs the script, innermost frame first; empty if the file cannot be read.
 
-    In a page of many ranks, the stack of `rank` is read. Neither tool marks the main thread reliably, so it is the
-    thread whose stack begins in `<module>`, or else the one with the deepest stack.
+    In a page of many ranks, the stack of `rank` is read. Neither py-spy nor faulthandler marks the main thread
+    reliably, so the thread is taken whose stack begins in `<module>`, or else the thread with the deepest stack.
     """
     try:
         return main_thread_of(text_of(path, rank))
