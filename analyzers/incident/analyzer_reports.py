@@ -118,7 +118,10 @@ def is_foreign_end(run: Run) -> bool:
 def try_analyzer(
     reports: AnalyzerReports, files: Sequence[Artefact], name: str, question: Callable[[], Report[Data]]
 ) -> Report[Data] | None:
-    """Return the report of one analyzer on its files; None after an error, which is added to `reports`."""
+    """Call `question`, which runs the analyzer `name` on `files`, and return its report.
+
+    The result is None after an error, which is added to the problems in `reports`.
+    """
     try:
         # Half of the time: the rest is left to the other analyzers.
         with limited(str(files[0].path) if files else name, [file.path for file in files], share=0.5):

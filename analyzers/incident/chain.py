@@ -101,8 +101,9 @@ def crashed(crash: Crash) -> Event:
 
 
 def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
-    """Return the event that the launcher was lost,
-    after which its watchdog process ended the ranks; empty if it was not.
+    """Return, in a list, the event that the launcher was killed and its watchdog process ended the ranks.
+
+    The list is empty if that did not happen.
     """
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
@@ -171,10 +172,10 @@ def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
 
 
 def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
-    """Return the event of the failure that the text logs show,
-    then the events of ranks that wait; empty if they show none.
+    """Return the event of the failure that the text logs show, then the events of ranks that wait for its ranks.
 
-    `kinds` are the classes of failure that count, if their finding is certain; None: all classes.
+    The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class, or
+    if the finding on it is not certain.
     """
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []

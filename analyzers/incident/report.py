@@ -159,7 +159,10 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
 
 
 def is_text_alone(reports: AnalyzerReports) -> bool:
-    """Return whether everything known of the run, its steps included, comes from printed text: it may still hang."""
+    """Return whether everything known of the run, its steps included, comes from printed text.
+
+    Such a run may still hang, because printed text does not show that.
+    """
     others = set(reports.by_name()) - {"logs", "steps"}
     return not others and all(
         given.kind in (Kind.LOG, Kind.TEXT) for given in (reports.steps.inputs if reports.steps else ())
