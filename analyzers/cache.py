@@ -218,7 +218,7 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
 
 
 def discard(entry: Path) -> None:
-    """Delete an entry, or the file that has its name, as far as possible."""
+    """Delete the folder of a cache entry, or a file in its place; an error is ignored."""
     try:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

@@ -19,8 +19,9 @@ FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<n
 
 
 def damage_of(path: Path, kind: Kind | None) -> str:
-    """Return why the content of a file does not fit its name or `kind`;
-    empty if it does, or if any content fits the name.
+    """Return why the content of a file does not fit its name or `kind`; empty if it fits.
+
+    A file always fits if its name allows any content.
 
     Raises:
         OSError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""Which settings differ between two runs?"""
+"""Find the settings that differ between two runs."""
 
 from collections.abc import Iterable, Mapping
 

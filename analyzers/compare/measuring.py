@@ -72,7 +72,7 @@ def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[Unk
 
 
 def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) -> MeasuredRun:
-    """Return the measures of one run; columns that the user named and its logs lack are appended to `unknown`."""
+    """Return the measures of one run; add an error to `unknown` for each column in `options` that its logs lack."""
     result = MeasuredRun(Measures(), [])
     if logs := source.of(*run.TIMED):
         result.steps = answer_or_none(lambda: steps_of(logs, options, unknown))

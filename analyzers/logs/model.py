@@ -197,7 +197,8 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that a log reports. `path` and `line` are its position in the log, `source` is the user's line of code.
 
     `time_ns` is the printed time, taken as UTC; a missing year is taken from the time of the log file. `count` is how
-    often the same event was reported. `chain` are the exceptions that led to this one, the first one first.
+    often the same event was reported. `chain` are the exceptions that led to the reported exception, the first one
+    first.
     """
 
     kind: EventKind

@@ -51,8 +51,8 @@ def is_of_worker(raised: Raised) -> bool:
 
 
 def is_handled(kind: EventKind, text: str) -> bool:
-    """Return whether a line is a logger's report of an error that the program handled,
-    as it says how the program goes on.
+    """Return whether a line of a logger reports an error that the program handled, as it says how the program
+    continues.
     """
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
 

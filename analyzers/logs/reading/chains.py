@@ -24,8 +24,8 @@ def is_wait(kind: EventKind, facts: Facts) -> bool:
 def meaning_of(raised: Raised) -> Found:
     """Return the event of an exception, taken from the first exception in its chain that a pattern recognises.
 
-    If no pattern recognises any of them, it is a general exception. If the exception itself is a timeout in a
-    collective, its chain is ignored, because earlier exceptions were handled and have events of their own.
+    If no pattern recognises any of them, the event is that of a general exception. If the exception itself is a timeout
+    in a collective, its chain is ignored, because earlier exceptions were handled and have events of their own.
     """
     last = with_operation(found_of(raised) or by_name(raised), raised)
     if is_wait(last.kind, last.facts):

@@ -45,7 +45,7 @@ def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: 
 
 
 def number(text: str | None) -> int | None:
-    """Return the text that a group of a regular expression matched as an integer.
+    """Return, as an integer, the text that a group of a regular expression matched.
 
     The result is None if the group did not match, or if the text is longer than any valid number.
     """
