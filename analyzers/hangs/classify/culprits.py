@@ -49,8 +49,9 @@ def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Caus
     """Return the causes, without those that blame a rank only for its missing dump although the rank is likely a
     victim.
 
-    A rank without a dump counts as a victim if it shares a process group with the victims of a known culprit. If most
-    dumps are missing for no known reason, all ranks without a dump become a single cause of unknown class.
+    A rank without a dump counts as a victim if it shares a process group with the victims of a known culprit. If more
+    than a quarter of the dumps are missing for no known reason, all ranks without a dump become one cause of unknown
+    class.
     """
     silent = [c for c in causes if c.reason is Reason.NO_DUMP]
     others = [c for c in causes if c.reason is not Reason.NO_DUMP]
