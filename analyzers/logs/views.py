@@ -64,7 +64,10 @@ def time_text(time_ns: int | None) -> str:
 
 
 def excerpt(event: LogEvent) -> list[ExcerptLine]:
-    """Return the lines of the log around an event; the event's own line is the first that begins like its message."""
+    """Return the lines of the log around an event.
+
+    The first line that contains the event's message is marked as the event's own line.
+    """
     first = event.headline[:MESSAGE_LENGTH]
     lines = event.excerpt.split("\n")
     own = next((i for i, line in enumerate(lines) if first and first in line), None)

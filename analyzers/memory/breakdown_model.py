@@ -6,7 +6,7 @@ from analyzers.memory.job import Job
 
 
 class SegmentKind(msgspec.Struct, frozen=True):
-    """All segments of one kind at the end: how many there are, and how many bytes of them are allocated and free."""
+    """All segments of one kind at the snapshot: their number, and how many of their bytes are allocated and free."""
 
     kind: str
     segments: int

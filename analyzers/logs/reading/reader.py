@@ -26,7 +26,12 @@ ABSENT = -1
 
 
 def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """Return the events in the logs as columns, and as metadata their texts and the facts about each file and rank."""
+    """Return the columns and the metadata of these logs.
+
+    Columns `event.*` have a row per event, columns `rank.*` a row per file and rank. The metadata has the texts of each
+    event, the last line of each rank, and for each file how it was read: its number of lines, whether it is binary, and
+    so on.
+    """
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
     for path in paths:

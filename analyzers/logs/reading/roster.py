@@ -21,7 +21,11 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 
 @dataclass
 class Seen:
-    """The last step and line that a rank printed, and the numbers of its last line, step and finite loss in the log."""
+    """What a log shows about one rank: the last step (`step`) and the last line (`line`) that the rank printed.
+
+    The other fields are line numbers in the file: of the rank's last line, of its last line with a step, and of its
+    last line with a finite loss.
+    """
 
     step: int | None = None
     line: str = ""

@@ -1,4 +1,4 @@
-"""Read one log into events: lines are compared with known ones, and only those that may report events are parsed."""
+"""Read one log into events: only the lines that may report an event are parsed, all others are skipped quickly."""
 
 import re
 from dataclasses import dataclass, field
@@ -66,10 +66,10 @@ CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
 @dataclass
 class Fatal:
-    """An event whose stacks follow in the log: a crash in native code, or a timer that prints the stacks.
+    """An event after which the log shows stacks: a crash in native code, or a timer of Python's fault handler.
 
-    `index` is the event's index. `is_current`: the lines are of the thread that crashed. `stack`: for a timer, the
-    frames of the stack that is being read.
+    `index` is the event's index among the events of the log. `is_current` says whether the lines that are being read
+    belong to the thread that crashed. `stack` is None for a crash; for a timer it has the frames read so far.
     """
 
     index: int
@@ -151,9 +151,10 @@ class Scanner:
             start += len(raw) + 1
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes that may contain a word of a pattern, except those that are known to report no event.
+        """Return the shapes whose lines may report an event; a shape is a line without its digits.
 
-        A shape is a line without its digits.
+        Left out are shapes that contain none of the words in the patterns of events, and shapes that reported no event
+        before.
         """
         fresh = shapes - self.boring
         meaningless = FILTER.without_words(fresh)
@@ -216,9 +217,10 @@ class Scanner:
             self.forget(shape)
 
     def expect_stacks(self, found: Found, text: str, key: str, index: int | None) -> None:
-        """Prepare for the stacks that follow a crash, or a timer of Python's fault handler.
+        """Prepare for reading the stacks that follow a crash, or that a timer of Python's fault handler prints.
 
-        `key` is the prefix of the process's lines, `index` is the index of the event (None: it was not kept).
+        `key` is the prefix of the process's lines. `index` is the index of the event; if it is None, the log has too
+        many events for this one to be added, and its stacks are not read.
         """
         if index is None:
             return
@@ -256,9 +258,9 @@ class Scanner:
         return is_inside
 
     def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
-        """Parse a frame of a stack that follows an event.
+        """Parse a frame of a stack that follows a crash or a timer of Python's fault handler.
 
-        A timer prints the stacks of all threads, of which the main thread's is used: the one that ends in a module.
+        A timer prints the stacks of all threads. Only the main thread's is used, whose outermost frame is `<module>`.
         """
         event = self.events[fatal.index]
         if fatal.stack is not None and len(fatal.stack) < FRAMES_AT_MOST:
@@ -271,9 +273,10 @@ class Scanner:
             )
 
     def follow_stack(self, match: "re.Match[str]") -> bool:
-        """Parse a line of the stack of the last collective that timed out, innermost frame first.
+        """Parse a frame of the stack that PyTorch prints for a collective that timed out.
 
-        Return whether there is such an event.
+        The innermost frame is printed first. The first frame of the user's code becomes the source of the last such
+        event. Return whether the log has such an event.
         """
         index = next((i for i in range(len(self.events) - 1, -1, -1) if self.events[i].kind in TIMED_OUT), None)
         if index is None:
@@ -286,7 +289,11 @@ class Scanner:
         return True
 
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
-        """Add an exception as an event, of the kind that its text shows, else as a general exception with its name."""
+        """Add an exception as an event, unless it only follows from an earlier failure.
+
+        The event's kind is the one that the exception's name and text show; any other exception becomes a general event
+        with the exception's name.
+        """
         name = raised.name.rpartition(".")[2]
         first = self.latest.get(prefix.key) if raised.chain else None
         # What a rank raises after it gave up waiting is a consequence, whatever it is.
@@ -310,9 +317,10 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Replace an earlier event by the last one, which it caused, and return the index at which the last one is now.
+        """Replace event `earlier` by the last event, which it caused, and return the index that the last event has now.
 
-        Nothing changes if the last event is a repetition, or the earlier event was repeated.
+        If event `index` is not the last one (it repeats an older one), or `earlier` was repeated, nothing changes, and
+        the result is `index`.
         """
         if index != len(self.events) - 1 or self.events[earlier].count > 1:
             return index
@@ -365,9 +373,9 @@ class Scanner:
         return len(self.events) - 1
 
     def time_of(self, found: Found, text: str) -> int | None:
-        """Return the time (ns) of an event: the time in its line, or for torchrun's table the time in its block.
+        """Return the time (ns) of an event: the time in its line, or the time in the block of torchrun's failure table.
 
-        The result is None if there is neither.
+        The result is None if neither has a time.
         """
         is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         return time_in(self.table.time if is_table else text, self.year)
@@ -383,7 +391,7 @@ class Scanner:
 
 
 def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
-    """Return the facts with the local rank in the line's prefix, if there is one."""
+    """Return an event's facts with the local rank from its line's prefix; unchanged if `local_rank` is None."""
     return facts if local_rank is None else msgspec.structs.replace(facts, local_rank=local_rank)
 
 
@@ -393,9 +401,10 @@ def shape_of(message: str) -> str:
 
 
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the step of an event: the one in its line for a loss, else the last one printed before.
+    """Return the training step of an event; None if it is unknown.
 
-    The result is None if it is unknown.
+    For a loss that is NaN it is the step in the event's own line, if there is one. Otherwise it is the last step that
+    was printed shortly before that line.
     """
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)

@@ -26,7 +26,7 @@ def unreachable(match: "re.Match[str]") -> Found:
 
 
 def missing_ranks(match: "re.Match[str]") -> Found:
-    """Return the event of a store that only some ranks joined, with their number and the expected number."""
+    """Return the event that only some ranks joined a rendezvous store, with the joined and the expected number."""
     return Found(STARTUP, Facts(reason=Reason.MISSING_RANKS, joined=number(match[1]), expected=number(match[2])))
 
 

@@ -39,7 +39,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """Yield the content in chunks that end with a line, or within a line that is longer than LONGEST_LINE."""
+    """Yield a log in chunks of bytes that end where a line ends; only a line longer than LONGEST_LINE is divided."""
     rest = b""
     with open_log(path) as file:
         while block := file.read(CHUNK_BYTES):

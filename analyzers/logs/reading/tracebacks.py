@@ -104,7 +104,7 @@ class Tracebacks:
     def feed(self, key: str, body: str) -> Raised | None:
         """Read the next line of a process; `key` is the prefix of its lines.
 
-        Return the exception if the line ends a traceback or names one, else None.
+        Return the exception if the line is one that names it, such as `KeyError: 'labels'`, else None.
         """
         if match := START.search(body):
             before = body[: match.start()]
@@ -157,9 +157,9 @@ def is_exception_name(name: str) -> bool:
 
 
 def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:
-    """Return the innermost frame in the user's own code, else in an installed package; None without either.
+    """Return the innermost frame of the user's own code; without one, the innermost frame of an installed package.
 
-    Frames are (file, line, function).
+    The result is None if there is neither. Frames are (file, line, function).
     """
     ordered = frames if innermost_first else frames[::-1]
     for origin in (Origin.USER, Origin.PACKAGE):

@@ -17,7 +17,7 @@ RANKS_AT_LEAST = 2
 
 @dataclass(frozen=True)
 class UnevenRank:
-    """A device whose peak is clearly above those of the other ranks: `excess_bytes` above their median."""
+    """The device (`fullest`) whose peak is clearly above those of the `others`: `excess_bytes` above their median."""
 
     fullest: Device
     others: Sequence[Device]
@@ -25,12 +25,12 @@ class UnevenRank:
 
     @property
     def usual(self) -> dict[str, int]:
-        """The median over the other devices of the bytes in each category."""
+        """The median over the `others` of the bytes that each category has at the peak."""
         return {name: int(median(device.categories[name] for device in self.others)) for name in CATEGORIES}
 
     @property
     def excess_by_category(self) -> dict[str, int]:
-        """How many bytes more than the median of the others the fullest device has, by category."""
+        """How many bytes more the device `fullest` has at its peak than the median of the `others`, by category."""
         return {name: self.fullest.categories[name] - usual for name, usual in self.usual.items()}
 
 

@@ -30,8 +30,8 @@ def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
 def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
     """Return the reserved address ranges after a trace entry, as they were reserved: adjacent ranges are not joined.
 
-    The function walks backwards from the segments at the end, which are known exactly: an entry that released a range
-    adds it, an entry that reserved a range removes it.
+    The function begins with the segments at the end of the trace, which are known exactly, and goes backwards through
+    the trace: it adds each range that an entry released, and removes each range that an entry reserved.
     """
     ranges = list(zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True))
     action, addr, size = (trace.entry(name) for name in ("action", "addr", "size"))
@@ -66,16 +66,17 @@ def join_adjacent(ranges: list[Range]) -> list[Range]:
 
 
 def alive_by_address(replay: Replay, entry: int) -> Integers:
-    """Return the rows in `Lifetimes` of the blocks alive after an entry, in order of address."""
+    """Return the rows in `Lifetimes` of the blocks alive after trace entry `entry`, in order of address."""
     rows = replay.lifetimes.alive(entry)
     return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
 
 
 def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """Return the blocks alive after an entry, in order of address.
+    """Return a table of the blocks alive after trace entry `entry`, in order of address.
 
-    Columns: segment (the reserved range around it; 0: none known), segment_bytes, stream, pool, address, requested,
-    state (active or pending_free), category, label, born (entry; -1: before the first), frame.
+    Columns: segment (address of the reserved range that contains the block; 0: unknown), segment_bytes, stream, pool,
+    address, requested, state (active or pending_free), category, label, born (trace entry that allocated the block; -1:
+    before the trace), frame.
     """
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
     rows = alive_by_address(replay, entry)
@@ -99,11 +100,11 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def free_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """Return the free blocks of the segments after an entry, the largest first; empty if the segments are not real.
+    """Return a table of the free blocks inside segments after trace entry `entry`, the largest first.
 
-    Recordings on a CPU have no real segments. Columns: address, bytes, segment, segment_bytes, split (whether other
-    blocks use the segment, so that it cannot be released). Blocks are taken to fill whole units of 512 bytes, as the
-    CUDA allocator rounds them up.
+    The table is empty for a recording on a CPU, which has no segments. Columns: address, bytes, segment, segment_bytes,
+    split (whether live blocks use the same segment, so that it cannot be released). Live blocks are taken to fill whole
+    units of 512 bytes, as the CUDA allocator rounds requests up.
 
     Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500, ends
     at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at each
@@ -128,7 +129,10 @@ def free_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
-    """Return the columns `segment` and `segment_bytes`: the range around each address; 0 and 0 if there is none."""
+    """Return, for each address, the range that contains it, as columns `segment` (start) and `segment_bytes`.
+
+    Both are 0 if no range contains it.
+    """
     starts, sizes = np.array(ranges, np.uint64).reshape(-1, 2).T
     position = np.searchsorted(starts, addresses, side="right")
     # Position 0 means before all ranges: an empty range stands there.
@@ -138,7 +142,10 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
 
 
 def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
-    """Return a mask of the blocks in `rows` that were freed by `entry`, but that a CUDA stream may still use."""
+    """Return a mask over `rows` of `Lifetimes`: the blocks that wait for a CUDA stream after trace entry `entry`.
+
+    The free of such a block was requested at or before that entry, but a CUDA stream may still use the block.
+    """
     trace, lives = replay.trace, replay.lifetimes
     requests = np.flatnonzero(trace.entry("action")[: entry + 1] == Action.FREE_REQUESTED)
     order = requests[np.argsort(trace.entry("addr")[requests], kind="stable")]  # by address, then by time
@@ -158,10 +165,11 @@ def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
 
 
 def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
-    """Return every block that ever contained an address, in order of time.
+    """Return a table of every block that ever contained an address, in order of time.
 
-    Columns: born, died (entries; -1: before the first, the number of entries: alive at the end), address, requested,
-    category, label, frames (of the allocation; of the free where `freed_stack`), freed_stack.
+    Columns: born and died (the trace entries that allocated and freed the block; -1: allocated before the trace; the
+    number of entries: alive at the end), address, requested, category, label, frames, freed_stack. `frames` is the
+    stack that allocated the block, or the stack that freed it where `freed_stack` is True.
     """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     rows = np.flatnonzero(lives.containing(address))
@@ -173,7 +181,10 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
 
 
 def describe_blocks(replay: Replay, rows: Integers) -> pd.DataFrame:
-    """Return a table of the blocks in `rows`: born, died, address, requested (bytes), category and label."""
+    """Return a table of the blocks at `rows` of `Lifetimes`.
+
+    Columns: born, died (trace entries), address, requested (bytes), category, label.
+    """
     lives = replay.lifetimes
     return pd.DataFrame(
         {

@@ -75,7 +75,10 @@ def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Flo
 
 
 def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Floats) -> Integers:
-    """Return, for each cell between two edges, the row label of the block with the most bytes in it; -1: none."""
+    """Return, for each cell of each segment, the row label of the block with the most bytes in the cell; -1: none.
+
+    `edges` holds the borders of the cells, as address offsets from `base`: an array (segment, border).
+    """
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     end = start + blocks["requested"].to_numpy(float)
     # Between two neighbouring cuts everything belongs to one block, or is free, and lies in one cell.

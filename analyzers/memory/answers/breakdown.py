@@ -76,7 +76,7 @@ def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
 
 
 def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
-    """Return how many segments of each kind there are at the end, and their bytes.
+    """Return, for each kind of segment, how many segments there are at the end of the trace, and their bytes.
 
     Managed and pinned memory are missing, as snapshots do not contain them.
     """
@@ -95,7 +95,10 @@ def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
 
 
 def segment_kind(trace: DeviceTrace, segment: int) -> str:
-    """Return the kind of a segment as text, such as `device, large blocks`; `segment` is its row."""
+    """Return the kind of a segment as text, such as `device, large blocks`.
+
+    `segment` is the segment's row in the columns `segment_*`.
+    """
     c = trace.snapshot.columns
     if trace.snapshot.made_up_segments:
         return "process (ranges around tensors)"
@@ -105,7 +108,7 @@ def segment_kind(trace: DeviceTrace, segment: int) -> str:
 
 
 def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
-    """Return the blocks in `rows` with their names and categories, the largest first."""
+    """Return the blocks at `rows` of `Lifetimes` with their names and categories, the largest first."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     sites: dict[int, str] = {0: ""}
     live: list[LiveTensor] = []

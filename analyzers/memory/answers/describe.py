@@ -19,7 +19,10 @@ from analyzers.memory.replay.reserved import retries
 
 
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
-    """Return the answers to all questions about one device; path, rank and step are filled in by the caller."""
+    """Return the results about one device: peak, categories, stacks, leaks, fragmentation and so on.
+
+    The caller fills in the fields `path`, `rank` and `step`.
+    """
     trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
     growing = growing_stacks(replay, guess)
     steps = step_uses(replay, guess)

@@ -30,10 +30,11 @@ Span = tuple[int, int, int, int]
 
 
 def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:
-    """Return a table of trace entries: `count` of them from the `first` on, of all or of those that match `text`.
+    """Return a table of trace entries: `count` of them, from number `first` on.
 
-    See `matching_entries` for `text`. Columns: entry, time_us, action, address (an `oom`: bytes left on the device),
-    bytes, stream, pool, category (of the block; empty for entries without one), label, frame.
+    If `text` is not empty, only entries that match it are counted and returned (see `matching_entries`). Columns:
+    entry, time_us, action, address (for the action `oom`: the bytes left on the device), bytes, stream, pool, category
+    (of the block that the entry allocates or frees, else empty), label, frame.
     """
     trace, arenas = replay.trace, BlockArenas(replay)
     rows = matching_entries(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
@@ -66,11 +67,12 @@ def matching_entries(replay: Replay, text: str) -> Integers:
 
 
 def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int) -> pd.DataFrame:
-    """Return when each reserved address range existed, for those in a window of entries, the largest first.
+    """Return a table of the reserved address ranges that existed in a window of trace entries, the largest first.
 
-    Parts of an expandable segment that were mapped separately have rows of their own. Columns: address, bytes, born,
-    died (entries; -1: before the first, the number of entries: there at the end), stream, pool, expandable (false where
-    the segment is gone, as nothing records it then).
+    `window` is the first entry and the end, None for the whole trace; at most `limit` rows are returned. Parts of an
+    expandable segment that were mapped separately have rows of their own. Columns: address, bytes, born and died (the
+    entries that reserved and released the range; -1: reserved before the trace; the number of entries: still reserved
+    at the end), stream, pool, expandable (False also where the segment was released, as nothing records it then).
     """
     spans = np.array(segment_spans(trace), np.int64).reshape(-1, 4)
     low, high = window or (BEFORE, len(trace))
@@ -117,10 +119,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
 
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
-    """Remove the addresses that entry `born` reserved (`length` bytes from `at`) from `present`; return them as spans.
+    """Remove the addresses that trace entry `born` reserved from `present`, and return them as spans.
 
-    `present` maps the start of each range to its length and to the entry that releases it. Parts outside of the
-    removed addresses stay.
+    These are the `length` bytes from address `at`. `present` has the ranges that are still reserved: it maps the start
+    address of each to its length and to the entry that releases it. Parts of these ranges outside of the removed
+    addresses stay in `present`.
     """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):
@@ -135,7 +138,7 @@ def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: in
 
 
 def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> list[tuple[int, tuple[int, int]]]:
-    """Return the items of `present` whose range overlaps the `length` bytes from `at`.
+    """Return the items of `present` whose address range overlaps the `length` bytes from address `at`.
 
     Usually this exact range is an item of `present`, so it is looked up first.
     """
@@ -145,9 +148,9 @@ def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> li
 
 
 def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask]:
-    """Return the arena number of each span, and a mask of the spans whose segment is expandable.
+    """Return the arena number of each reserved address range, and a mask of the ranges in expandable segments.
 
-    A span is a row of address, bytes, born and died.
+    `spans` has one row per range: address, bytes, and the trace entries that reserved (born) and released it (died).
     """
     address, _, born, died = spans.T
     c, recorded = trace.snapshot.columns, trace.entry("arena")

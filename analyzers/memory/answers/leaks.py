@@ -80,7 +80,7 @@ def growth(
 ) -> Growth:
     """Return how the `selected` blocks, all allocated by one stack, grew by `total` bytes over `steps`.
 
-    The category is the one of most of the bytes that stay alive.
+    The category of the result is the one with most of the bytes that are still alive at the end of the trace.
     """
     lives = replay.lifetimes
     kept = np.flatnonzero(selected & (lives.died == len(replay.trace)))
@@ -97,7 +97,7 @@ def growth(
 
 
 def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
-    """Return the bytes alive after each entry of `instants` for each group of blocks: an array (instant, group).
+    """Return the bytes alive after each of the trace entries `instants`, by group of blocks: an array (instant, group).
 
     `group` has the group number of each row in `Lifetimes`.
     """
@@ -109,10 +109,10 @@ def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> I
 
 
 def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
-    """Return whether enough steps grew, and each kept about the same number of bytes.
+    """Return whether live bytes grew steadily: in enough steps, and by about the same number of bytes in each of these.
 
-    `starts` are the first entries of the steps since the growth began; `live` are the bytes of the `selected` blocks at
-    the ends of all steps.
+    `starts` has the first trace entry of each step since the growth began; `live` has the bytes of the `selected`
+    blocks at the ends of all steps.
     """
     changes = np.diff(live)[-len(starts) :] if starts else np.array([], np.int64)
     kept = changes[changes > 0]
@@ -124,9 +124,10 @@ def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integ
 
 
 def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
-    """Return the total of the block sizes of which at least `times` steps left a block alive to the end.
+    """Return the sum of the block sizes that at least `times` steps kept; each size is added once.
 
-    Each size counts once. `starts` are the first entries of the steps; only `selected` blocks count.
+    A step keeps a size if a block of that size, allocated in the step, is alive at the end of the trace. `starts` has
+    the first trace entry of each step; only `selected` blocks count.
     """
     lives = replay.lifetimes
     kept = selected & (lives.died == len(replay.trace)) & (lives.born >= starts[0])

@@ -65,8 +65,9 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
 
 
 def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
-    """Return the bytes alive after an entry by module name, largest first;
-    submodules of a layer count for the layer.
+    """Return the bytes alive after trace entry `index` by module name, the largest first.
+
+    Submodules of a layer count for the layer.
     """
     lives = replay.lifetimes
     rows = lives.alive(index)

@@ -1,4 +1,4 @@
-"""Arrange the memory alive after an entry as a tree of groups, small enough to be drawn."""
+"""Arrange the memory that is alive after a trace entry as a tree of groups, small enough to be drawn."""
 
 from collections.abc import Mapping
 

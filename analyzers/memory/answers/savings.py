@@ -21,8 +21,9 @@ FAITHFUL = 0.05
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
-    """Return the estimated saving of each remedy for the memory alive after `entry`,
-    if the recording allows an estimate.
+    """Return the estimated saving of each remedy for the memory alive after trace entry `entry`.
+
+    A remedy is left out if the recording does not allow an estimate.
     """
     estimates = [checkpointing(replay, guess, entry), half_batch(replay, guess, entry), expandable_segments(replay)]
     return [saving for saving in estimates if saving]
@@ -31,9 +32,9 @@ def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     """Return what full activation checkpointing would free; None if the labels name fewer than two layers.
 
-    If `entry` is the peak and the recording has complete steps, blocks are moved as recomputation would (`scenario`).
-    Where the trace ends in the forward pass, as when an allocation failed there, only a bound is possible
-    (`bound_of_saving`).
+    If `entry` is the peak and the recording has complete steps, the result is by how much the peak falls when blocks
+    are moved to where recomputation would allocate them (see `scenario`). Where the trace ends in the forward pass, as
+    when an allocation failed there, only a bound is possible (`bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == Category.ACTIVATIONS]
@@ -77,7 +78,7 @@ def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integer
 
 
 def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
-    """Return how much of the memory alive after `entry` half the batch, or half the sequence, would free.
+    """Return how much of the memory alive after trace entry `entry` half the batch, or half the sequence, would free.
 
     The result is None if the categories of blocks (activations, gradients, ...) were not recorded but guessed.
     """
@@ -98,11 +99,12 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def expandable_segments(replay: Replay) -> Saving | None:
-    """Return how much memory expandable segments would make usable; None if nothing, or if the segments are not real.
+    """Return how much memory expandable segments would make usable.
 
-    The recorded requests are simulated on both kinds of segments, provided that the simulation of ordinary segments
-    reserves as much as was recorded. It does not if memory was released in between, or if the trace begins late; then
-    only an upper bound is returned.
+    The result is None if they would gain nothing, or for a recording on a CPU, which has no real segments. The recorded
+    requests are simulated on both kinds of segments, provided that the simulation of ordinary segments reserves as much
+    as was recorded. It does not if memory was released in between, or if the trace begins late; then only an upper
+    bound is returned.
     """
     split, bound = remappable_bytes(replay.trace)
     if replay.trace.snapshot.made_up_segments or not bound:

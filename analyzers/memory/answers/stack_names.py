@@ -1,4 +1,4 @@
-"""Give each row of a list of stacks a distinct name: its source line, operator and, if needed, a caller."""
+"""Give each row of a table of stacks a distinct name: its source line, its operator and, if needed, a caller."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ CALLER_PARTS = 2
 
 
 def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
-    """Return the name of a row without regard to other rows: its line and operator, and the tensor's label if known.
+    """Return the name of one stack in a table of stacks: its source line and operator, and the tensor's label if known.
 
-    `older`: all of its blocks were allocated before the first entry.
+    Other stacks may have the same name. `older` says that all blocks of the stack were allocated before the trace
+    began.
     """
     line = frames.line(stack)
     if not line:
@@ -25,9 +26,10 @@ def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
 
 
 def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
-    """Return the names of the rows; if two names in a category are equal, a difference between their stacks is added.
+    """Return a distinct name for each row of a table of stacks.
 
-    `stacks` has the number of each row's stack.
+    If two rows of one category have equal names, a difference between their stacks is added. `stacks` has the number of
+    each row's stack.
     """
     names = [row.name for row in rows]
     paths = {stack: callers_and_operators(frames, stack) for stack in {*stacks}}
@@ -40,8 +42,10 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
 
 
 def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names, with the first difference of the stacks added to names that are equal;
-    empty if that adds nothing.
+    """Return the names of the rows of a table of stacks, with a difference between the stacks added to equal names.
+
+    `paths` has for each row the lines in which its stack may differ; the first line that differs is added. The result
+    is empty if no name changes.
     """
     changed = list(names)
     for alike in same_names(names, categories):
@@ -51,7 +55,7 @@ def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence
 
 
 def same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int]]:
-    """Return the groups of two or more row numbers that have the same name and category."""
+    """Return the groups of two or more rows, as row numbers, that have the same name and the same category."""
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for row, key in enumerate(zip(names, categories, strict=True)):
         groups[key].append(row)
@@ -70,7 +74,7 @@ def callers_and_operators(frames: Frames, stack: int) -> list[str]:
 
 
 def short_line(frame: Frame) -> str:
-    """Return a frame as `folder/file.py:line function`; the whole path is in the name of its row."""
+    """Return a frame as `folder/file.py:line function`, with only the last parts of the file's path."""
     name, file, line = frame
     return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-CALLER_PARTS:]), line))
 

@@ -28,15 +28,15 @@ def call_site(line: str) -> str:
 
 
 def stack_and_category(lives: Lifetimes, guess: Guess) -> Integers:
-    """Return, for each row of `Lifetimes`, one number for its allocating stack and category.
+    """Return, for each row of `Lifetimes`, one number that encodes its allocating stack and its category.
 
-    `divmod` by the number of categories gives both back.
+    `divmod` of that number by the number of categories gives (stack, category).
     """
     return lives.allocating_stack * len(CATEGORIES) + guess.category
 
 
 def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integers, limit: int = 20) -> list[TopStack]:
-    """Return the stacks that allocated most of the bytes of the blocks in `rows`, the largest first."""
+    """Return the stacks that allocated most of the bytes of the blocks at `rows` of `lives`, the largest first."""
     keys, first, inverse, count = np.unique(
         stack_and_category(lives, guess)[rows], return_index=True, return_inverse=True, return_counts=True
     )

@@ -13,7 +13,7 @@ STEPS_AT_MOST = 200
 
 
 def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
-    """Return the memory use of each of the last steps that the trace contains completely, in order."""
+    """Return the memory use of the last steps that are completely in the trace (at most STEPS_AT_MOST), in order."""
     spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
     # A step whose annotations follow one another without an entry has no memory to speak of.
     spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
@@ -36,12 +36,12 @@ def step_use(replay: Replay, number: int, first: int, last: int, end_categories:
 
 
 def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> Integers:
-    """Return the bytes alive after each of the entries `instants`, which ascend: an array (category, instant)."""
+    """Return the live bytes after each of the ascending trace entries `instants`, as an array (category, instant)."""
     return live_bytes_by_group(replay.lifetimes, guess.category, len(CATEGORIES), instants)
 
 
 def live_bytes_by_group(lives: Lifetimes, group: Column, groups: int, instants: Integers) -> Integers:
-    """Return the bytes alive after each of the entries `instants`, which ascend: an array (group, instant).
+    """Return the live bytes after each of the ascending trace entries `instants`, as an array (group, instant).
 
     `group` has the number of each block's group. The bytes of a block are added at the first instant at or after its
     allocation and subtracted at the first instant at or after its free; running sums give the live bytes.

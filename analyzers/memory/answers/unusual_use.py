@@ -60,7 +60,7 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
 
 
 def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
-    """Return the bytes of the blocks in `rows` that are alive after an entry."""
+    """Return the bytes of those blocks at `rows` of `lives` that are alive after trace entry `entry`."""
     return int(lives.size[rows[(lives.born[rows] <= entry) & (lives.died[rows] > entry)]].sum())
 
 
@@ -82,7 +82,7 @@ def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
 
 
 def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
-    """Return the number of the step that an entry belongs to; None if it is in no complete step."""
+    """Return the number of the step that a trace entry belongs to; None if it is in none of these complete steps."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 
@@ -141,7 +141,7 @@ def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | No
 
 
 def largest_stack(replay: Replay, rows: Integers) -> list[str]:
-    """Return the stack that allocated the most bytes of the blocks in `rows`, as lines."""
+    """Return, as lines, the stack that allocated the most bytes among the blocks at `rows` of `Lifetimes`."""
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0
     return stack_lines(replay.trace.snapshot, largest)

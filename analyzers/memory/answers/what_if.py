@@ -169,9 +169,9 @@ def gather_weights(scenario: Scenario) -> str:
 
 
 def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield, for each step, the entries (start, end) of the layers' forward pass and of their backward pass.
+    """Yield, for each step, the trace entries (start, end) of its forward and of its backward pass through the layers.
 
-    The head of the model runs between them.
+    The head of the model runs between these two passes.
     """
     rows = np.concatenate([*scenario.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
     rows = rows[scenario.category[rows] == Category.ACTIVATIONS]
