@@ -101,7 +101,7 @@ def between(a: Instant, b: Instant, options: store.Options | None = None) -> Dif
 
 
 def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[GroupPath, Usage]:
-    """Return the bytes and blocks alive at an instant by group, with paths cut to the depth that is compared."""
+    """Return the bytes and blocks alive at an instant, by group; paths of groups are cut to the length `DEPTH[by]`."""
     groups: dict[GroupPath, Usage] = {}
     replay = Replay(open_snapshot(instant.artefact, options).device(instant.device))
     for path, usage in group_live_blocks(replay, by, instant.entry).items():

@@ -24,14 +24,15 @@ VERSION = code_version(Path(__file__).parent)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of `reader.read` and the derived ones; `meta` has the answers about each device too.
+    """Return the columns and the metadata of a snapshot file, with those that are computed from its content.
 
-    `meta["devices"]` has a `model.Device` for each device, without the fields that come from the file's path;
-    `meta["lifetimes"]` has the number of rows that each device has in the `life_*` columns.
+    The columns are those of `reader.read` and of `derived_columns`. `meta["devices"]` has a `model.Device` for each
+    device, without the fields that come from the file's path; `meta["lifetimes"]` has the number of rows that each
+    device has in the `life_*` columns.
 
     Raises:
         InputError: The file is not readable, or does not have the structure of a snapshot.
-        HostileInput: The file asks for more than data.
+        HostileInput: The file would run code, or has a structure that no recorder writes.
     """
     columns, meta = reader.read(paths)
     snapshot = Snapshot(UnsavedColumns(columns, meta))

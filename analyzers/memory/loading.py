@@ -34,7 +34,10 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
 
 @lru_cache(REPLAYS_KEPT)
 def cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
-    """Return the replay of one device, from a cache in memory; `_key` changes when the file does."""
+    """Return the replay of one device of a snapshot file, from a cache in memory.
+
+    `_key` is part of the cache's key and changes when the file changes, so that a changed file is read again.
+    """
     return Replay(Snapshot(store.load([path], READER, options)).device(device))
 
 

@@ -70,10 +70,11 @@ class Remedy(StrEnum):
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation that failed; `categories` and `modules` (the largest) are the bytes alive at that entry.
+    """The allocation that failed, at trace entry `index`.
 
-    `since_step` is the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of
-    the complete steps before, `usual_inputs_bytes` the highest memory of inputs at those peaks.
+    `categories` and `modules` have the bytes that were alive at that entry (only the largest modules). `since_step` is
+    the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of the complete
+    steps before, `usual_inputs_bytes` the highest memory of inputs at those peaks.
     """
 
     requested_bytes: int
@@ -92,9 +93,10 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The free blocks at the end in one pool for one stream, or in one `segment` (its address) there.
+    """The free blocks that one stream has in one pool at the snapshot, or only those in one segment.
 
-    `split_bytes` of them are in segments in use, which cannot be released to the device.
+    `segment` is the address of that segment, None for the whole pool. `split_bytes` of the free bytes are in segments
+    that live blocks also use, so that they cannot be released to the device.
     """
 
     pool: str
@@ -114,9 +116,10 @@ class Moment(StrEnum):
 
 
 class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes reserved and free after an entry; for a failed request only those that its stream and pool may use.
+    """The bytes that are reserved and free after trace entry `entry`.
 
-    `split_bytes` are in segments that other blocks use, so that they cannot be given back to the device.
+    For a failed request only the memory counts that the request's stream and pool may use. `split_bytes` are in
+    segments that live blocks also use, so that they cannot be given back to the device.
     """
 
     moment: Moment
@@ -128,11 +131,11 @@ class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of the segments at the end; `segments` are those in use with the most free bytes.
+    """How the reserved segments are used at the end of the trace.
 
-    A CPU has no caching allocator, so for its recordings only `allocated_bytes` is meaningful. `request_bytes` is the
-    request that failed, if one did. `decisive` is the free memory at that failure, or at the peak; None without a
-    history of the segments.
+    `segments` has those segments in use that have the most free bytes. A CPU has no caching allocator, so for its
+    recordings only `allocated_bytes` is meaningful. `request_bytes` is the request that failed, if one did. `decisive`
+    is the free memory at that failure, or at the peak; None without a history of the segments.
     """
 
     reserved_bytes: int
@@ -150,8 +153,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
     """The live bytes that one stack allocated in `count` blocks; `frames` begins with the user's innermost frame.
 
-    `name` is the row's name for people: no two rows of a list have the same, where their stacks differ. `operation` is
-    what PyTorch or a library did below the user's frame, such as `bmm` or `backward of softmax`; empty if not known.
+    `name` is the stack's name for people: different stacks in one list have different names. `operation` is what
+    PyTorch or a library did below the user's frame, such as `bmm` or `backward of softmax`; empty if not known.
     """
 
     bytes: int
@@ -178,7 +181,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one memory pool by one stream: its segments at the end, and the requested bytes in it over time.
+    """How one stream uses one memory pool: its segments at the end of the trace, and its requested bytes over time.
 
     The pool `?` is for blocks whose segment was released before the end, in files of torch before 2.12. If it exists,
     the peaks of the other pools are lower bounds.
@@ -196,7 +199,7 @@ class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested bytes of the blocks that one stream allocated; a `peak_index` of -1 is before the first entry."""
+    """The requested bytes of the blocks that one stream allocated; a `peak_index` of -1 is before the trace."""
 
     stream: int
     start_bytes: int
@@ -213,7 +216,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of `of_bytes` a remedy would free, at the failure or at the peak; `model` states the assumptions."""
+    """How many bytes a remedy would free: `frees_bytes` of the `of_bytes` bytes that it can act on.
+
+    The memory is that at the failed allocation, or at the peak. `model` states the assumptions of the estimate.
+    """
 
     remedy: Remedy = msgspec.field(name="what")
     frees_bytes: int
@@ -233,9 +239,10 @@ class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory use that is unusual without being a failure, and the stack that allocated most of it.
+    """Memory use that is unusual without being a failure; `frames` is the stack that allocated most of it.
 
-    `frees_bytes` is how much the peak would fall by its remedy; `step` is the step that allocated it (None: unknown).
+    `frees_bytes` is by how much a remedy would lower the peak; `step` is the step in which the memory was allocated
+    (None: unknown).
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -246,7 +253,7 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step that is completely in the trace: its peak, and its live bytes by category at the end."""
+    """A training step that is completely in the trace: its peak, and the live bytes by category at its end."""
 
     step: int
     first_entry: int

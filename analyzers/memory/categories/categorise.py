@@ -29,19 +29,26 @@ class Guess:
         return np.ones(len(self.rule)) if self.exact else CONFIDENCE[self.rule]
 
     def sums(self, lives: Lifetimes, rows: Integers) -> dict[str, int]:
-        """Return the bytes of the blocks in `rows`, by category."""
+        """Return, by category, the sum of the bytes of the blocks at `rows` of `lives`."""
         totals = np.zeros(len(CATEGORIES), np.int64)
         # Unbuffered, and exact where np.bincount with weights would sum in floating point.
         np.add.at(totals, self.category[rows], lives.size[rows])
         return {name: int(total) for name, total in zip(CATEGORIES, totals, strict=True)}
 
     def mean_confidence(self, lives: Lifetimes, rows: Integers) -> float:
-        """Return the mean confidence of the categories of `rows`, weighted by bytes; 1.0 without any."""
+        """Return the mean confidence of the categories of the blocks at `rows` of `lives`, weighted by their bytes.
+
+        The result is 1.0 if `rows` is empty.
+        """
         weights = lives.size[rows].astype(np.float64)
         return round(float(weights @ self.confidence[rows] / weights.sum()), 3) if weights.sum() else 1.0
 
     def bases(self, lives: Lifetimes, rows: Integers) -> list[CategoryBasis]:
-        """Return the bytes and blocks of `rows` by the rule that decided their category, the most bytes first."""
+        """Return, for each rule, the bytes and the number of the blocks whose category the rule decided.
+
+        Only the blocks at `rows` of `lives` count. The rule with the most bytes comes first; rules that decided nothing
+        are left out.
+        """
         total = np.bincount(self.rule[rows], lives.size[rows], len(RULES)).astype(np.int64)
         count = np.bincount(self.rule[rows], minlength=len(RULES))
         order = [number for number in np.argsort(-total, kind="stable").tolist() if count[number]]

@@ -1,4 +1,4 @@
-"""Group the live bytes after an entry by category, module, line or stack.
+"""Group the bytes that are alive after a trace entry by category, module, line or stack.
 
 Each group is a path from the general to the particular, such as ("layers", "3", "wq", "parameters"), so that a tree of
 groups is the tree of their paths.
@@ -44,7 +44,11 @@ class BlockKind(NamedTuple):
 
 @lru_cache(1 << 16)
 def file_and_function(frame: Frame) -> GroupPath:
-    """Return (file, function and line) of a frame; only the last parts of the path, the same in any checkout."""
+    """Return (file, `function:line`) of a frame.
+
+    Only the last parts of the file's path are kept, so that the result does not depend on where the code is checked
+    out.
+    """
     name, file, line = frame
     parts = file.replace("\\", "/").split("/")[-FILE_PARTS:]
     return "/".join(parts) or "??", f"{name}:{line}" if line else name
@@ -57,24 +61,24 @@ def frame_label(frame: Frame) -> str:
 
 
 def category_path(kind: BlockKind) -> GroupPath:
-    """Return (category, label); without a label, (category, innermost line)."""
+    """Return the group of blocks by category: (category, label), or (category, innermost line) without a label."""
     frame = kind.frames.innermost(kind.stack)
     return kind.category, kind.label or (frame_label(frame) if frame else NO_STACK)
 
 
 def module_path(kind: BlockKind) -> GroupPath:
-    """Return the parts of the label, such as layers, 3, wq, followed by the category."""
+    """Return the group of blocks by module: the parts of their label, such as layers, 3, wq, then the category."""
     return *(kind.label.split(".") if kind.label else [NO_NAME]), kind.category
 
 
 def line_path(kind: BlockKind) -> GroupPath:
-    """Return (file, function and line) of the innermost user frame."""
+    """Return the group of blocks by source line: (file, `function:line`) of the user's innermost frame."""
     frame = kind.frames.innermost(kind.stack)
     return file_and_function(frame) if frame else (NO_STACK,)
 
 
 def stack_path(kind: BlockKind) -> GroupPath:
-    """Return the frames of the user's code in the allocating stack, outermost first."""
+    """Return the group of blocks by stack: the frames of the user's code in the allocating stack, outermost first."""
     return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 
@@ -87,7 +91,9 @@ GROUPINGS: dict[str, Callable[[BlockKind], GroupPath]] = {
 
 
 def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict[GroupPath, Usage]:
-    """Return the bytes and blocks alive after `entry` (the peak by default) by group; `by` is one of `GROUPINGS`.
+    """Return the bytes and blocks alive after trace entry `entry` (the peak by default), by group.
+
+    `by` names the grouping, one of `GROUPINGS`.
 
     Raises:
         InputError: There is no such grouping.
@@ -102,7 +108,7 @@ def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict
 
 
 def usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Usage]]:
-    """Yield (stack, label, category, usage) of the blocks alive after `entry`, one for each combination.
+    """Yield (stack, label, category, usage) of the blocks alive after trace entry `entry`, one for each combination.
 
     There are far fewer combinations than blocks, so the texts of a group are made once and not per block.
     """

@@ -28,8 +28,10 @@ EVENTS_AT_MOST = 500_000
 
 
 class Event(NamedTuple):
-    """The allocation or the free of the block in row `row`,
-    which happened in interval number `span` of the training phases.
+    """The allocation or the free of one block; `row` is the block's row in `Lifetimes`.
+
+    It is trace entry number `entry`. `span` is the number of the interval that the entry is in; training phases divide
+    the trace into these intervals.
     """
 
     entry: int
@@ -93,8 +95,9 @@ def replacements(
 def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
     """Return the rows of the blocks that may have replaced each other, by category, lifetime and size.
 
-    They have a lasting category, or they are in `open_rows`, outlive a phase, and share their size with a block that
-    is freed and one that is allocated. The result is empty if there are too many.
+    These blocks have a lasting category, or they are in `open_rows` and outlive a phase. For a block's size there must
+    also be both a block that was freed and a block that was allocated in the trace. The result is empty if there are
+    too many such blocks.
     """
     born, died = lives.born, np.minimum(lives.died, phases.count - 1)
     outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))
@@ -120,10 +123,11 @@ def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[E
 
 
 def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
-    """Yield (older, newer) rows among blocks of one size, from their allocations and frees.
+    """Yield (older, newer) rows among blocks of one size, from their allocations and frees (`events`).
 
-    A freed block was replaced by the last block allocated before it in the same interval of a phase. Weights and
-    optimizer state that were freed without such a block are replaced by the next block that is allocated.
+    A freed block was replaced by the last block that was allocated before it in the same interval; an interval lasts
+    until the training phase changes. Weights and optimizer state that were freed without such a block are replaced by
+    the next block that is allocated.
     """
     new: list[Event] = []
     moved_away = deque[int]()

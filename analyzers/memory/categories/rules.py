@@ -138,7 +138,10 @@ def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
 def optimizer_rules(
     trace: DeviceTrace, lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline
 ) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks of the optimizer's step: by PyTorch's annotation if there is any, then by stacks."""
+    """Yield the rules for blocks that the optimizer's step allocates or frees.
+
+    The first rules use PyTorch's annotation `Optimizer.step`; the later ones use stacks, for traces without it.
+    """
     optimizer = annotated_windows(trace, "Optimizer.step")
     inside = optimizer.contains(lives.born)
     next_pass = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.next(Phase.BACKWARD, lives.born))
@@ -185,7 +188,10 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
 
 
 def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
-    """Return a mask of the blocks that are still alive at the next entry of a phase after their allocation."""
+    """Return a mask of the blocks that are still alive when a phase of training comes.
+
+    The phase comes at the first trace entry after the block's allocation whose stack shows it.
+    """
     return lives.died >= phases.next(phase, lives.born)
 
 
@@ -198,19 +204,23 @@ def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
 
 
 def inherit(rule: Column, chains: Replacements) -> None:
-    """Give blocks without a certain category that of the blocks that they replaced. Changes `rule` in place."""
+    """Give blocks of uncertain category the category of blocks that they replaced, or that replaced them.
+
+    `rule` has the number of the rule that decided each block's category; it is changed in place.
+    """
     inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
     for category, number in INHERITED.items():
         rule[inherited == category] = number
 
 
 def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
-    """Classify old blocks without a stack by size:
-    for each gradient there is a parameter and, with Adam, two moments as large.
+    """Classify blocks that are older than the trace and have no stack by their size.
 
-    Changes `rule` in place. Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two
-    are taken for parameters and the next four for moments; of those of 8 MiB the first is taken for a parameter and
-    the next two for moments.
+    For each gradient there is a parameter of the same size and, with Adam, two moments. The numbers in `rule`, which
+    say by which rule each block was classified, are changed in place.
+
+    Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two are taken for parameters
+    and the next four for moments; of those of 8 MiB the first is taken for a parameter and the next two for moments.
 
     If FSDP reduces many gradients in one buffer, the sizes of the optimizer's state are those of parameters instead.
     """
@@ -230,9 +240,7 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
 
 
 def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
-    """Return how many selected blocks of each of these `sizes` are alive at the entry where they have the most
-    bytes.
-    """
+    """Return how many `selected` blocks of each of the `sizes` are alive at the peak of the selected blocks."""
     rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)
     # Shifted by one: a block of entry -1 is alive before the first entry.

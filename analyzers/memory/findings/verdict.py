@@ -48,7 +48,7 @@ def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
 
 
 def finding_id(kind: str) -> str:
-    """Return the id of the finding that a verdict of this class is based on."""
+    """Return the id of the finding that a verdict of class `kind` is based on, such as `memory.oom`."""
     return f"memory.{kind}"
 
 

@@ -61,8 +61,9 @@ class Frames:
     def user_stack(self, stack: int) -> list[Frame]:
         """Return the user's frames of a stack, innermost first.
 
-        If none is the user's: a frame without a file that says what the stack does (`operation`), then all frames but
-        the innermost ones of the allocator and of the code that captures stacks.
+        If the stack has no frame of the user's, the result is a made-up frame that names what the stack does
+        (`operation`, if known), then all frames but the innermost ones of the allocator and of the code that captures
+        stacks.
         """
         start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]
@@ -101,7 +102,7 @@ class Frames:
         return self.frame(int(self._stack_frames[first]))
 
     def line(self, stack: int) -> str:
-        """Return the innermost frame as `file:line function`; empty if there is none."""
+        """Return the first frame of `user_stack` as `file:line function`; empty for a stack without frames."""
         frame = self.innermost(stack)
         return frame_text(frame) if frame else ""
 
@@ -109,9 +110,9 @@ class Frames:
         return int(self._stack_end[stack - 1]) if stack else 0, int(self._stack_end[stack])
 
     def _allocator_frames(self, start: int, end: int) -> int:
-        """Return how many innermost frames belong to the allocator or the capture of stacks; 0 if all do.
+        """Return how many of a stack's innermost frames belong to the allocator or to the code that captures stacks.
 
-        The stack is the part from `start` to `end` of the column `stack_frames`.
+        The result is 0 if all frames do. The stack is the part from `start` to `end` of the column `stack_frames`.
         """
         names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
         return next((count for count, name in enumerate(names) if not ALLOCATOR_FRAME.match(name)), 0)
@@ -124,7 +125,7 @@ class Frames:
 
     @cached_property
     def _next_user(self) -> Integers:
-        """For each position in `stack_frames`, the first position from there on that has a frame of the user's."""
+        """For each position in `stack_frames`, the first position at or after it whose frame is in the user's code."""
         count = len(self._stack_frames)
         user = np.where(self._is_user[self._stack_frames], np.arange(count), count)
         return np.minimum.accumulate(np.append(user, count)[::-1])[::-1]

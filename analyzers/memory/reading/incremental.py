@@ -95,7 +95,10 @@ class IncrementalReader:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file for an unpickler that calls `before_read` before each read; without `peek`, reading is byte by byte."""
+    """A file for an unpickler that calls `before_read` before each read.
+
+    It has `peek`, because the unpickler reads files without `peek` byte by byte.
+    """
 
     file: Any
     before_read: Callable[[], None]

@@ -102,7 +102,8 @@ class StackTable:
 
     def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
         """Return the stack number of each list of frames as int32; 0 for None.
-        Each list is emptied except for its number.
+
+        The frames in each list are replaced by the stack's number, so that their memory is freed.
         """
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
@@ -141,8 +142,10 @@ class StackTable:
         return known[0]
 
     def columns(self) -> dict[str, Column]:
-        """Return three columns of the frames, a column with the frame numbers of all stacks,
-        and the end of each stack in it.
+        """Return the columns of the frames and the stacks.
+
+        Columns `frame_name`, `frame_file` and `frame_line` have a row per distinct frame. `stack_frames` has the frame
+        numbers of all stacks, one stack after the other, and `stack_end` the position in it at which each stack ends.
         """
         table = np.array(list(self.frames), np.int64).reshape(-1, 3)
         return {

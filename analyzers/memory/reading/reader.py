@@ -64,7 +64,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
     Raises:
         InputError: The file is not readable, or does not have the structure of a snapshot.
-        HostileInput: The file asks for more than data.
+        HostileInput: The file would run code, or has a structure that no recorder writes.
     """
     tables = InternTables()
     entries = IncrementalReader(as_input_errors()(lambda trace: trace_columns(trace, tables)))
@@ -181,7 +181,7 @@ def entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dic
 
 
 def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Column]:
-    """Return the columns of some entries: action, addr, size, time (µs), stack, arena, category, label."""
+    """Return the columns of the given trace entries: action, addr, size, time (µs), stack, arena, category, label."""
     action = np.fromiter(map(ACTION_NUMBERS.__getitem__, map(itemgetter("action"), trace)), np.uint8, len(trace))
     addr = column_of(trace, "addr", np.uint64, 0)
     for i in np.flatnonzero(action == Action.OOM).tolist():
@@ -310,9 +310,9 @@ def scalar_text(value: object) -> str:
 
 
 def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
-    """Return, for each device, whether its ring buffer of entries lost the oldest; None if that is not recorded.
+    """Return, for each device, whether the ring buffer of its trace lost the oldest entries; None if not recorded.
 
-    Newer recorders write it at the top or among the settings, once for all devices or device by device.
+    Newer recorders write this at the top level of the file or among its settings, once for all devices or one by one.
     """
     settings = snapshot.get("allocator_settings") or {}
     flag = snapshot.get("trace_alloc_overflowed", settings.get("trace_alloc_overflowed"))

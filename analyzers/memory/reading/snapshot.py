@@ -150,7 +150,7 @@ class DeviceTrace:
 
     @property
     def has_history(self) -> bool:
-        """Whether enough allocations and frees were recorded; if not, only the state at the end is known."""
+        """Whether the trace has enough allocations and frees to replay; else only the state at its end is known."""
         if len(self.where(Action.OOM)):
             return True
         moved = int(self.entry("size")[np.isin(self.entry("action"), (Action.ALLOC, Action.FREE_COMPLETED))].sum())

@@ -25,7 +25,10 @@ NO_ARENA = -1
 
 @dataclass(frozen=True)
 class UsageCurve:
-    """The live bytes of a group of blocks: before the first entry, and after each of the `entries` that change them."""
+    """The live bytes of a group of blocks: `start` before the trace, `live_bytes` after the trace entries `entries`.
+
+    Only the entries that change the live bytes of the group are in `entries`.
+    """
 
     start: int
     entries: Integers
@@ -33,7 +36,7 @@ class UsageCurve:
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The highest live bytes, and the first entry after which they are reached (-1: before the first)."""
+        """The highest live bytes, and the first trace entry after which they are reached (-1: before the trace)."""
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
         position = int(self.live_bytes.argmax())
@@ -41,11 +44,11 @@ class UsageCurve:
 
     @property
     def end(self) -> int:
-        """The live bytes after the last entry."""
+        """The live bytes of the group after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     def after(self, instants: Integers) -> Integers:
-        """Return the live bytes after each of the entries `instants`."""
+        """Return the live bytes of the group after each of the trace entries `instants`."""
         levels = np.concatenate([[self.start], self.live_bytes])
         return levels[np.searchsorted(self.entries, instants, side="right")]
 
@@ -60,8 +63,9 @@ class BlockArenas:
     def by_block(self) -> Column:
         """The arena of each row of `Lifetimes`; -1 where it is not known.
 
-        The entry that allocated a block records its stream, and since torch 2.12 its pool. Without a recorded pool,
-        the arena is that of the segment around the address at the end, if that segment still exists.
+        The trace entry that allocated a block records its stream, and since torch 2.12 its pool. Without a recorded
+        pool, it is the arena of the segment that contains the block's address at the end of the trace, if there is such
+        a segment.
         """
         trace = self.replay.trace
         if trace.is_digested:
@@ -80,7 +84,7 @@ class BlockArenas:
 
     @cached_property
     def by_entry(self) -> Column:
-        """The arena of the block that each entry allocates or frees; -1 for other entries."""
+        """The arena of the block that each trace entry allocates or frees; -1 for other entries."""
         if self.replay.trace.is_digested:
             return self.replay.trace.entry("entry_arena")
         lives, count = self.replay.lifetimes, len(self.replay.trace)

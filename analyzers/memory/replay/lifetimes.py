@@ -46,7 +46,7 @@ class Lifetimes:
     freed_stack: Mask
 
     def alive(self, index: int) -> Integers:
-        """Return the rows of the blocks alive after entry `index`."""
+        """Return the rows of the blocks that are alive after trace entry `index`."""
         return np.flatnonzero((self.born <= index) & (self.died > index))
 
     @cached_property
@@ -72,24 +72,24 @@ class Replay:
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """The lifetime (first and last entry) of every block in the trace."""
+        """The lifetime of every block in the trace: the trace entries that allocated and freed it."""
         return stored_lifetimes(self.trace) if self.trace.is_digested else compute_lifetimes(self.trace)
 
     @cached_property
     def start(self) -> int:
-        """The bytes alive before the first entry."""
+        """The bytes alive before the first trace entry."""
         return int(self.lifetimes.size[self.lifetimes.born == BEFORE].sum())
 
     @cached_property
     def live_bytes(self) -> Integers:
-        """The bytes alive after each entry."""
+        """The bytes alive after each trace entry."""
         if self.trace.is_digested:
             return self.trace.entry("live_bytes")
         return self.start + np.cumsum(self.changes)
 
     @cached_property
     def changes(self) -> Integers:
-        """The bytes that each entry adds to the allocated bytes; negative for a free."""
+        """The bytes that each trace entry adds to the allocated bytes; negative for a free."""
         action = self.trace.entry("action")
         sign = (action == Action.ALLOC).astype(np.int64) - (action == Action.FREE_COMPLETED)
         changes: Integers = sign * self.trace.entry("size")
@@ -97,7 +97,7 @@ class Replay:
 
     @cached_property
     def peak(self) -> tuple[int, int]:
-        """The highest allocated bytes, and the first entry after which they are reached (-1: before the first)."""
+        """The highest allocated bytes, and the first trace entry after which they occur (-1: before the trace)."""
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
         index = int(self.live_bytes.argmax())
@@ -105,12 +105,12 @@ class Replay:
 
     @property
     def end(self) -> int:
-        """The bytes alive after the last entry."""
+        """The bytes alive after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     @cached_property
     def pending_bytes(self) -> Integers:
-        """The part of `live_bytes` after each entry that was freed, but that a CUDA stream may still use."""
+        """The part of `live_bytes` after each trace entry that was freed, but that a CUDA stream may still use."""
         action = self.trace.entry("action")
         sign = (action == Action.FREE_REQUESTED).astype(np.int64) - (action == Action.FREE_COMPLETED)
         if not (sign > 0).any():
@@ -128,7 +128,7 @@ class Replay:
 
     @cached_property
     def reserved(self) -> Integers:
-        """The bytes reserved by the allocator after each entry."""
+        """The bytes reserved by the allocator after each trace entry."""
         return reserved_bytes(self.trace)
 
     @cached_property
@@ -148,7 +148,7 @@ def stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
 
 
 def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes of all blocks, from the trace entries and the blocks at the end."""
+    """Return the lifetimes of all blocks, from the trace entries and the blocks that exist at the end of the trace."""
     pairs, alive, older = pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
     untraced = untraced_blocks(trace, alive)
     column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}

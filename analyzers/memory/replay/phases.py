@@ -36,24 +36,24 @@ class EntryWindows:
     end: Integers
 
     def contains(self, index: Integers) -> Mask:
-        """Return, for each entry index, whether it is inside a range; False for -1, which means before the trace."""
+        """Return, for each trace entry in `index`, whether it is inside a range; False for -1 (before the trace)."""
         if not len(self.start):
             return np.zeros(len(index), bool)
         inside: Mask = (index < self.end_after(index)) & (index >= 0)
         return inside
 
     def end_after(self, index: Integers) -> Integers:
-        """Return, for each entry index, the end of the last range that began at or before it; -1 if no range did."""
+        """Return, for each trace entry in `index`, the end of the last range that began at or before it; -1: none."""
         return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
 
 
 @dataclass(frozen=True)
 class PhaseTimeline:
-    """The phase that the stack of each entry shows (`kind`); its methods find the last and the next phase at an entry.
+    """The training phase that the stack of each trace entry shows (`kind`).
 
-    Example: `kind` = [FORWARD, NONE, BACKWARD, NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase
-    shown is FORWARD; the next BACKWARD entry is 2, and there is no next FORWARD entry (`NEVER`). The entries form three
-    intervals of one phase each: 0-1, 2-3, 4.
+    The methods find the last and the next phase that was shown at an entry. Example: `kind` = [FORWARD, NONE, BACKWARD,
+    NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase shown is FORWARD; the next BACKWARD entry
+    is 2, and there is no next FORWARD entry (`NEVER`). The entries form three intervals of one phase each: 0-1, 2-3, 4.
     """
 
     kind: Column
@@ -65,7 +65,7 @@ class PhaseTimeline:
 
     @cached_property
     def _last(self) -> Integers:
-        """The phase that was shown last, at or before entry k, at index k + 1; index 0 is before the first entry."""
+        """The phase that was shown last, at or before trace entry k, at index k + 1; index 0 is before the trace."""
         shown = np.where(self.kind != Phase.NONE, np.arange(1, self.count + 1), 0)
         latest = np.maximum.accumulate(np.concatenate([[0], shown]))
         return np.concatenate([[int(Phase.NONE)], self.kind])[latest]
@@ -80,35 +80,33 @@ class PhaseTimeline:
         return {phase: np.append(self._first_from(phase), NEVER) for phase in phases}
 
     def _first_from(self, phase: Phase) -> Integers:
-        """Return, for each entry, the first entry at or after it that shows the phase; `NEVER` if there is none."""
+        """Return, for each trace entry, the first entry at or after it that shows the phase; `NEVER` without one."""
         shown = np.where(self.kind == phase, np.arange(self.count), NEVER)
         return np.minimum.accumulate(shown[::-1])[::-1]
 
     def at(self, index: Integers) -> Integers:
-        """Return, for each entry index, the phase that the entry's own stack shows; NONE outside of the trace."""
+        """Return, for each trace entry in `index`, the phase that its own stack shows; NONE outside of the trace."""
         if not self.count:
             return np.zeros(len(index), np.int64)
         inside = (index >= 0) & (index < self.count)
         return np.where(inside, self.kind[index * inside], int(Phase.NONE))
 
     def last(self, index: Integers) -> Integers:
-        """Return, for each entry index, the phase that was shown last, at or before the entry."""
+        """Return, for each trace entry in `index`, the phase that was shown last, at or before that entry."""
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
-        """Return, for each entry index, the number of the interval that the entry is in;
-        each interval has one phase.
-        """
+        """Return, for each trace entry in `index`, the number of its interval; the phase changes between intervals."""
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return, for each entry index, the first later entry whose stack shows the phase; `NEVER` if there is none."""
+        """Return, for each trace entry in `index`, the first later entry that shows the phase; `NEVER` without one."""
         return self._next[phase][index + 1]
 
 
 @dataclass(frozen=True)
 class StepSpan:
-    """A training step: its entries are `start <= k < end`; `end` is None if the trace ends first."""
+    """A training step: it has the trace entries k with `start <= k < end`; `end` is None if the trace ends first."""
 
     number: int
     start: int
@@ -116,8 +114,9 @@ class StepSpan:
 
 
 def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
-    """Return the entry ranges of annotations whose name begins with `prefix`;
-    the last entry ends a range that is still open.
+    """Return the ranges of trace entries of the annotations whose name begins with `prefix`.
+
+    A range that is still open when the trace ends lasts to its last entry.
     """
     bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}
@@ -152,7 +151,7 @@ def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
-    """Return the number of the step that entry `index` is in; None if no annotation shows it."""
+    """Return the number of the training step that trace entry `index` is in; None if no annotation shows it."""
     # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
     for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):
@@ -161,7 +160,7 @@ def step_at(trace: DeviceTrace, index: int) -> int | None:
 
 
 def annotations(trace: DeviceTrace) -> Iterator[tuple[str, bool, int]]:
-    """Yield (name, whether it is a start, index of the first entry after it) of each annotation of this device."""
+    """Yield (name, whether it is a start, index of the next trace entry) of each annotation of this device."""
     c = trace.snapshot.columns
     rows = np.flatnonzero(c["annotation_device"] == trace.number)
     # Some recorders write device 0 for all: then every annotation counts.

@@ -1,4 +1,4 @@
-"""Compute how much memory was reserved after each entry, and when segments had to be released to serve a request."""
+"""Compute how much memory was reserved after each trace entry, and when segments were released to serve a request."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 
 
 def reserved_bytes(trace: DeviceTrace) -> Integers:
-    """Return the reserved bytes after each entry.
+    """Return the reserved bytes after each trace entry.
 
-    The segments of the snapshot give the value at the end, and the entries are subtracted backwards from it, because
-    the value at the start is unknown if the trace begins late.
+    The segments in the snapshot give the value after the last entry. From there the function goes backwards, because
+    the value before the first entry is unknown if the trace begins late.
     """
     action = trace.entry("action")
     sign = np.isin(action, RESERVING).astype(np.int64) - np.isin(action, RETURNING)
@@ -35,7 +35,7 @@ def retries(trace: DeviceTrace) -> list[Retry]:
 
 
 def freed_before(trace: DeviceTrace, index: int) -> int:
-    """Return the bytes of the segments that were released directly before entry `index`."""
+    """Return the bytes of the segments that were released directly before trace entry `index`."""
     others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0
     return int(trace.entry("size")[start:index].sum())
