@@ -62,7 +62,7 @@ TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.L
 class Artefact:
     """A file of a known kind.
 
-    `exit`: it was written because the job died; `step` is then the last finished step.
+    `exit` says that the file was written because the job died; `step` is then the last finished step.
     """
 
     path: Path
@@ -165,7 +165,8 @@ def hint_for(path: Path) -> str:
 def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
     """Yield every file at or below `root`, without hidden files, checkpoints and links to folders.
 
-    Folders that cannot be listed, or that have the name of a file, are appended to `unreadable`.
+    Appended to `unreadable` are folders that cannot be listed, that are nested too deeply, or whose name is that of an
+    artefact, which should be a file.
 
     Raises:
         InputError: There are more than FILES_AT_MOST.

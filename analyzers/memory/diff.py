@@ -22,8 +22,9 @@ DEPTH = {"category": 1}
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two states that are compared:
-    a device after a trace entry (by default at its peak; -1: before the first).
+    """One of the two states that are compared: the memory of a device after one of its trace entries.
+
+    By default this is the entry of the peak; -1 means before the first entry.
     """
 
     artefact: Artefact

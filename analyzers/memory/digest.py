@@ -50,10 +50,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[str, Column]:
-    """Return the derived columns of one device.
+    """Return the columns that are computed from one device's trace, in addition to those read from the file.
 
-    One row per entry: `live_bytes`, `entry_arena`, `entry_category`. One row per block that ever lived: `life_*`, the
-    columns of `Lifetimes`, and its arena, guessed category and the rule behind it.
+    One row per trace entry: `live_bytes`, `entry_arena`, `entry_category`. One row per block that ever lived: `life_*`,
+    the columns of `Lifetimes`, and the block's arena, its guessed category and the rule behind it.
     """
     lives = replay.lifetimes
     return {

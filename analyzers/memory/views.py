@@ -42,7 +42,7 @@ def timeline(
     buckets: int = 200,
     window: Window | None = None,
 ) -> pd.DataFrame:
-    """Return the allocated bytes over the entries of a window (all by default), in at most `buckets` rows.
+    """Return the allocated bytes over the trace entries of a window (None: all entries), in at most `buckets` rows.
 
     Columns: entry, time_us, allocated, reserved, pending (the part of allocated that was freed, but that a CUDA stream
     may still use), a column per category (they sum to allocated), oom (bytes of the request that failed at this entry,
@@ -55,7 +55,7 @@ def timeline(
 
 
 def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Integers:
-    """Return, for each of at most `buckets` ranges of entries, the entry after which the most bytes are allocated."""
+    """Return, for each of at most `buckets` ranges of trace entries, the entry with the most allocated bytes."""
     first, last = window or (0, len(replay.trace))
     first, last = max(first, 0), min(last, len(replay.trace))
     if first >= last:
@@ -78,7 +78,7 @@ def timeline_by(
     buckets: int = 200,
     window: Window | None = None,
 ) -> pd.DataFrame:
-    """Return the allocated bytes by `pool`, `stream` or `phase`, at the entries that `timeline` shows.
+    """Return the allocated bytes by `pool`, `stream` or `phase`, after the trace entries that `timeline` returns.
 
     Columns: entry, time_us, allocated, and one per pool (`0.0` is the default pool, `?` a pool that files before torch
     2.12 do not record), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the
@@ -98,7 +98,7 @@ def timeline_by(
 
 
 def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
-    """Return the live bytes after each of the entries `instants`, by pool or stream, the highest peak first."""
+    """Return the live bytes after each of the trace entries `instants`, by pool or stream, the highest peak first."""
     arenas = BlockArenas(replay)
     names = arenas.pool_names if by == "pool" else arenas.stream_names
     curves = {name: arenas.usage(np.flatnonzero(names == name)) for name in dict.fromkeys(names[arenas.used])}
@@ -107,7 +107,7 @@ def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, 
 
 
 def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    """Return the live bytes after each of the entries `instants`, by the phase in which they were allocated."""
+    """Return the live bytes after each of the trace entries `instants`, by the phase that allocated them."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
@@ -119,7 +119,7 @@ def reserved_ranges(
     window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """Return when each reserved address range existed, including mapped parts (`answers.history.segment_lives`)."""
+    """Return from which to which trace entry each address range was reserved (`answers.history.segment_lives`)."""
     return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
@@ -150,7 +150,7 @@ def settings(artefact: Artefact, options: store.Options | None = None) -> pd.Dat
 
 
 def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
-    """Return the rows of a timeline: the state after each of the entries `instants`, which ascend."""
+    """Return the rows of a timeline: the state after each of the trace entries `instants`, which ascend."""
     time = replay.trace.entry("time")
     live = np.concatenate([[replay.start], replay.live_bytes])
     at_end = instants[0] == BEFORE  # no trace: the only row is the state at the snapshot
@@ -167,15 +167,15 @@ def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
 
 
 def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
-    """Return the bytes of the request that failed at each of the entries `instants`; 0 if no request failed there."""
+    """Return the bytes of the request that failed at each of the trace entries `instants`; 0 where none failed."""
     failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
 
 def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
-    """Return the live bytes after each of the entries `instants`, which ascend: an array (category, instant).
+    """Return the live bytes after each of the ascending trace entries `instants`, as an array (category, instant).
 
-    It sums the changes of all entries up to each instant by category, with a derived column that has each entry's
+    It sums the changes of all trace entries up to each instant by category, with a derived column that has each entry's
     category. This takes a tenth of the time of going through the blocks.
     """
     lives, guess = replay.lifetimes, categorise(replay)
@@ -210,7 +210,7 @@ def clock(
 def categories(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
 ) -> pd.DataFrame:
-    """Return the bytes by category after `entry` (the peak by default). Columns: category, bytes, blocks."""
+    """Return the bytes by category after trace entry `entry` (None: the peak). Columns: category, bytes, blocks."""
     replay = open_replay(artefact, options, device)
     guess = categorise(replay)
     rows = alive_after(replay, entry)
@@ -220,7 +220,7 @@ def categories(
 
 
 def alive_after(replay: Replay, entry: int | None) -> Integers:
-    """Return the rows of the blocks alive after `entry`; None means the entry at which allocated memory peaks."""
+    """Return the rows in `Lifetimes` of the blocks alive after trace entry `entry` (None: the peak)."""
     return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
 
@@ -231,7 +231,7 @@ def top_stacks(
     entry: int | None = None,
     limit: int = 20,
 ) -> pd.DataFrame:
-    """Return the stacks that allocated most of the bytes alive after `entry` (the peak by default).
+    """Return the stacks that allocated most of the bytes alive after trace entry `entry` (None: the peak).
 
     Columns: bytes, count, category, label, frames, operation, name (see `model.TopStack`).
     """
@@ -250,20 +250,20 @@ def tree(
     entry: int | None = None,
     depth: int | None = None,
 ) -> pd.DataFrame:
-    """Return the blocks alive after `entry` (the peak by default) as a tree by `category`, `module`, `line` or `stack`.
+    """Return the blocks alive after trace entry `entry` (None: the peak) as a tree of groups.
 
-    See `answers.owner_tree` for the columns.
+    The blocks are grouped by `category`, `module`, `line` or `stack`. See `answers.owner_tree` for the columns.
     """
     return owner_tree(group_live_blocks(open_replay(artefact, options, device), by, entry), depth)
 
 
 def live_blocks(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the blocks alive after an entry, with the segments around them (`answers.allocator_state.blocks_at`)."""
+    """Return the blocks alive after a trace entry and their segments (`answers.allocator_state.blocks_at`)."""
     return allocator_state.blocks_at(open_replay(artefact, options, device), entry)
 
 
 def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the reserved address ranges after an entry, with adjacent ranges joined. Columns: address, bytes."""
+    """Return the reserved address ranges after a trace entry, adjacent ones joined. Columns: address, bytes."""
     ranges = allocator_state.segments_at(open_snapshot(artefact, options).device(device), entry)
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 
@@ -271,7 +271,7 @@ def segments(artefact: Artefact, entry: int, options: store.Options | None = Non
 def free_blocks(
     artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
 ) -> pd.DataFrame:
-    """Return the free blocks after an entry, the largest first (`answers.allocator_state.free_at`)."""
+    """Return the free blocks after a trace entry, the largest first (`answers.allocator_state.free_at`)."""
     return allocator_state.free_at(open_replay(artefact, options, device), entry).head(limit)
 
 

@@ -20,7 +20,10 @@ KEY = ["step", "kind", "name"]
 def curve_difference(
     curve: Curve, before: Mapping[int, float], after: Mapping[int, float], tolerance: float
 ) -> CurveDifference | None:
-    """Return the difference between two runs' values of a curve, both by step; None without a common step."""
+    """Return how a logged quantity (`curve`, such as the loss) differs between two runs; None without a common step.
+
+    `before` and `after` are its values in the two runs, by step.
+    """
     steps = sorted(before.keys() & after.keys())
     if not steps:
         return None
@@ -70,8 +73,9 @@ def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(both: pd.DataFrame) -> Floats:
-    """Return, for each tensor, the largest relative difference of its norm, its absolute sum and its sum.
+    """Return, for each tensor, by how much it differs between the two runs.
 
+    This is the largest of three relative differences: of its norm, of the sum of its absolute values, and of its sum.
     The sum is compared relative to the sum of absolute values: it may itself be close to zero because positive and
     negative values cancel.
     """
@@ -90,8 +94,9 @@ def differences(both: pd.DataFrame) -> Floats:
 
 
 def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
-    """Return the first tensor that differs by more than the tolerance,
-    in the earliest step with such a tensor; None if none.
+    """Return the first tensor that differs between the runs by more than the tolerance; None if none does.
+
+    It is the first one in the earliest step with such a tensor.
     """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):

@@ -1,4 +1,4 @@
-"""Findings on runs that are not the same training, with the tensor to look at first."""
+"""Findings on runs whose training differs from that of the first run, with the tensor to look at first."""
 
 import math
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ NO_VALUES = "tensors of both runs (debug.record_values), to name the first one t
 
 
 def findings_of(data: ParityData) -> list[Finding]:
-    """Return a finding for each run that is not the same training as the first run."""
+    """Return a finding for each run whose training differs from that of the first run."""
     first, *others = data.runs
     return [finding for run in others if (finding := difference_finding(first, run, data.tolerance))]
 
 
 def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
-    """Return the finding on how a run differs from the first run; None if it does not."""
+    """Return the finding on how the training of a run differs from that of the first run; None if it does not."""
     curve = min(
         (curve for curve in run.curves if curve.step is not None), key=lambda curve: curve.step or 0, default=None
     )
@@ -119,7 +119,7 @@ def curve_text(curve: CurveDifference) -> str:
 
 
 def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict: all runs are the same training, some differ, or unknown if a run logged no step."""
+    """Return the verdict: all runs train alike, some differ from the first, or unknown if a run logged no step."""
     first, *others = data.runs
     missing = [NO_VALUES] if any(not run.compared_values for run in others) else []
     empty = [run.name for run in data.runs if not run.losses] + [run.name for run in others if not run.curves]

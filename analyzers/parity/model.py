@@ -38,7 +38,8 @@ class Curve(StrEnum):
 class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's curve differs from that of the first run; `largest` is the largest relative difference.
 
-    `step` is the first step beyond the tolerance, `a` and `b` the values there; None if there is no such step.
+    `step` is the first step in which the difference is beyond the tolerance; `a` and `b` are the values of the first
+    and of the other run in that step. All three are None if there is no such step.
     """
 
     curve: Curve

@@ -36,7 +36,7 @@ class Recorded:
 def analyze(
     runs: Sequence[NamedRun], options: store.Options | None = None, tolerance: float = TOLERANCE
 ) -> Report[ParityData]:
-    """Return whether all runs are the same training as the first run, by losses, gradient norms and tensors.
+    """Return whether all runs train as the first run does, judged by losses, gradient norms and recorded tensors.
 
     Raises:
         InputError: There are fewer than two runs, or one of the folders holds no run.

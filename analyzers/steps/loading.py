@@ -48,7 +48,7 @@ class Chunk:
 
     @property
     def files(self) -> Column:
-        """The index of the file that each row was read from."""
+        """The index of the file that each row of this chunk was read from."""
         return self.columns["file"]
 
     @cached_property
@@ -61,9 +61,9 @@ class Chunk:
         return {named.get(name, name): name for name in self.columns if name not in ("file", "attempt")}
 
     def column(self, name: str) -> Column:
-        """Return a column by its name in the combined table.
+        """Return a column of this chunk by its name in the combined table.
 
-        If these logs lack it, the column is filled with the value for "absent".
+        If the logs of this chunk lack it, the column is filled with the value for "absent".
         """
         if name in DERIVED:
             return DERIVED[name](self)
@@ -74,18 +74,18 @@ class Chunk:
         return np.full(len(self.files), -1 if name.startswith("seq.") else 0, dtype=np.int32)
 
     def rank(self) -> Column:
-        """Return the rank of each row: the logged rank, else the rank of its file."""
+        """Return the rank of each row of this chunk: the logged rank, else the rank of its file."""
         logged = self.columns["rank"]
         of_file = np.asarray(self.ranks, dtype=np.int32)
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
 
     def session(self) -> Column:
-        """Return the number of the process start that each row belongs to, which is unique over all files."""
+        """Return the number of the process start that wrote each row of this chunk; it is unique over all files."""
         sessions: Column = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
         return narrowed(sessions)
 
     def tagged(self, *names: str) -> Mask:
-        """Return a mask of the steps that have at least one of these tags, such as `compile`."""
+        """Return a mask of the rows of this chunk (steps) that have at least one of these tags, such as `compile`."""
         bits = {tag: 1 << i for i, tag in enumerate(self.meta["tags"])}
         has_tag: Mask = (self.columns["tags"] & sum(bits.get(tag, 0) for tag in names)) != 0
         return has_tag

@@ -20,7 +20,7 @@ def bind_warning(match: "re.Match[str]") -> Found:
 
 
 def unreachable(match: "re.Match[str]") -> Found:
-    """Return the event of a store that does not answer, with its address."""
+    """Return the event of a rendezvous store that does not answer, with its address."""
     facts = Facts(reason=Reason.UNREACHABLE_MASTER, peer=match[1], port=number(match[2]))
     return Found(STARTUP, facts)
 

@@ -30,8 +30,8 @@ LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 class Scenario:
     """The blocks of a recording after changes of settings; there is one row per row of `Lifetimes`.
 
-    `extra` are bytes that belong to no block, at index entry + 1 (index 0: before the first entry). `layers` has the
-    rows of each numbered layer, in order.
+    `extra` are bytes that belong to no block, after trace entry k at index k + 1 (index 0: before the first entry).
+    `layers` has the rows of each numbered layer, in order.
     """
 
     replay: Replay
@@ -78,7 +78,7 @@ class Scenario:
         return older
 
     def live_bytes(self) -> Integers:
-        """Return the live bytes after each entry k, at position k + 1; position 0 is before the first entry."""
+        """Return the live bytes after each trace entry k, at index k + 1; index 0 is before the first entry."""
         change = np.zeros(len(self.extra) + 1, np.int64)
         # Shifted by one, so that blocks older than the trace (born -1) count at position 0.
         np.add.at(change, self.born + 1, self.size)
@@ -86,7 +86,7 @@ class Scenario:
         return self.extra + np.cumsum(change)[:-1]
 
     def categories_at(self, position: int) -> dict[str, int]:
-        """Return the live bytes by category at a position of `live_bytes`."""
+        """Return the live bytes by category at one index of the array that `live_bytes` returns."""
         alive = (self.born + 1 <= position) & (self.died + 1 > position)
         total = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
         # Only gathered weights have no block of their own.

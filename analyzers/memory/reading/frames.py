@@ -44,7 +44,7 @@ class Frames:
         self._operations: dict[int, str] = {}
 
     def text(self, number: int) -> str:
-        """Return the text with this number."""
+        """Return the text with this number in the snapshot's table of texts."""
         if number not in self._texts:
             start = int(self._text_end[number - 1]) if number else 0
             content = self._text_bytes[start : int(self._text_end[number])].tobytes()
@@ -52,7 +52,7 @@ class Frames:
         return self._texts[number]
 
     def frame(self, number: int) -> Frame:
-        """Return the frame with this number."""
+        """Return the frame with this number in the snapshot's table of distinct frames."""
         if number not in self._frames:
             name, file = self.text(int(self._name[number])), self.text(int(self._file[number]))
             self._frames[number] = name, file, int(self._line[number])

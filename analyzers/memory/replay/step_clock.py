@@ -17,7 +17,7 @@ StepTimes = tuple[int, int, int]
 
 
 def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return a table of points (entry, step) to interpolate between.
+    """Return a table that maps trace entries to training steps: points (entry, step) to interpolate between.
 
     A step of 6.25 means that a quarter of the time of step 6 has passed. Both columns ascend. Steps come from the
     trace's annotations, else from the wall-clock times in `logged` (columns step, start_ns, end_ns); the table is
@@ -45,7 +45,7 @@ def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
 
 
 def points_of(span: StepTimes, time: Integers) -> Iterator[tuple[int, float]]:
-    """Return (entry, step) points for some entries of one step; the step has a fraction, such as 6.25."""
+    """Return points (trace entry, step) in the course of one step; the step number has a fraction, such as 6.25."""
     number, begin, end = span
     first, last = np.searchsorted(time, (begin, end))
     entries = np.unique(np.linspace(first, last, POINTS).astype(np.int64))

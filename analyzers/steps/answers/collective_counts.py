@@ -21,8 +21,9 @@ class CountMismatch:
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
-    """Return the mismatches of the process groups,
-    each at the first step at whose end its ranks had issued unequal numbers.
+    """Return one mismatch for each process group whose ranks issued unequal numbers of collectives.
+
+    The mismatch describes the first step by whose end the numbers were unequal.
     """
     mismatches = []
     for group in map(str, steps.seqs):

@@ -86,10 +86,10 @@ def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
 
 
 def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple[int, int]) -> pd.DataFrame:
-    """Return the ns of each part (columns) for each rank (rows) in `rows`, a table that `timeline` returned.
+    """Return a table of the ns that each rank (row) spent on each part of the wall time (column).
 
-    `stall_ns` is the stalled time of each row of `steps.table`; `bounds` are the start and the end of the run (Unix
-    ns).
+    `rows` is a table that `timeline` returned. `stall_ns` is the stalled time of each row of `steps.table`; `bounds`
+    are the start and the end of the run (Unix ns).
     """
     begin, end = bounds
     # Clocks that were set, or damaged rows, may overlap: a step ends at the latest where the next one starts.
@@ -114,7 +114,7 @@ def extent(steps: Steps) -> tuple[int, int] | None:
 
 
 def is_timed(table: pd.DataFrame) -> Mask:
-    """Return a mask of the rows whose start time and duration are recorded and plausible."""
+    """Return a mask of the rows of a table of steps whose start time and duration are recorded and plausible."""
     # As floats: the product of damaged numbers can overflow int64.
     length = table["dur_ns"].to_numpy().astype(float) * table["covers"].to_numpy()
     start = table["start_ns"].to_numpy()
@@ -123,9 +123,10 @@ def is_timed(table: pd.DataFrame) -> Mask:
 
 
 def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
-    """Return the timed rows of consecutive ranks by rank and start time, including steps that were redone later.
+    """Return the timed steps of consecutive ranks by rank and start time, including steps that were redone later.
 
-    Column `row` is the row number in `steps.table`, or -1 for a step that was redone after a restart.
+    Column `row` is the row number in `steps.table`, or -1 for a step that was redone after a restart. Steps whose start
+    time or duration is not recorded are left out.
     """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
@@ -139,7 +140,10 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def next_start(rows: pd.DataFrame, end: int) -> Integers:
-    """Return, for each row, the start time of the same rank's next row in Unix ns; `end` for the rank's last row."""
+    """Return, for each row of a `timeline` table, when the same rank's next step starts, in Unix ns.
+
+    For the last step of a rank the result is `end`.
+    """
     following = np.append(rows["start_ns"].to_numpy()[1:], end)
     # Unlike a shift within groups, this is one pass over the rows of all ranks.
     following[np.append(rank_changes(rows), True)] = end
@@ -147,15 +151,16 @@ def next_start(rows: pd.DataFrame, end: int) -> Integers:
 
 
 def rank_changes(rows: pd.DataFrame) -> Mask:
-    """Return a mask of all rows but the last: whether the next row belongs to a different rank."""
+    """Return, for each row of a `timeline` table but the last, whether the next row belongs to a different rank."""
     ranks = rows["rank"].to_numpy()
     return np.asarray(ranks[1:] != ranks[:-1])
 
 
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
-    """Return, for each part, the ns that it takes within the step of each row.
+    """Return how the ns of each step are divided into parts of the wall time: one array per part.
 
-    Each part in turn takes at most the time that the parts before it left; the rest is `productive`.
+    The arrays have a value for each row of `rows`, a table that `timeline` returned. Each part in turn takes at most
+    the time that the parts before it left; the rest is `productive`.
     """
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
     # The work of a step that was done again is lost, whatever it went for.
@@ -217,10 +222,10 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
 
 
 def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
-    """Return, for each part of the wall time, the ns outside of steps that count for each row.
+    """Return how the ns outside of steps are divided into parts of the wall time: one array per part.
 
-    The time before a step counts for the row of that step; the time after a rank's last step counts for that step's
-    row.
+    The arrays have a value for each row of `rows`, a table that `timeline` returned. The time before a step counts for
+    the row of that step; the time after a rank's last step counts for that step's row.
     """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
     first = np.insert(rank_changes(rows), 0, True)

@@ -127,9 +127,10 @@ def unrecorded_work(
 
 
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return `flags` ([step, rank]), keeping only those in a series of steps in which nearly all are set.
+    """Return a copy of `flags` ([step, rank]) that keeps only the flags of ranks that are late several times in a row.
 
-    On a machine with more processes than cores any rank may lose some time in a single step; that is no straggler.
+    A flag is kept if it lies in a series of steps in which nearly all flags of its rank are set. On a machine with more
+    processes than cores any rank may lose some time in a single step; that is no straggler.
     """
     length, least = STRETCH
     if len(flags) < length:

@@ -52,10 +52,10 @@ def plain_times(steps: Steps) -> "pd.Series[float]":
 
 
 def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
-    """Return the ascending indices of the steps that stalled.
+    """Return the ascending indices, in `seconds`, of the steps that stalled.
 
-    The result is empty if so many or so similar steps are long that they recur. `usual` is, for each step, the median
-    duration of the steps around it.
+    `seconds` has the duration of each step; `usual` has, for each step, the median duration of the steps around it. The
+    result is empty if long steps recur, which shows in their number or in their equal durations.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(usual > 0, seconds / usual, 1.0)

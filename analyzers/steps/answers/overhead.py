@@ -34,7 +34,7 @@ class Overhead:
 
 
 def overheads(data: StepsData) -> list[Overhead]:
-    """Return the parts that take too much of the time on most ranks; empty for a run of few steps."""
+    """Return the parts of the wall time that cost too much on most ranks; empty for a run of few steps."""
     if max(rank.steps for rank in data.ranks) < STEPS_AT_LEAST:
         return []
     waiting = data_overhead(data)

@@ -17,7 +17,7 @@ COST = 0.03
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:
-    """Return the stalls that even the fastest rank had, one entry per cause and the costliest first.
+    """Return the steps in which even the fastest rank lost time: one entry per cause, the costliest cause first.
 
     A cause is only reported if it has several such steps that together cost enough time.
     """

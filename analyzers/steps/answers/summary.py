@@ -30,9 +30,10 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
 
 
 def typical_rows(steps: Steps, selected: Mask) -> Mask:
-    """Return a mask of the selected rows over which medians are computed.
+    """Return a mask of those rows of `steps.table` over which medians are computed.
 
-    These are the steps of a rank that did nothing but train, or all of its timed steps if there are none.
+    Only rows of the mask `selected` are in it. For each rank these are its steps that did nothing but train, or all of
+    its timed steps if there are none.
     """
     plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
     timed = selected & steps.table["dur_s"].notna().to_numpy()
@@ -45,8 +46,9 @@ def typical_rows(steps: Steps, selected: Mask) -> Mask:
 class Medians:
     """Medians over typical steps of each rank, as arrays with one value per rank in the order of `Steps.ranks`.
 
-    `rows` is the mask of the rows of typical steps. `step` is the duration, `mad` its median absolute deviation and
-    `phases` the time by clock and phase, all in seconds; `tokens` is the number of tokens per step.
+    `rows` is the mask of the rows of `Steps.table` that are typical steps. `step` is the duration, `mad` its median
+    absolute deviation and `phases` the time by clock and phase, all in seconds; `tokens` is the number of tokens per
+    step.
     """
 
     rows: Mask
@@ -57,7 +59,7 @@ class Medians:
 
     @classmethod
     def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
-        """Return the medians of each rank over the rows of the mask `rows`.
+        """Return the medians of each rank over those of its rows in `steps.table` that the mask `rows` marks.
 
         They are computed at once, as a group-by per rank is far slower.
         """
