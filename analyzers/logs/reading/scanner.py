@@ -381,7 +381,7 @@ class Scanner:
         return time_in(self.table.time if is_table else text, self.year)
 
     def rank_of(self, found: Found, text: str, prefix: Prefix) -> int | None:
-        """Return the global rank that reported an event; None if neither the event's line nor its file shows one."""
+        """Return the global rank that an event is about; None if neither the event's line nor its file shows one."""
         # A traceback inside of torchrun's table is that of the table's rank.
         named = [prefix.rank, found.rank, global_rank(text), self.table.rank]
         # The rank in a group is that of the job only in the default group.

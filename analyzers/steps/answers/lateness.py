@@ -127,7 +127,7 @@ def unrecorded_work(
 
 
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return a copy of `flags` ([step, rank]) that keeps only the flags of ranks that are late several times in a row.
+    """Return a copy of `flags` ([step, rank]) that keeps only flags that recur in neighbouring steps of a rank.
 
     A flag is kept if it lies in a series of steps in which nearly all flags of its rank are set. On a machine with more
     processes than cores any rank may lose some time in a single step; that is no straggler.
