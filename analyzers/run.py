@@ -241,7 +241,7 @@ def rank_of(path: Path) -> int | None:
 def step_of(path: Path) -> tuple[int | None, bool]:
     """Return the step of a file, and whether the job died in the step after it.
 
-    Both are from the nearest folder that names a step, else from the file's name; (None, False) without one.
+    Both are from the nearest folder that names a step, else from the file's name; (None, False) if none names a step.
     """
     # The nearest folder counts: a run may itself lie in a folder called step_5.
     for part in (*reversed(path.parts[-4:-1]), path.name):

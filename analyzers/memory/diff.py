@@ -84,7 +84,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
-    """Return the changes from `a` to `b`, which may be of two runs, steps or ranks, or two entries of one snapshot.
+    """Return the changes from `a` to `b`: two runs, two steps, two ranks, or one snapshot at two trace entries.
 
     Raises:
         InputError: One of them cannot be read.

@@ -265,7 +265,7 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device in one file; sizes are in bytes, and a `peak_index` of -1 is before the first entry.
+    """One device in one file; sizes are in bytes, and a `peak_index` of -1 is before the first trace entry.
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.

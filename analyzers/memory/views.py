@@ -119,7 +119,7 @@ def reserved_ranges(
     window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """Return from which to which trace entry each address range was reserved (`answers.history.segment_lives`)."""
+    """Return when each address range was reserved and released, as trace entries (`answers.history.segment_lives`)."""
     return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
@@ -131,8 +131,9 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Return `count` trace entries from index `first` on,
-    of all entries or those matching `text` (`answers.history.events`).
+    """Return a table of `count` trace entries from number `first` on (`answers.history.events`).
+
+    If `text` is not empty, only the entries that match it are counted and returned.
     """
     return history.events(open_replay(artefact, options, device), first, count, text)
 

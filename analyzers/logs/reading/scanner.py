@@ -133,9 +133,10 @@ class Scanner:
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
     def scan(self, chunk: bytes) -> None:
-        """Read the lines of a chunk that may report events.
+        """Read those lines of a chunk that may report events.
 
-        Most lines of a log differ from an earlier line only in their digits, so they are looked up without digits.
+        Most lines of a log differ from an earlier line only in their digits. So each line is looked up, without its
+        digits, among those that are known to report no event.
         """
         start, counted, number = 0, 0, self.lines + 1
         shapes = chunk.translate(None, DIGITS).split(b"\n")

@@ -15,7 +15,7 @@ def port_in_use(match: "re.Match[str]") -> Found:
 
 
 def bind_warning(match: "re.Match[str]") -> Found:
-    """Return the event of a failed bind to one address: harmless if a bind to a different address succeeds."""
+    """Return the event of a failed bind to one address, which is harmless if the bind to another address succeeds."""
     return Found(EventKind.NETWORK, Facts(reason=Reason.PORT_IN_USE, port=number(match[1])))
 
 

@@ -17,12 +17,12 @@ NO_BLOCK = -1
 
 
 def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows: int | None = None) -> "pd.DataFrame":
-    """Return the segments of `views.segments`, largest first, each divided into `cells` equal parts.
+    """Return a table of segments, the largest first, with the content of each in `cells` parts of equal size.
 
-    `blocks` are those of `views.live_blocks`. At most `rows` segments are returned. Columns: address, bytes, used
-    (requested bytes of its blocks), count (of its blocks), owners (a list with the category that fills most of each
-    cell; "" where nothing is alive), filled (a list with the row in `blocks` that has the most bytes in each cell; -1:
-    free).
+    `segments` is a table of `views.segments`, `blocks` one of `views.live_blocks`. At most `rows` segments are
+    returned. Columns: address, bytes, used (requested bytes of the segment's blocks), count (number of these blocks),
+    owners (a list with the category that fills most of each cell; "" where nothing is alive), filled (a list with the
+    row in `blocks` that has the most bytes in each cell; -1: free).
     """
     import pandas as pd  # late, as the door of this room offers this function to reports that need no tables
 

@@ -132,8 +132,9 @@ def narrow_category(category: str, name_and_site: str) -> str:
 
 
 def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
-    """Return the bytes, number and largest names of these tensors by category,
-    the category with the most bytes first.
+    """Return, by category, the bytes and the number of these tensors, and the names of the largest ones.
+
+    The category with the most bytes comes first.
     """
     groups: defaultdict[str, list[LiveTensor]] = defaultdict(list)
     for tensor in live:

@@ -64,7 +64,8 @@ def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
 def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column) -> Mask:
     """Return a mask of the free blocks that the failed request could use: same stream and pool, fitting segment size.
 
-    Blocks whose segment no longer exists at the end count too, as their stream and pool are not known.
+    `addresses` and `segment_bytes` are the address of each free block and the size of its segment. Blocks whose segment
+    no longer exists at the end of the trace count too, as their stream and pool are not known.
     """
     trace, c = replay.trace, replay.trace.snapshot.columns
     row = enclosing_segments(trace, addresses)
@@ -98,7 +99,7 @@ def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free blocks of those segments in use that have the most free bytes."""
+    """Return the free memory in each segment that live blocks use, for the segments with the most free bytes."""
     trace = arenas.replay.trace
     c, segment = trace.snapshot.columns, trace.block("segment")
     # Counted over the rows of all devices' segments, as block_segment holds those rows.

@@ -57,7 +57,10 @@ def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFra
 
 
 def matching_entries(replay: Replay, text: str) -> Integers:
-    """Return the indexes of the entries whose action contains `text`, or whose block `search_blocks` would find."""
+    """Return the indexes of the trace entries that match a text.
+
+    An entry matches if its action contains `text`, or if `search_blocks` would find its block.
+    """
     every, wanted = np.arange(len(replay.trace)), text.strip()
     if not wanted:
         return every
@@ -95,11 +98,11 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
 
 
 def segment_spans(trace: DeviceTrace) -> list[Span]:
-    """Return every reserved address range with the entries that reserved and released it.
+    """Return every reserved address range with the trace entries that reserved and released it.
 
-    The function walks backwards from the segments at the end. An expandable segment is one segment at the end but was
-    mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split where an entry
-    covers only a part of it.
+    The function walks backwards from the segments at the end of the trace. An expandable segment is one segment at the
+    end but was mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split where
+    an entry covers only a part of it.
 
     Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two ranges, reserved
     at 7 and at 2, and both still reserved at the end.
@@ -170,8 +173,8 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
     """Return a table of the blocks that match a query, among all blocks of the trace, the largest first.
 
     `0x7f..` is an address that the block contained; `1048576`, `2 MiB`, `>=64MiB` or `<=512` is its size; any other
-    text is searched in its frames, its label and its category, ignoring case. Columns: born, died (entries), address,
-    requested, category, label, frame.
+    text is searched in its frames, its label and its category, ignoring case. Columns: born and died (the trace entries
+    that allocated and freed the block), address, requested, category, label, frame.
     """
     lives = replay.lifetimes
     rows = np.flatnonzero(matching_blocks(replay, text.strip()))

@@ -122,9 +122,9 @@ def expandable_segments(replay: Replay) -> Saving | None:
 
 
 def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
-    """Return the bytes of free blocks in segments in use, and how many of these bytes fill whole units of mapping.
+    """Return the free bytes in segments that live blocks use, and how many of them expandable segments could move.
 
-    With expandable segments only whole units (2 or 20 MiB) can be moved to other addresses.
+    Only whole units of mapping (2 or 20 MiB) can be moved to other addresses.
     """
     c = trace.snapshot.columns
     segment, free = trace.block("segment"), trace.block("state") == BlockState.INACTIVE

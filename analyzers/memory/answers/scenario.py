@@ -107,7 +107,7 @@ def layer_of(label: str) -> str | None:
 
 
 def rows_by_layer(replay: Replay) -> dict[str, Integers]:
-    """Return, for each numbered layer in order, the rows of the blocks whose label names it."""
+    """Return, for each numbered layer in order, the rows in `Lifetimes` of the blocks whose label names the layer."""
     lives = replay.lifetimes
     rows: dict[str, list[Integers]] = {}
     for label in np.unique(lives.label):

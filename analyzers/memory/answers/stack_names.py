@@ -86,9 +86,10 @@ def short_function(name: str) -> str:
 
 
 def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
-    """Return, for each stack, its first line that is not the same in all of them; empty if there is none.
+    """Return, for each stack (a list of lines), its line at the first position at which the stacks differ.
 
-    Example: [["a", "b"], ["a", "c"]] gives ["b", "c"].
+    The line is empty for a stack that is shorter, and for all stacks if they are equal. Example: [["a", "b"], ["a",
+    "c"]] gives ["b", "c"].
     """
     for depth in range(max(map(len, stacks))):
         level = [lines[depth] if depth < len(lines) else "" for lines in stacks]

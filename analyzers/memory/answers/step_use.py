@@ -22,7 +22,7 @@ def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
 
 
 def step_use(replay: Replay, number: int, first: int, last: int, end_categories: list[int]) -> StepUse:
-    """Return the memory use of one step, which has the trace entries from `first` to `last`."""
+    """Return the memory use of step `number`, which has the trace entries from `first` to `last`."""
     peak = first + int(replay.live_bytes[first : last + 1].argmax())
     return StepUse(
         step=number,

@@ -84,7 +84,7 @@ class Replacements:
 def replacements(
     lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask
 ) -> Iterator[tuple[int, int]]:
-    """Yield (older, newer) rows of blocks of equal size of which the newer replaced the older."""
+    """Yield pairs (older, newer) of rows in `Lifetimes`: blocks of equal size of which the newer replaced the older."""
     rows = candidates(lives, phases, category, open_rows)
     order = np.argsort(lives.size[rows], kind="stable")
     ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
@@ -113,7 +113,7 @@ def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_r
 
 
 def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[Event]:
-    """Return the allocations and frees of the blocks in `rows` that are in the trace, in order of time."""
+    """Return the allocations and frees in the trace of the blocks at `rows` of `lives`, in order of time."""
     born, died = rows[lives.born[rows] != BEFORE], rows[lives.died[rows] < phases.count]
     entries = np.concatenate([lives.born[born], lives.died[died]])
     is_free = np.arange(len(entries)) >= len(born)

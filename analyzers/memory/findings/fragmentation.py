@@ -73,8 +73,9 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 
 
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
-    """Yield the fragmented bytes at the failure or the peak,
-    and the pools and segments that are fragmented at the end.
+    """Yield the fragmented bytes at the failed request or the peak.
+
+    The pools and segments that are fragmented at the end of the trace follow.
     """
     yield fact(device, f"free in pieces after entry {free.entry}: {size(free.split_bytes)}")
     use = device.fragmentation

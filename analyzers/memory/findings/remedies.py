@@ -59,7 +59,7 @@ def remedy(device: Device, categories: Mapping[str, int]) -> str:
 def advice(device: Device, category: str) -> str:
     """Return what helps against a category that fills the memory, without a full stop.
 
-    If the job already recomputes some activations, the advice for these is about the rest.
+    If the job already recomputes some activations, the advice is about those that it does not recompute.
     """
     job = job_of(Path(device.path)) if category == "activations" else None
     return ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]

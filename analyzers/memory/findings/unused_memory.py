@@ -69,7 +69,7 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
 
 
 def unused_cache_finding(device: Device, unused: int) -> Finding:
-    """Return the finding that a good part of the reserved memory (`unused` bytes) is not in use at the end."""
+    """Return the finding that much of the reserved memory (`unused` bytes) is not in use at the end of the trace."""
     used = device.fragmentation.allocated_bytes
     returnable = unused - device.fragmentation.inactive_split_bytes
     return Finding(

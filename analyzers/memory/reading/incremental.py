@@ -30,16 +30,14 @@ CHECKS_OF_AN_EMPTY_LIST = 16
 
 @dataclass
 class PartialTrace:
-    """A trace that is still being read:
-    its list of entries, the tables so far, and how many entries are in these tables.
-    """
+    """A trace that is still being read: its list of entries, the tables so far, and how many entries these have."""
 
     trace: RawTrace
     tables: list[Table] = field(default_factory=list)
     converted: int = 0
 
     def convert_chunk(self, columns_of: Callable[[RawTrace], Table]) -> None:
-        """Convert the next entries to a table, then clear them and put None in their places to free their memory."""
+        """Convert the next trace entries to a table, then clear them and put None in their places to free memory."""
         entries = self.trace[self.converted : self.converted + CHUNK]
         # The list must keep its length: the unpickler goes on appending to it.
         self.trace[self.converted : self.converted + CHUNK] = repeat(None, len(entries))
@@ -59,7 +57,7 @@ class IncrementalReader:
 
     @contextmanager
     def watch(self, file: IO[bytes]) -> Iterator["WatchedFile"]:
-        """Yield a file to unpickle from; whenever more bytes are read from it, complete entries are converted."""
+        """Yield a file for an unpickler; each read from it first converts the trace entries that are complete."""
         gc.freeze()
         try:
             yield WatchedFile(file, self.collect)
@@ -68,8 +66,9 @@ class IncrementalReader:
             self._empty_lists.clear()
 
     def columns(self, trace: RawTrace) -> Iterator[Table]:
-        """Return the tables of a trace that was read to its end, and empty the trace;
-        without entries there is one empty table.
+        """Return the tables of a trace that was read to its end, and empty the trace.
+
+        A trace without entries has one empty table.
         """
         partial = self._partial.pop(id(trace), None) or PartialTrace(trace)
         while partial.converted < len(trace) or not partial.tables:
@@ -77,7 +76,7 @@ class IncrementalReader:
         return iter(partial.tables)
 
     def collect(self) -> None:
-        """Find the traces among the lists created since the last call, and convert the entries that are complete."""
+        """Find the traces among the lists created since the last call, and convert their complete entries to tables."""
         new_objects = gc.get_objects(generation=0)
         gc.freeze()  # so that the next call sees only newer objects
         lists = [

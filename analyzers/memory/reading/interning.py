@@ -67,7 +67,7 @@ class ArenaTable:
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
-        """Return the arena number of each (stream, pool) as int32. Entries record their pool since torch 2.12."""
+        """Return the arena number of each (stream, pool) as int32. Trace entries record their pool since torch 2.12."""
         first = streams[0] if len(streams) else 0
         # One stream and no pools, the usual case of older files: no need to look at a million rows one by one.
         if pools.count(None) == len(pools) and (streams == first).all():
@@ -81,7 +81,7 @@ class ArenaTable:
 
 
 class StackTable:
-    """Numbers for stacks of frames; 0 is the empty one.
+    """Numbers for stacks of frames; number 0 is the empty stack.
 
     Recorders share frame and list objects, so comparing identities first avoids reading the same frames a thousand
     times; where objects are not shared (JSON) the contents decide.

@@ -89,8 +89,9 @@ def as_input_errors() -> Iterator[None]:
 
 
 def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a file, a pickle or JSON;
-    trace entries of a pickle are converted to columns while it is read.
+    """Return the object in a snapshot file, a pickle or JSON.
+
+    The trace entries of a pickle are converted to columns while it is read.
     """
     stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
     if magic(stream)[:1] == PICKLE_MAGIC:
@@ -166,7 +167,7 @@ def refuse_oversized(table: Mapping[str, Column]) -> None:
 
 
 def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: object) -> Column:
-    """Return the value of `key` in every row as a column of type `kind`; `default` where a row lacks it."""
+    """Return the value of `key` in each of `rows` as a column of type `kind`; `default` where a row has no such key."""
     try:
         return np.fromiter(map(itemgetter(key), rows), kind, len(rows))
     except KeyError:  # older torch, or an entry that lacks it: slower
@@ -216,7 +217,7 @@ def category_number(name: object) -> int:
 
 
 def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Column]:
-    """Return the columns of the segments, with one row each."""
+    """Return the columns of the segments, with one row per segment."""
     streams = column_of(segments, "stream", np.int64, 0)
     pools = [segment.get("segment_pool_id") or (0, 0) for segment in segments]
     return {
@@ -230,7 +231,7 @@ def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Co
 
 
 def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Column]:
-    """Return the columns of the blocks of all segments, with one row each; free blocks too."""
+    """Return the columns of the blocks of all segments, with one row per block; free blocks are included."""
     rows = list(blocks_of(segments))
     numbers = stacks.numbers([frames_of(block) for _, _, block in rows])
     return {
@@ -244,7 +245,7 @@ def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Colu
 
 
 def blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
-    """Yield (row of the segment, address, block) of each block.
+    """Yield (row of the segment, address, block) for each block of these segments.
 
     Torch 2.0 left the addresses out, so sizes are summed up from the start of the segment.
     """

@@ -68,7 +68,7 @@ class Snapshot:
         return sorted(traced | set(self.columns["segment_device"].tolist())) or [0]
 
     def device(self, number: int) -> "DeviceTrace":
-        """Return the entries, segments and blocks of one device."""
+        """Return the trace entries, segments and blocks of one device."""
         return DeviceTrace(self, number)
 
     @cached_property
@@ -90,7 +90,7 @@ class DeviceTrace:
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of entries, which have one device after the other."""
+        """The rows of this device in the columns of trace entries, which have one device after the other."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 
@@ -108,7 +108,7 @@ class DeviceTrace:
         return self.snapshot.columns[name][self.entry_rows]
 
     def where(self, action: Action) -> Integers:
-        """Return the indexes of the entries with this action."""
+        """Return the indexes of the trace entries with this action."""
         return np.flatnonzero(self.entry("action") == action)
 
     @cached_property
@@ -128,7 +128,7 @@ class DeviceTrace:
     def block(self, name: str) -> Column:
         """Return a column of this device's blocks at the snapshot.
 
-        Columns: segment (its row), address, size, requested, state, stack.
+        Columns: segment (the segment's row in the columns `segment_*`), address, size, requested, state, stack.
         """
         return self.snapshot.columns[f"block_{name}"][self.blocks]
 

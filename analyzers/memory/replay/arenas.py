@@ -147,7 +147,7 @@ def pool_name(first: int, second: int) -> str:
 
 
 def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
-    """Return the row of the segment that contains each address at the end of the trace; -1 where there is none."""
+    """Return, for each address, the row of the segment that contains it at the end of the trace; -1: none."""
     c = trace.snapshot.columns
     order = trace.segments[np.argsort(trace.segment("address"), kind="stable")]
     if not len(order):

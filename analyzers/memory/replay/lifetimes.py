@@ -28,7 +28,7 @@ BEFORE = -1
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """One row per block that ever lived; it is alive after entry k if `born <= k < died`.
+    """One row per block that ever lived; a block is alive after trace entry k if `born <= k < died`.
 
     `born` is -1 for blocks older than the trace; `died` is the number of entries for those alive at its end. `size` is
     in requested bytes. `stack` is the stack that allocated the block; if `freed_stack` is set, it is the stack that
@@ -173,7 +173,7 @@ def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
 
 
 def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
-    """Return entry indexes: pairs (alloc, free), allocs never freed, and frees of blocks older than the trace.
+    """Return indexes of trace entries: pairs (alloc, free), allocs never freed, frees of blocks older than the trace.
 
     Addresses are reused, so events are sorted by address and then by time: an alloc directly followed by a free of the
     same address is one block. Two allocs in a row (an edited file) leave the first one alive.
@@ -188,9 +188,9 @@ def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Inte
 
 
 def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
-    """Return the active blocks (as indexes in `trace.blocks`) that no entry of the trace allocated.
+    """Return the active blocks (as indexes in `trace.blocks`) that no trace entry allocated.
 
-    `alive` are the entries of the allocations that were never freed.
+    `alive` are the trace entries of the allocations that were never freed.
     """
     traced = np.isin(trace.block("address"), trace.entry("addr")[alive])
     return np.flatnonzero((trace.block("state") != BlockState.INACTIVE) & ~traced)

@@ -30,7 +30,7 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class EntryWindows:
-    """Ranges of trace entries: entry k is inside one if `start <= k < end`. Both columns ascend."""
+    """Ranges of trace entries: entry k is inside a range if `start <= k < end`. Both columns ascend."""
 
     start: Integers
     end: Integers

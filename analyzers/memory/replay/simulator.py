@@ -81,7 +81,7 @@ class BlockPool:
         self.add_free(tail)
 
     def best_fit(self, size: int) -> Block | None:
-        """Return the smallest free block of at least `size` bytes; None without one.
+        """Return the smallest free block of at least `size` bytes; None if no free block is that large.
 
         The last block of an expandable segment, which can still grow, is only taken if no other block fits.
         """

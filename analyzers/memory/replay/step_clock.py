@@ -31,7 +31,10 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
 
 
 def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
-    """Return the annotated steps with their times; a step without an end (memory ran out) lasts to the last entry."""
+    """Return the annotated steps with their times.
+
+    A step without an end, as when memory ran out, lasts to the last trace entry.
+    """
     last = len(time) - 1
     spans = ((s.number, s.start, last if s.end is None else min(s.end, last)) for s in annotated_steps(trace))
     return [(number, int(time[start]), int(time[end])) for number, start, end in spans if start <= end]

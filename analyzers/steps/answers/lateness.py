@@ -52,10 +52,10 @@ LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 class Lateness:
     """How late each rank is: tables in seconds, with a row per step that all ranks finished and a column per rank.
 
-    `excess` is how much later a rank is than the others, `by_cause` how much longer than the others it takes for each
-    cause. The other series have a value per step: `usual` is the work of a typical rank (s), `step_s` the duration of
-    the step (s), `all_tagged` whether all ranks did something besides training in it, such as a checkpoint.
-    `by_processor`: whether computing was measured in processor time.
+    `excess` is how much later a rank is than the others; `by_cause` is, for each cause, how much longer a rank takes
+    for it than the others. The other series have a value per step: `usual` is the work of a typical rank (s), `step_s`
+    is the duration of the step (s), and `all_tagged` is whether all ranks did something besides training in the step,
+    such as a checkpoint. `by_processor` is whether computing was measured in processor time.
     """
 
     excess: pd.DataFrame

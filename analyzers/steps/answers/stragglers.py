@@ -30,11 +30,10 @@ MAIN_CAUSE_SHARE = 0.6
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits from which on a rank counts as a straggler, as shares.
+    """The limits from which on a rank counts as late, and then as a straggler.
 
-    `late`: by how much longer than the others it takes, relative to a step in which no rank is late. `few_steps`
-    divided by the number of steps is added to `late`, as few steps prove little. `cost`: the share of all time that it
-    must cost.
+    `late` is a lateness relative to the duration of a step in which no rank is late. As few steps prove little, this
+    limit is multiplied by 1 + `few_steps` / (number of steps). `cost` is the share of all time that the rank must cost.
     """
 
     late: float
@@ -67,8 +66,9 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
 def late_thresholds(late: Lateness) -> Floats:
     """Return, for each step, the lateness in seconds from which on a rank counts as late.
 
-    It is a share of the step time without lateness. If processor time is measured, it is at most the work of the other
-    ranks: a rank with twice their work counts as late even if the step is mostly waiting for cores of a busy machine.
+    It is a share of the duration of a step in which no rank is late. If processor time is measured, it is at most the
+    work of the other ranks: a rank with twice their work counts as late even if the step is mostly waiting for cores of
+    a busy machine.
     """
     thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
     undisturbed_s = float((late.step_s - late.excess.max(axis=1)).clip(lower=0).median())
