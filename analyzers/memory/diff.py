@@ -59,7 +59,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """All changes from `a` to `b`, the largest first; the three lists group the same bytes in different ways."""
+    """All changes from `a` to `b`, the largest first: the same bytes by category, by module and by source line."""
 
     a_bytes: int
     b_bytes: int

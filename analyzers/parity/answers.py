@@ -38,7 +38,7 @@ def curve_difference(
 def relative_difference(a: float, b: float) -> float:
     """Return |a - b| relative to the larger absolute value.
 
-    If a value is NaN or infinite: The result is 0 where both are the same, else infinite.
+    If a value is NaN or infinite, the result is 0 where both values are the same, else infinite.
     """
     if not (math.isfinite(a) and math.isfinite(b)):
         return 0.0 if repr(a) == repr(b) else math.inf

@@ -82,7 +82,7 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunParity(msgspec.Struct, frozen=True, kw_only=True):
-    """One run compared with the first run: its curves by step, and how they and its tensors differ."""
+    """One run and its differences from the first run: its curves by step, and how curves and tensors differ."""
 
     name: str
     folder: str

@@ -1,4 +1,4 @@
-"""Collect the answers to all questions about one device of one snapshot."""
+"""Collect all results about one device of one snapshot."""
 
 from collections.abc import Iterator
 

@@ -63,8 +63,8 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
 def training_steps(replay: Replay) -> list[StepSpan]:
     """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
-    The list is empty otherwise: loading weights layer by layer also repeats stacks, and its memory stays without a
-    leak.
+    Otherwise the list is empty: loading weights layer by layer also repeats stacks, and its memory stays allocated
+    without being a leak.
     """
     steps = inferred_steps(replay.trace, replay.live_bytes)
     if not steps:

@@ -22,7 +22,7 @@ MODULES_AT_MOST = 8
 
 
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
-    """Return the last allocation that failed, because the program survived earlier failures; None if none failed."""
+    """Return the last allocation that failed; None if none failed. The program survived the failures before it."""
     trace = replay.trace
     failed = trace.where(Action.OOM)
     if not len(failed):

@@ -57,7 +57,10 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def saving_of_peak(scenario: Scenario) -> int:
-    """Return by how many bytes the peak falls if every layer is recomputed; 0 if no annotations mark the passes."""
+    """Return by how many bytes the peak falls if every layer is recomputed.
+
+    The result is 0 if no annotations mark the forward and backward passes.
+    """
     recompute(scenario, list(scenario.layers.values()))
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 

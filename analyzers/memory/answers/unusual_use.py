@@ -65,10 +65,10 @@ def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
 
 
 def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
-    """Return how many bytes of the new optimizer state in `new` replaced older blocks of unknown category.
+    """Return how many bytes of new optimizer state replaced older blocks that were not known to be optimizer state.
 
-    A replaced block is older than the trace, has the size of a new block, and is freed after the first allocation of
-    new state.
+    `new` are the rows in `Lifetimes` of the new state. A replaced block is older than the trace, has the size of a new
+    block, and is freed after the first allocation of new state.
     """
     lives = replay.lifetimes
     if not len(new):
@@ -115,11 +115,10 @@ def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
 
 
 def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
-    """Return the activations and temporaries that outlive complete steps,
-    so that nothing uses them any more; None without any.
+    """Return the activations and temporaries that are still alive at the end, several steps after their allocation.
 
-    The optimizer or the model may keep one temporary buffer of each size on purpose. On a CPU the frees of other
-    blocks may not be recorded, so only saved tensors count there.
+    Nothing uses them any more; the result is None if there are none. On a CPU the frees of other blocks may not be
+    recorded, so only saved tensors count there.
     """
     if len(steps) <= KEPT_STEPS:
         return None

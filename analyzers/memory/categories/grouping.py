@@ -34,7 +34,7 @@ class Usage:
 
 
 class BlockKind(NamedTuple):
-    """The properties that group blocks: their allocating stack (0: unknown), category and recorded label."""
+    """The properties by which blocks are grouped: their allocating stack (0: unknown), category and recorded label."""
 
     frames: Frames
     stack: int

@@ -179,10 +179,10 @@ class SimulatedMemory:
 
 
 def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
-    """Return how much memory the allocator would reserve for the requests
-    of a recording if it released none in between.
+    """Return how much memory the allocator would reserve for the requests of a recording.
 
-    `expandable`: simulate expandable segments in place of ordinary ones.
+    The simulated allocator releases no segment before the end. `expandable`: simulate expandable segments in place of
+    ordinary ones.
     """
     pools: dict[tuple[int, bool], BlockPool] = {}
     used: dict[int, tuple[BlockPool, Block]] = {}

@@ -1,4 +1,4 @@
-"""Collect the answers to all questions about steps, as the data of the report."""
+"""Collect everything that the step logs show (stragglers, stalls, losses, goodput, ...) as the data of the report."""
 
 import msgspec
 
@@ -17,10 +17,10 @@ from analyzers.steps.table import Steps
 
 
 def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
-    """Return the answers to all questions about the step logs.
+    """Return what the step logs show about a run: ranks, stragglers, stalls, changes, losses, goodput.
 
-    If `options` select a rank or a step, only `StepsData.ranks` is restricted to them; all other answers cover the
-    whole run.
+    If `options` select a rank or a step, only `StepsData.ranks` is restricted to them; all other fields cover the whole
+    run.
 
     Raises:
         InputError: There is no such rank or step.

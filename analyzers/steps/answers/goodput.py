@@ -45,7 +45,10 @@ share.
 
 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:
-    """Return the parts of the wall time as the mean over ranks; None if the logs record no start times of steps."""
+    """Return how the wall time of a run is divided into parts, as the mean over ranks.
+
+    The result is None if the logs record no start times of steps.
+    """
     table, bounds = goodput_by_rank(steps, late), extent(steps)
     if bounds is None:
         return None

@@ -23,9 +23,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Overhead:
-    """A part of the wall time that costs too much; `share` is its share of the time.
+    """A part of the wall time that costs too much.
 
-    `seconds` is the waiting per step for `Part.DATA`, and the sum over the whole run for the other parts.
+    For `Part.DATA`, `seconds` is the waiting per step and `share` its share of a step. For the other parts, `seconds`
+    is the sum over the whole run and `share` its share of the run's wall time.
     """
 
     part: Part
@@ -34,7 +35,10 @@ class Overhead:
 
 
 def overheads(data: StepsData) -> list[Overhead]:
-    """Return the parts of the wall time that cost too much on most ranks; empty for a run of few steps."""
+    """Return the parts of the wall time that cost too much: waiting for data, checkpoints, restarts.
+
+    The list is empty for a run of few steps.
+    """
     if max(rank.steps for rank in data.ranks) < STEPS_AT_LEAST:
         return []
     waiting = data_overhead(data)

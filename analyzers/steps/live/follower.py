@@ -106,7 +106,7 @@ class Follower:
     def _read(self) -> None:
         """Read the new content of the logs.
 
-        TensorBoard event files are read only without a step log of this project, which contains more.
+        TensorBoard event files are read only if there is no step log of this project, which contains more.
         """
         for log in self._logs.values():
             log.look()
