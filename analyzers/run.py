@@ -272,8 +272,9 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Finding:
-    """Return the finding that one file is damaged, for the analyzer with this name;
-    the other files are analyzed as usual.
+    """Return the finding that one file is damaged; `analyzer` is the name of the analyzer that reports it.
+
+    The other files are analyzed as usual.
     """
     return Finding(
         id=f"{analyzer}.unreadable",

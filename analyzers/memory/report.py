@@ -92,7 +92,7 @@ def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[
 
 
 def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
-    """Yield the stored answers about each device of a snapshot, with its path, rank and step filled in."""
+    """Yield the stored results about each device of a snapshot, with its path, rank and step filled in."""
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
     failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)
@@ -124,7 +124,7 @@ def extend(
     breakdown: bool = False,
     changes: str | None = None,
 ) -> Report[MemoryData]:
-    """Return a copy of a report with further answers, which need the files again and are given only on request.
+    """Return a copy of a report with further results, which need the files again and are given only on request.
 
     `breakdown` adds the table of segments, categories, tensors and layers of each device. `changes`, such as
     `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (activation

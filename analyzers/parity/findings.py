@@ -61,7 +61,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
 
 
 def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
-    """Return the title on a curve that differs from that of the first run: from which step on, and both values."""
+    """Return the title of the finding on a curve: the first step that differs from the first run, and both values."""
     before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
@@ -71,7 +71,7 @@ def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str
 
 
 def value_title(first: RunParity, run: RunParity) -> str:
-    """Return the title for a run in which a tensor differs although the curves agree."""
+    """Return the title of the finding on a run in which a tensor differs although the curves agree."""
     assert run.first
     return (
         f"{run.name} logs the same losses and gradient norms as {first.name}, but {value_name(run.first)} differs"

@@ -51,10 +51,10 @@ class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor beyond the tolerance: its norms `a` and `b` in both runs, and the largest relative difference.
+    """The first tensor that differs between two runs by more than the tolerance; `a` and `b` are its norms in the runs.
 
-    `difference` covers the norm, the sum of absolute values and the sum. The `agreed` tensors before it differ by at
-    most `agreed_to`.
+    `difference` is the largest relative difference of the norm, of the sum of absolute values, and of the sum. The
+    `agreed` tensors before it differ by at most `agreed_to`.
     """
 
     step: int
@@ -98,7 +98,7 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_step(self) -> int | None:
-        """The first step whose loss or gradient norm is beyond the tolerance."""
+        """The first step whose loss or gradient norm differs from the first run's by more than the tolerance."""
         return min((curve.step for curve in self.curves if curve.step is not None), default=None)
 
 

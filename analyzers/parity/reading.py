@@ -22,7 +22,7 @@ COPIES_AT_MOST = 1 << 24
 
 
 class Line(msgspec.Struct):
-    """One line of a values file; a sum is null where it is not finite."""
+    """One line of a file `values/rank_R.jsonl`; a sum is null where it is not finite."""
 
     step: int
     kind: ValueKind
@@ -39,7 +39,7 @@ class Line(msgspec.Struct):
 
 
 class Merged:
-    """Sums over all ranks by (step, kind, name), in the order of the files.
+    """The sums of each recorded tensor over all ranks, by (step, kind, name), in the order of the files.
 
     `places` has, for each of these keys, the file number and line number of its first occurrence.
     """

@@ -164,7 +164,7 @@ class Scanner:
         return fresh.difference(meaningless)
 
     def matters(self, shape: bytes) -> bool:
-        """Return whether a line of this shape (the line without its digits) is to be read."""
+        """Return whether lines of this shape (a line without its digits) must be parsed for events."""
         if self.hot:
             self.hot -= 1
             return True

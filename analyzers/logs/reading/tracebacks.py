@@ -143,7 +143,7 @@ class Tracebacks:
         return None
 
     def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
-        """Return the exception in a matched line with the frames of its traceback and the exceptions that caused it."""
+        """Return the exception that a matched line names, with its frames and the exceptions that caused it."""
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
         raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code)

@@ -162,6 +162,6 @@ def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward:
 
 
 def most_frequent(sizes: Integers) -> int:
-    """Return the size that occurs most often; the largest of several that do."""
+    """Return the size that occurs most often; if several sizes occur equally often, the largest of them."""
     known, count = np.unique(sizes, return_counts=True)
     return int(known[count == count.max()][-1])

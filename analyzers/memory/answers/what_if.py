@@ -130,9 +130,10 @@ def ratio(value: str, old: int | None, name: str) -> float:
 
 
 def shard(scenario: Scenario, value: str) -> str:
-    """Divide parameters, gradients and optimizer state by the increase of the sharding degree, and describe the change.
+    """Divide parameters, gradients and optimizer state by the factor by which the sharding degree grows.
 
-    If the run was not sharded before, the buffers that FSDP gathers during the passes are added.
+    Return a description of the change. If the run was not sharded before, the buffers that FSDP gathers during the
+    passes are added.
     """
     old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
@@ -148,9 +149,9 @@ def shard(scenario: Scenario, value: str) -> str:
 
 
 def gather_weights(scenario: Scenario) -> str:
-    """Add the memory that FSDP2 allocates during the passes besides the shards, and describe it.
+    """Add the memory that FSDP2 allocates during the passes besides the shards, and return a description of it.
 
-    During the passes it holds the root module's weights. While a layer runs, it also holds the layer's weights, as
+    During the passes FSDP2 holds the root module's weights. While a layer runs, it also holds the layer's weights, as
     much again for the next layer that is gathered ahead, and as much again for the gradients that are reduced.
     """
     weights = scenario.is_older & (scenario.category == Category.PARAMETERS)
@@ -184,7 +185,9 @@ def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[in
 
 
 def checkpoint(scenario: Scenario, value: str) -> str:
-    """Move the activations of each layer, except its input, to where its backward pass begins, and describe the change.
+    """Move the activations of each layer, except its input, to where the layer's backward pass begins.
+
+    Return a description of the change.
 
     Raises:
         InputError: The mode cannot be predicted from a recording, or no layer is known by name.
@@ -201,9 +204,9 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 
 
 def change_moment_type(scenario: Scenario, value: str) -> str:
-    """Change the bytes of the optimizer's moments to those of a different data type, and describe the change.
+    """Change the bytes of the optimizer's moments to those of a different data type.
 
-    Step counters keep their type; with int8, small moments do too.
+    Return a description of the change. Step counters keep their type; with int8, small moments do too.
 
     Raises:
         InputError: The type is not known.

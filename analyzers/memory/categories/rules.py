@@ -158,7 +158,7 @@ def optimizer_rules(
 def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
     """Yield the rules for blocks of the forward and backward passes.
 
-    What is alive when the backward pass begins was saved for it.
+    Blocks that are alive when the backward pass begins were saved for it.
     """
     in_backward = phases.at(lives.born) == Phase.BACKWARD
     never_freed = (lives.born == BEFORE) & (lives.died == phases.count)
@@ -172,7 +172,7 @@ def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> 
 
 
 def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks whose frames show nothing: by when they were allocated and freed."""
+    """Yield the rules for blocks whose stacks show nothing; these rules use when a block was allocated and freed."""
     new = lives.born != BEFORE
     previous = phases.last(lives.born)
     forward = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.count)

@@ -20,7 +20,7 @@ def trust_findings(device: Device) -> Iterator[Finding]:
 
 
 def inconsistent_finding(device: Device) -> Finding:
-    """Return the finding that the replay of the trace does not end at the blocks of the snapshot."""
+    """Return the finding that the replay of the trace does not end with exactly the blocks of the snapshot."""
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,

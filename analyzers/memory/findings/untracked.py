@@ -18,7 +18,7 @@ from analyzers.report import Finding, Severity
 def untracked_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if a large part of the device's memory is outside the allocator.
 
-    It is a warning if a request that failed would have fitted into it.
+    The finding is a warning if a failed request would have fitted into that part.
     """
     if not is_large(device.account):
         return

@@ -14,7 +14,7 @@ EVIDENCE_SHOWN = 4
 
 
 def unused_memory_findings(device: Device) -> Iterator[Finding]:
-    """Yield the findings about reserved memory that is not used; none if the segments are not real, as on a CPU."""
+    """Yield the findings about reserved memory that is not used; none on a CPU, where segments are not real."""
     if device.fragmentation.made_up_segments:
         return
     if device.retries:

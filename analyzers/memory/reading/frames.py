@@ -119,7 +119,10 @@ class Frames:
 
     @cached_property
     def _is_user(self) -> Mask:
-        """A mask of the distinct frames that are the user's. Files are fewer than frames, so each is checked once."""
+        """A mask of the distinct frames that are in the user's code.
+
+        There are fewer files than frames, so each file is checked once.
+        """
         files, inverse = np.unique(self._file, return_inverse=True)
         return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 

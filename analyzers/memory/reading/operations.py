@@ -57,7 +57,7 @@ def library_use(names: Iterable[str]) -> str:
 
 
 def backward_of(names: Sequence[str]) -> str:
-    """Return `backward of OPERATOR` for a stack below the autograd engine; empty for any other."""
+    """Return `backward of OPERATOR` for a stack below the autograd engine; empty for any other stack."""
     for name in names:
         for pattern, words in ENGINE_USES:
             if pattern.search(name):

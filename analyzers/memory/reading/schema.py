@@ -42,8 +42,9 @@ class Category(IntEnum):
 
 
 class BlockState(IntEnum):
-    """The state of a block when the snapshot was taken; `PENDING_FREE`:
-    it was freed, but a CUDA stream may still use it.
+    """The state of a block when the snapshot was taken.
+
+    `PENDING_FREE`: the block was freed, but a CUDA stream may still use it.
     """
 
     INACTIVE = 0

@@ -31,9 +31,7 @@ class Snapshot:
         return values
 
     def recorded_number(self, key: str) -> int | None:
-        """Return an integer that this project's recorder wrote (`rank`, `step`, `limit_bytes`, ..); None if it did
-        not.
-        """
+        """Return an integer that this project's recorder wrote, such as `rank` or `limit_bytes`; None if it did not."""
         value = self.recorder.get(key)
         return value if isinstance(value, int) else None
 

@@ -197,8 +197,9 @@ def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
 
 
 def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
-    """Return the category and the label that this project's recorder wrote
-    for the block at each address older than the trace.
+    """Return the category and the label of the block at each of `addresses`, as this project's recorder wrote them.
+
+    The blocks are older than the trace, so no trace entry has their tags.
     """
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")

@@ -133,7 +133,7 @@ def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
 
 
 def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
-    """Return the steps that the annotations mark, in order."""
+    """Return the training steps that the annotations in a trace mark, in order."""
     spans: dict[int, StepSpan] = {}
     for name, is_start, index in annotations(trace):
         if not (matched := STEP_ANNOTATION.fullmatch(name)):

@@ -64,7 +64,7 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
 
 
 def divided(sums: Sequence[int], count: int) -> list[int]:
-    """Return each sum divided by `count`, as integers whose total is the rounded-down quotient of the total.
+    """Return each sum divided by `count` and rounded, such that the results add up to the rounded-down total.
 
     Example: `divided([5, 3], 4)` is `[1, 1]`, as (5 + 3) / 4 = 2 (largest remainder method).
     """

@@ -110,9 +110,9 @@ def unrecorded_work(
 ) -> pd.DataFrame:
     """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
 
-    A script may sleep, read or write there; but a rank may also wait there for ranks whose extra work is in the
-    phases. So only the time beyond the extra work of every other rank counts, and only if it is a large part of a
-    step.
+    Outside of the phases a script may sleep, read or write; but a rank may also wait there for ranks whose extra work
+    is in the phases. So only the time beyond the extra work of every other rank counts, and only if it is a large part
+    of a step.
     """
     residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
     excess = excess_over_others(residual).to_numpy().clip(min=0)

@@ -95,10 +95,10 @@ def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
 
 
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:
-    """Return events for the values far above the values before them, the highest first.
+    """Return events for the values that are far above the values before them, the highest first.
 
-    Consecutive high values are one event. A value is far above if it exceeds the expected value by `deviations` robust
-    standard deviations and by the share `share` of that value.
+    Consecutive high values are one event. A value is far above if it exceeds its expected value by `deviations` robust
+    standard deviations and by the fraction `share` of the expected value.
     """
     if len(values) <= BEFORE_AT_LEAST:
         return []
@@ -198,8 +198,8 @@ def rise(values: "pd.Series[float]") -> Event | None:
 def plateau(values: "pd.Series[float]") -> Event | None:
     """Return where a loss that fell before stopped falling; None if it did not.
 
-    `values` is the loss by step. The loss counts as flat if even the steepest fall that fits its last part is close to
-    zero.
+    `values` is the loss by step. The loss counts as flat if even the steepest slope that still fits the noise of its
+    last part is close to zero.
     """
     last = values.iloc[int(len(values) * PLATEAU_FROM) :]
     if len(last) < PLATEAU_VALUES:

@@ -109,8 +109,9 @@ RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a column's name:
-    a quantity, the unit, and a rank among names of the same quantity (0 is preferred).
+    """The meaning of a column's name: a quantity, its unit, and how preferable the name is for this quantity.
+
+    Of several columns for one quantity, the one with the lowest `preference` is preferred (0 is the best).
     """
 
     quantity: Quantity
@@ -154,9 +155,7 @@ def split_unit(words: list[str]) -> tuple[list[str], str]:
 
 
 def without_scope(words: list[str]) -> list[str]:
-    """Return the words of a name without words such as `train` at its beginning
-    that only say that it belongs to training.
-    """
+    """Return the words of a column's name without those at its beginning that only say "training", such as `train`."""
     begin = 0
     while begin < len(words) - 1 and words[begin] in SCOPES:
         begin += 1

@@ -49,7 +49,7 @@ ALLOWED_CHANGES: Mapping[str, float] = {
 
 
 class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a measure from run `a` to run `b`: their values in seconds, bytes (`memory`), or as a mean loss.
+    """The change of a measure between two runs; `a` and `b` are its values: seconds, bytes (`memory`) or a mean loss.
 
     `change` is relative to `a` and lies between `low` and `high` with 95 % confidence. `samples` counts the steps of
     the run that has fewer; `is_sufficient` says whether they are enough for a verdict.

@@ -132,7 +132,7 @@ class Follower:
 class Judgement:
     """The findings on the last steps, and the memory growth of ranks in bytes per step.
 
-    They are computed again only so often that this takes a small share of the time.
+    Both are computed again only so often that the computation takes a small share of the time.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ def table_of(logs: Sequence[RankLog]) -> Steps | None:
 
 
 def recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
-    """Return the last steps that any rank has finished, in order, each summed up over the ranks."""
+    """Return the last steps that any rank has finished, in order, each summarised over the ranks."""
     by_step: dict[int, list[Line]] = {}
     for log in logs:
         for step, line in log.steps.items():

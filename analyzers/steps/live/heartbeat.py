@@ -18,7 +18,7 @@ CLOCK_SLACK_S = 2.0
 
 
 class Heartbeat(NamedTuple):
-    """The last heartbeat of a rank: when it last changed its phase (Unix ns), its step, and its phase."""
+    """The last heartbeat of a rank: when the rank last changed its phase (Unix ns), and its step and its phase."""
 
     time_ns: int
     step: int

@@ -103,10 +103,10 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is the number of steps that it is to train, `recent` are the last finished steps, `phases` has the share of
-    a step by phase, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of
-    failures as (path, time of last change in ns), so that a change of it means that there is more to analyse.
-    `launcher_lost`: the launcher was killed, and its watchdog process ends the ranks.
+    `steps` is the number of steps that the job is to train, `recent` are the last finished steps, `phases` has the
+    share of a step by phase, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs
+    of failures as (path, time of last change in ns); when this list changes, there is more to analyse. `launcher_lost`:
+    the launcher was killed, and its watchdog process ends the ranks.
     """
 
     status: JobStatus

@@ -95,7 +95,7 @@ def tells_failure(path: Path) -> bool:
 
 
 def recent_of(table: pd.DataFrame) -> list[FinishedStep]:
-    """Return the last steps that any rank has finished, in order, each summed up over the ranks."""
+    """Return the last steps that any rank has finished, in order, each summarised over the ranks."""
     if table.empty:
         return []
     last = [int(step) for step in sorted(table["step"].unique())[-RECENT_STEPS:]]

@@ -48,8 +48,8 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
     """Return the status of a rank.
 
-    It follows from its last phase, else from the error file it wrote, else from whether its process still runs.
-    `is_quiet` says that it has not changed its phase for unusually long.
+    The status follows from the rank's last phase, else from the error file that the rank wrote, else from whether its
+    process still runs. `is_quiet` says that the rank has not changed its phase for unusually long.
     """
     if phase == DONE:
         return RankStatus.DONE

@@ -145,8 +145,9 @@ def unit_in(name: str, quantity: Quantity) -> str:
 
 
 def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
-    """Return the unit that follows from other columns of the same writer or
-    from the size of the values, else `unknown`.
+    """Return the unit of a column as implied by the writer's other columns or by the size of the values.
+
+    The result is `unknown` if neither shows the unit.
     """
     names = {*table.columns, *table.texts}
     if quantity is Quantity.CLOCK:
