@@ -140,7 +140,7 @@ def optimizer_rules(
 ) -> Iterator[RuleMatch]:
     """Yield the rules for blocks that the optimizer's step allocates or frees.
 
-    The first rules use PyTorch's annotation `Optimizer.step`; the later ones use stacks, for traces without it.
+    Rules by PyTorch's annotation `Optimizer.step` come before the general rules by stacks.
     """
     optimizer = annotated_windows(trace, "Optimizer.step")
     inside = optimizer.contains(lives.born)
