@@ -21,7 +21,10 @@ SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=Fals
 
 
 class Wish(NamedTuple):
-    """What is asked for: `plans` settings for `world_size` ranks with `limit` bytes each, less the share `margin`."""
+    """The request for a plan: `plans` choices of settings for a job on `world_size` ranks with the device `device`.
+
+    A rank may use `limit` bytes of memory, of which the fraction `margin` stays free.
+    """
 
     world_size: int
     limit: int
@@ -31,7 +34,7 @@ class Wish(NamedTuple):
 
 
 def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object]:
-    """Return the plans as a dict: the fastest settings that fit, but for those in `kept`, which stay as configured.
+    """Return the fastest settings that fit into memory, as a dict; keys in `kept` keep their configured values.
 
     Raises:
         ConfigError: There is no such model or device.
@@ -63,9 +66,10 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
 
 
 def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Candidate]]:
-    """Yield the candidates in groups: each is searched only if nothing in those before it fits.
+    """Yield groups of candidates; the search tries a group only if nothing in the earlier groups fits into memory.
 
-    Offloading is slow, and another type of the weights changes the numbers: both are for jobs that else do not fit.
+    The first group has the configured dtype of the weights and no CPU offload. Offloading is slow, and bfloat16 weights
+    change the results of the training, so candidates with them are in later groups.
     """
     own = config.training.dtype
     offloads = [False, True] if not config.training.enable_cpu_offload else [True]
@@ -75,7 +79,7 @@ def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Cand
 
 
 def described(one: Plan) -> dict[str, object]:
-    """Return a plan as a dict: its settings, peak and time."""
+    """Return a plan as a dict: its settings, its peak memory in bytes, and the estimated time of a step."""
     return {
         "settings": one.candidate.settings(),
         "peak_bytes": one.peak,
@@ -87,7 +91,7 @@ def described(one: Plan) -> dict[str, object]:
 
 
 def given(arguments: Sequence[str]) -> list[str]:
-    """Return the searched keys that flags name: what is asked for is kept."""
+    """Return the keys that the search could change but that a flag sets: the search keeps the values of these keys."""
     flags = [word.removeprefix("--").partition("=")[0].removeprefix("no_") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 

@@ -21,7 +21,7 @@ RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of settings; `family` is the choice without the batch size."""
+    """One choice of the settings that a plan searches: mesh, recomputation, batch size, offload, weight dtype."""
 
     replicate: int
     shard: int
@@ -36,7 +36,10 @@ class Candidate:
 
     @property
     def family(self) -> "Candidate":
-        """The same choice with a batch of one, so that candidates differing in the batch alone compare equal."""
+        """The same choice with a batch size of one.
+
+        Two candidates belong to the same family if they differ only in the batch size.
+        """
         return replace(self, batch=1)
 
     def settings(self) -> dict[str, Any]:
@@ -66,7 +69,11 @@ def configured(config: JobConfig, candidate: Candidate) -> JobConfig:
 
 
 def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_batch: int) -> Iterator[Candidate]:
-    """Yield every candidate that the trainer can run on `world_size` ranks and that leaves the keys in `kept` alone."""
+    """Yield every candidate that the trainer can run on `world_size` ranks.
+
+    The keys in `kept` have their configured values in each candidate. Batch sizes are at most `largest_batch`
+    sequences, or in a pipeline at most `ROUNDS_AT_MOST` sequences for each stage.
+    """
     fixed = {key: current(config, key) for key in kept}
     batches = powers_of_two(largest_batch)
     own = fixed.get("training.local_batch_size")
@@ -81,14 +88,20 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
 
 
 def batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
-    """Return the batch sizes to try; a pipeline takes one or more microbatches for each of its stages."""
+    """Return the batch sizes to try with the settings in `family`: all of `batches` without a pipeline.
+
+    With a pipeline they are multiples of the number of stages, so that each stage gets one or more microbatches.
+    """
     if family.pipeline == 1:
         return list(batches)
     return [batch * family.pipeline for batch in batches if batch <= ROUNDS_AT_MOST]
 
 
 def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (replicate, shard, context, tensor, pipeline) whose product is the world size."""
+    """Yield the degrees (replicate, shard, context, tensor, pipeline) of each mesh to try.
+
+    The product of the degrees is `world_size`, the number of ranks.
+    """
     contexts = divisors(world_size) if config.training.seq_len >= CONTEXT_TOKENS_AT_LEAST else [1]
     for tensor, pipeline, context in product(divisors(world_size), divisors(world_size), contexts):
         inner = tensor * pipeline * context
@@ -120,7 +133,10 @@ def can_run(config: JobConfig, world_size: int) -> bool:
 
 
 def is_fixed(candidate: Candidate, fixed: dict[str, Any]) -> bool:
-    """Return whether a candidate has the values that must not change; a sharding degree of -1 is any."""
+    """Return whether a candidate has the values in `fixed`, {configuration key: value that must not change}.
+
+    A value of -1, the automatic shard degree, allows any degree.
+    """
     settings = candidate.settings()
     return all(settings.get(key, value) == value or value == -1 for key, value in fixed.items())
 

@@ -1,4 +1,4 @@
-"""What the cost model knows of a device: how fast it computes, reads its memory, and talks to other ranks."""
+"""The speeds of devices for the cost model: computing, reading memory, and communication between ranks."""
 
 import os
 from dataclasses import dataclass, replace
@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 class DeviceSpeed:
     """The speed of one rank's device.
 
-    `flops` (floating-point operations a second in `bfloat16`, and in float32) is what large products reach, not the
-    peak of the data sheet. `memory`, `near` (ranks of one node), `far` (other nodes) and `host` are bytes a second, and
-    `latency` is the seconds that a collective takes at least. `half_tokens` tokens in a product reach half the speed.
+    `flops` and `flops_float32` are the floating-point operations per second that large matrix products reach in
+    bfloat16 and in float32, not the peak of the data sheet. Four bandwidths are in bytes per second: `memory`, `near`
+    (between ranks of one node), `far` (between nodes) and `host` (between the device and the host). `latency` is the
+    shortest time of a collective, in seconds. Products for `half_tokens` tokens reach half of `flops`.
     """
 
     flops: float

@@ -1,7 +1,7 @@
-"""A quick formula of a rank's peak memory, with which a search chooses what is worth rehearsing.
+"""A quick formula for a rank's peak memory. The search measures only candidates that may fit according to it.
 
-It is off by some ten per cent, and evenly so for candidates that differ in their batch alone: the search corrects it by
-what a rehearsal of the same family found.
+The error of the formula is some ten per cent. It is nearly equal for candidates that differ only in the batch size (a
+family), so the search corrects it with the measured peak of another candidate of the same family.
 """
 
 from trainer.plan.candidates import Candidate
@@ -13,7 +13,7 @@ FLOAT32_BYTES = 4
 
 
 def state_bytes(model: ModelSize, candidate: Candidate) -> int:
-    """Return the bytes of weights, gradients and optimizer state on the fullest rank."""
+    """Return the bytes of weights, gradients and optimizer state on the rank that has the most of them."""
     width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
     # The first and the last stage have the embedding or the output layer beside their layers.
     ends = 1 if candidate.pipeline > 1 else 2
@@ -23,16 +23,22 @@ def state_bytes(model: ModelSize, candidate: Candidate) -> int:
 
 
 def peak_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> int:
-    """Return about how many bytes the fullest rank holds at most; `microbatch` sequences go through a pipeline at once.
+    """Return the approximate peak memory in bytes of the rank that needs the most.
 
-    Activations are counted as `analyzers.memory.job.Job` does, after Korthikanti et al. 2022 (arXiv:2205.05198).
+    `microbatch` is the number of sequences in a microbatch of a pipeline. Activations are counted as in
+    `analyzers.memory.job.Job`, by the formulas of Korthikanti et al. 2022 (arXiv:2205.05198).
     """
     state = 0 if candidate.offload else state_bytes(model, candidate)
     return round(state + gathered_bytes(model, candidate) + activation_bytes(model, candidate, microbatch))
 
 
 def gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
-    """Return the bytes of what FSDP gathers at a time: two layers or an end, and the gradients of one."""
+    """Return the most bytes of gathered weights, and of their gradients, that FSDP holds at the same time.
+
+    Without a pipeline these are two layers with the gradients of one, or, if that is larger, the output layer with its
+    gradients. In a pipeline they are all weights of the stage. Without FSDP, the result is the size of DDP's gradient
+    buckets.
+    """
     layer, width = model.in_layers / model.layers / candidate.tensor, model.compute_bytes
     if candidate.shard * candidate.context == 1:
         return FLOAT32_BYTES * (model.in_layers + model.head) / candidate.tensor if candidate.replicate > 1 else 0.0
@@ -44,7 +50,10 @@ def gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
 
 
 def activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> float:
-    """Return the bytes that the forward pass keeps, and those of the logits in the loss."""
+    """Return the bytes of activations: those kept for the backward pass, those recomputed in one layer, and the logits.
+
+    `microbatch` is the number of sequences in a microbatch of a pipeline.
+    """
     sequences = min(microbatch, candidate.batch) if candidate.pipeline > 1 else candidate.batch
     tokens = sequences * model.seq_len / candidate.context
     in_flight = min(candidate.pipeline, candidate.batch // sequences)
@@ -61,7 +70,7 @@ def activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) ->
 
 
 def kept_values(model: ModelSize, mode: str) -> float:
-    """Return the bytes that one layer keeps for each token under a mode of activation checkpointing."""
+    """Return the bytes per token that one layer keeps for the backward pass; `mode` is that of checkpointing."""
     kv = 2 * model.dim * model.kv_heads / model.heads
     values = {
         "none": 9 * model.dim + 4 * model.hidden_dim,

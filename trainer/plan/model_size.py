@@ -8,7 +8,11 @@ from trainer.models.decoder import build_model, model_args
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The shape of a model, its parameters in all layers (`in_layers`), and those that a token uses (`active`)."""
+    """The shape of a model, and the numbers of parameters in its layers.
+
+    `in_layers` counts all of them, `active` those that a token uses: not all experts. `compute_bytes` is the size of a
+    value in the dtype that the model computes in.
+    """
 
     dim: int
     hidden_dim: int
@@ -41,10 +45,10 @@ class ModelSize:
 
     @property
     def head(self) -> int:
-        """The parameters of the output layer, which are as many as those of the embedding."""
+        """The number of parameters of the output layer; the embedding has as many."""
         return self.vocab * self.dim
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """The number of all parameters: those of the layers, the embedding and the output layer."""
         return self.in_layers + 2 * self.head

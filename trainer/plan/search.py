@@ -1,4 +1,8 @@
-"""Find the fastest settings that fit: a formula chooses what is worth rehearsing, a rehearsal decides what fits."""
+"""Search for the fastest settings that fit into memory.
+
+A formula discards the candidates that are too large. The others are rehearsed: one step runs on fake tensors, and the
+peak memory that it measures decides whether a candidate fits.
+"""
 
 import os
 import time
@@ -27,7 +31,7 @@ NEVER_LOWER = 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """A candidate with its rehearsed peak in bytes and its estimated time."""
+    """A candidate with its peak memory in bytes, measured on fake tensors, and its estimated time for a step."""
 
     candidate: Candidate
     peak: int
@@ -36,7 +40,11 @@ class Plan:
 
 @dataclass
 class Search:
-    """A search for the best settings of one job: `usable` bytes a rank, on `world_size` ranks, until `deadline`."""
+    """A search for the fastest settings of one job on `world_size` ranks that fit into `usable` bytes on each rank.
+
+    The search ends at `deadline`, a time of the monotonic clock. `rehearsed` has the measured peak memory of candidates
+    in bytes. `refused` has the candidates that the trainer cannot run.
+    """
 
     config: JobConfig
     world_size: int
@@ -51,7 +59,10 @@ class Search:
         self.microbatch = self.config.parallelism.pipeline_parallel_microbatch_size
 
     def run(self, choices: Iterable[Candidate], wanted: int) -> list[Plan]:
-        """Return the `wanted` fastest plans of different families that fit; fewer where no more fit or time is up."""
+        """Return the `wanted` fastest plans that fit; there are fewer if no more fit, or if the time is up.
+
+        There is at most one plan of each family. Candidates of the same family differ only in the batch size.
+        """
         ordered = sorted(choices, key=lambda choice: -self.time_of(choice).tokens_per_second)
         while time.monotonic() < self.deadline:
             batch = self.next_to_rehearse(ordered, wanted)
@@ -61,9 +72,11 @@ class Search:
         return self.plans(ordered)[:wanted]
 
     def next_to_rehearse(self, ordered: Sequence[Candidate], wanted: int) -> list[Candidate]:
-        """Return the fastest candidates that may fit and are not rehearsed yet, one of a family, a process for each.
+        """Return the candidates to measure next: the fastest that are not measured yet and may fit by the formula.
 
-        Empty when the `wanted` fastest families are known.
+        There is at most one of each family (candidates that differ only in the batch size), and at most one for each
+        CPU core, because each is measured in a process of its own. The list is empty when the `wanted` fastest families
+        are measured.
         """
         chosen: dict[Candidate, Candidate] = {}
         settled: set[Candidate] = set()
@@ -79,7 +92,11 @@ class Search:
         return list(chosen.values())
 
     def corrected(self, choice: Candidate) -> float:
-        """Return the formula's peak, corrected by the nearest rehearsal of the same family."""
+        """Return the estimated peak memory of a candidate in bytes: the formula's value times a measured correction.
+
+        The correction comes from the measured candidate that differs only in the batch size, by the least. If there is
+        none, the estimate is optimistic, so that a candidate that may fit is measured.
+        """
         family = [(abs(known.batch - choice.batch), known) for known in self.rehearsed if known.family == choice.family]
         if not family:
             return OPTIMISM * self.formula(choice)
@@ -87,15 +104,18 @@ class Search:
         return self.formula(choice) * max(self.rehearsed[nearest] / self.formula(nearest), NEVER_LOWER)
 
     def formula(self, choice: Candidate) -> int:
-        """Return the peak in bytes by the formula."""
+        """Return the peak memory of a candidate in bytes according to the formula `peak_bytes`."""
         return peak_bytes(self.model, choice, self.microbatch)
 
     def time_of(self, choice: Candidate) -> StepTime:
-        """Return the estimated time of a step."""
+        """Return the estimated time of a step with the settings of a candidate."""
         return step_time(self.model, choice, self.speed, self.microbatch)
 
     def rehearse(self, choices: Sequence[Candidate]) -> None:
-        """Rehearse candidates at the same time, and remember their peaks, or that the trainer refuses them."""
+        """Measure the peak memory of candidates at the same time, each by a step on fake tensors.
+
+        The peaks are stored in `self.rehearsed`. Candidates that the trainer cannot run are added to `self.refused`.
+        """
         running = [(choice, [start(case) for case in self.cases(choice)]) for choice in choices]
         for choice, processes in running:
             peaks = list[int]()
@@ -109,17 +129,20 @@ class Search:
                 self.rehearsed[choice] = max(peaks) - moved
 
     def answer(self, process: Connection) -> dict[str, object]:
-        """Return what a rehearsal found.
+        """Return the memory of a rank, as measured by the process at the other end of the pipe `process`.
 
         Raises:
-            TrainerError: The trainer cannot do it, or it did not end in time.
+            TrainerError: The trainer cannot run the candidate, or the process did not end in time.
         """
         if not process.poll(max(self.deadline - time.monotonic(), 0) + PATIENCE):
             raise TrainerError("a rehearsal did not end in time", "plan again on a machine with more free cores")
         return answer(process)
 
     def cases(self, choice: Candidate) -> Iterator[Case]:
-        """Yield what to rehearse: the first rank of the first and of the last pipeline stage, which are the fullest."""
+        """Yield the memory estimates to make for a candidate: a rank of the first pipeline stage, and one of the last.
+
+        Ranks in these two stages need the most memory.
+        """
         # More microbatches than stages are never in flight at once.
         in_flight = min(choice.batch, choice.pipeline * self.microbatch) if choice.pipeline > 1 else choice.batch
         config = configured(self.config, replace(choice, batch=in_flight))
@@ -128,7 +151,11 @@ class Search:
             yield Case(local, model_args(config), stage, choice.context - 1, 1)
 
     def plans(self, ordered: Sequence[Candidate]) -> list[Plan]:
-        """Return the fastest rehearsed candidate of each family that fits, the fastest first."""
+        """Return the plans that fit, the fastest first, with at most one plan of each family.
+
+        `ordered` has the candidates, the fastest first. Only measured candidates become plans. Candidates of the same
+        family differ only in the batch size.
+        """
         best: dict[Candidate, Plan] = {}
         for choice in ordered:
             if self.rehearsed.get(choice, self.usable + 1) <= self.usable and choice.family not in best:
@@ -136,7 +163,10 @@ class Search:
         return list(best.values())
 
     def next_larger(self, plan: Plan, choices: Iterable[Candidate]) -> Plan | None:
-        """Return the plan with the next larger batch, rehearsed, whether it fits or not; None if there is none."""
+        """Return the plan with the next larger batch size and otherwise equal settings; None if there is none.
+
+        Its memory is measured, and it is returned even if it does not fit.
+        """
         larger = [c for c in choices if c.family == plan.candidate.family and c.batch > plan.candidate.batch]
         following = min(larger, key=lambda choice: choice.batch, default=None)
         if following is None:
@@ -148,7 +178,7 @@ class Search:
 
 
 def peak_of(memory: dict[str, object]) -> int:
-    """Return the peak in bytes of a rehearsed rank."""
+    """Return the peak in bytes from the measured memory of a rank, which is the result of `Search.answer`."""
     peak = memory["peak_bytes"]
     if not isinstance(peak, int):
         raise TypeError(f"peak_bytes is {peak!r}")

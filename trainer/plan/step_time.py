@@ -1,7 +1,8 @@
-"""A cost model of a training step: what limits its speed, in seconds, for one choice of settings.
+"""A cost model: the estimated time of a training step, in seconds, for one choice of settings.
 
-Products at the speed that large ones reach, elementwise work at that of memory, and the collectives of each kind of
-parallelism by bytes and bandwidth. It ranks choices; its seconds are no promise.
+Large matrix products are limited by the device's floating-point operations per second, elementwise work by its memory
+bandwidth, and the collectives of each kind of parallelism by the bandwidth between ranks. The model is made for ranking
+choices of settings; a real step may take longer or shorter.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ ELEMENTWISE_PASSES = 6
 
 @dataclass(frozen=True)
 class StepTime:
-    """The seconds of a step by what they are spent on, and the tokens that all ranks train on in it."""
+    """The estimated seconds of a step by what they are spent on, and the tokens that all ranks train on in the step."""
 
     compute: float
     tensor: float
@@ -32,7 +33,7 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The whole step."""
+        """The estimated time of the whole step, in seconds."""
         return self.compute + self.tensor + self.data + self.bubble + self.optimizer
 
     @property
@@ -42,7 +43,10 @@ class StepTime:
 
 
 def step_time(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, microbatch: int) -> StepTime:
-    """Return the time of a step with one batch for each rank, without accumulation."""
+    """Return the time of a step in which each rank trains on one batch, without gradient accumulation.
+
+    `microbatch` is the number of sequences in a microbatch of a pipeline.
+    """
     passes = candidate.batch // min(microbatch, candidate.batch) if candidate.pipeline > 1 else 1
     tokens = candidate.batch // passes * model.seq_len / candidate.context
     compute = passes * compute_seconds(model, candidate, speed, tokens)
@@ -60,7 +64,10 @@ def step_time(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, microb
 
 
 def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
-    """Return the seconds that one pass computes forward and backward on the fullest rank."""
+    """Return the seconds that the busiest rank computes for `tokens` tokens: forward, backward and recomputation.
+
+    The tokens are those of a batch, or in a pipeline those of a microbatch.
+    """
     again = RECOMPUTED.get(candidate.mode, 0.5)
     if candidate.mode == "selective" and candidate.option.isdecimal():
         again = 1 / int(candidate.option)
@@ -77,7 +84,10 @@ def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, 
 
 
 def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
-    """Return the seconds in which tensor and context parallelism wait for collectives in one pass."""
+    """Return the seconds that a rank waits for collectives of tensor and context parallelism, for `tokens` tokens.
+
+    The tokens are those of a batch, or in a pipeline those of a microbatch.
+    """
     layers, seconds = model.layers / candidate.pipeline, 0.0
     again = candidate.mode == "full"
     if candidate.tensor > 1:
@@ -93,7 +103,10 @@ def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, t
 
 
 def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, compute: float) -> float:
-    """Return the seconds in which a step waits for FSDP's and DDP's collectives."""
+    """Return the seconds in which a step waits for the collectives of FSDP and DDP.
+
+    FSDP hides a share of them behind the computation, which takes `compute` seconds.
+    """
     held = (model.in_layers / candidate.pipeline + 2 * model.head) / candidate.tensor
     inner, shards = candidate.tensor, candidate.shard * candidate.context
     seconds = 0.0
@@ -110,7 +123,10 @@ def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, com
 
 
 def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed) -> float:
-    """Return the seconds of the optimizer's step; offloaded, all weights and gradients cross to the host and back."""
+    """Return the seconds of the optimizer's update.
+
+    With CPU offload, all weights and gradients are copied between the device and the host.
+    """
     width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
     shards = candidate.shard * candidate.context * candidate.tensor * candidate.pipeline
     held = model.parameters * width / shards
@@ -120,5 +136,9 @@ def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed
 
 
 def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
-    """Return the bytes a second among `ranks` ranks that are `inner` apart: within a node, or between nodes."""
+    """Return the bandwidth between `ranks` ranks in bytes per second: that inside a node, or that between nodes.
+
+    `inner` is the distance between the numbers of two neighbours in this group; it decides whether the group fits into
+    a node.
+    """
     return speed.near if ranks * inner <= speed.ranks_of_node else speed.far

@@ -19,7 +19,9 @@ NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
 
 
 def plan(request: Request, limit: int, margin: float, device: str, count: int) -> Report[PlanData]:
-    """Return the settings that fit into `limit` bytes for each rank less the share `margin`, the fastest first.
+    """Return a report on the settings that fit into `limit` bytes of memory on each rank, the fastest first.
+
+    The fraction `margin` of these bytes stays free.
 
     Raises:
         WorkbenchError: The configuration is wrong, or training is not installed.
@@ -44,7 +46,7 @@ def plan(request: Request, limit: int, margin: float, device: str, count: int) -
 
 
 def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
-    """Return the verdict: the fastest settings that fit, or that none is known."""
+    """Return the verdict: the fastest settings that fit, or that no fitting settings are known."""
     ranks, limit = quantity(data.world_size, "rank"), size(data.limit_bytes)
     subject = f"{data.model} on {ranks} of {limit}"
     if data.plans:
@@ -64,7 +66,7 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
 
 
 def too_large(data: PlanData) -> Finding:
-    """Return the finding that no settings that were rehearsed fit."""
+    """Return the finding that no settings fit: all that were measured on fake tensors need more memory."""
     return Finding(
         id="plan.too_large",
         severity=Severity.ERROR,

@@ -8,7 +8,10 @@ MESH = ("replicate", "shard", "context", "tensor", "pipeline")
 
 
 def plan_tables(data: PlanData) -> list[Table]:
-    """Return the tables of a plan: the settings that fit, the next larger batch, and TOML lines of the first."""
+    """Return the tables of a plan: the settings that fit, and details of the fastest.
+
+    The details are the same settings with the next larger batch, and the TOML lines that set them.
+    """
     heads = "#> | mesh | batch> | recomputation | other | peak> | of the limit> | tokens/s> | step> | tokens a step>"
     rows = [row(str(number), planned, data.limit_bytes) for number, planned in enumerate(data.plans, 1)]
     larger = [row("", data.next_larger, data.limit_bytes)] if data.next_larger else []
@@ -21,7 +24,7 @@ def plan_tables(data: PlanData) -> list[Table]:
 
 
 def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]:
-    """Return the cells of one choice of settings."""
+    """Return the cells of the table row for one choice of settings."""
     settings = planned.settings
     degrees = ((name, settings[f"parallelism.{prefix(name)}_degree"]) for name in MESH)
     mesh = " x ".join(f"{name} {degree}" for name, degree in degrees if degree != 1) or "one rank"
@@ -37,7 +40,7 @@ def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]
 
 
 def prefix(name: str) -> str:
-    """Return the start of the key that sets a degree of the mesh."""
+    """Return the start of the configuration key of a mesh degree: `data_parallel_shard` for `shard`."""
     return f"data_parallel_{name}" if name in ("replicate", "shard") else f"{name}_parallel"
 
 
