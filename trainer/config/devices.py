@@ -10,9 +10,10 @@ WITH_FLOAT8: Capability = (8, 9)
 
 
 def check_devices(config: JobConfig, capability: Capability | None) -> None:
-    """Raise ConfigError if settings need a device that is not there; `capability` is None without a CUDA device.
+    """Raise ConfigError if the configuration needs a CUDA device that is missing or too old.
 
-    A run in one process on values that are not there, or of all ranks at once, needs no device.
+    `capability` is the compute capability of this rank's CUDA device, or None without one. A dry run (comm.mode
+    fake_backend) needs no device, because its tensors have no values.
     """
     if config.comm.mode == "fake_backend":
         return

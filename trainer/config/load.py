@@ -70,7 +70,8 @@ def explain(path: Path | None, overrides: Sequence[str] = ()) -> list[KeyReport]
 def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
     """Return the configuration: defaults, then the file at `path`, then the flags in `overrides`.
 
-    The flags may name the source too: `--job.config_file FILE`, `--config FILE`, or `--module NAME --config FUNCTION`.
+    The flags may also name a file (`--job.config_file FILE` or `--config FILE`), or a function that returns the
+    configuration (`--module NAME --config FUNCTION`).
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value has the wrong type.
@@ -109,7 +110,7 @@ def refusal_text(report: KeyReport) -> str:
 def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> list[str]:
     """Return sentences to print before a run: which values were replaced, and which keys have no effect.
 
-    `world_size`, the number of ranks, decides which parallelism there is; None: as many as the degrees make.
+    `world_size` is the number of ranks. Without it, keys that only FSDP uses are not reported.
     """
     resolved = resolve(None, overrides)
     reports = resolved.reports
@@ -143,7 +144,10 @@ def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[st
 
 
 def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
-    """Return {key: whether a flag set it} for the supported keys whose written value differs from the default."""
+    """Return {key: whether a flag set it} for each written key that is a switch or differs from its default.
+
+    Only keys that this trainer supports are included. A switch is a key such as `checkpoint.enable`.
+    """
     known, switches = options(), {switch.key for switch in SWITCHES}
     understood = [report for report in reports if report.cls in ("honoured", "translated") and report.key in known]
     return {
@@ -183,8 +187,9 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
     """Return the report on a key, with `refused` updated where that depends on other keys of the configuration.
 
-    A key is refused if the model or data set that it names is missing. A refusal is withdrawn if the key has no effect
-    while another key has its default.
+    A key is refused if the model or data set that it names is missing. A refused key becomes an ignored one if it has
+    no effect: because the key named by `Refusal.beside` has its default, or because a dry run needs no package for the
+    converters.
     """
     if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
         section, name = beside.split(".")
@@ -203,7 +208,10 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
 
 
 def needs_package_alone(config: JobConfig) -> bool:
-    """Return whether this is a dry run, and the converters lack nothing but a package, which no dry run uses."""
+    """Return whether this is a dry run in which every model converter is known, though its package may be missing.
+
+    A dry run computes no values, so it works without the package.
+    """
     names = config.model.converters
     return config.comm.mode == "fake_backend" and all(name in BUILT_IN or is_available(name) for name in names)
 
@@ -285,7 +293,11 @@ def possible_values(key: str, values: Sequence[object]) -> str:
 
 
 def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
-    """Return a flag with its words converted to the key's type; a flag `no_NAME` becomes key NAME with value False."""
+    """Return a flag with its value, a list of words of the command line, converted to the type of the key.
+
+    A flag `--SECTION.no_NAME` becomes the key SECTION.NAME with value False. `own` holds the keys that a user's module
+    adds.
+    """
     section, _, name = written.key.rpartition(".")
     plain = f"{section}.{name.removeprefix('no_')}"
     option = own.get(written.key) or option_of(written.key)
@@ -354,7 +366,7 @@ def value_of_words(words: list[str]) -> object:
 
 
 def suggest(key: str) -> str | None:
-    """Return the known key most similar to an unknown one, preferably from its own section; None if none is similar."""
+    """Return the known key most similar to the unknown `key`, preferably of its section; None if none is similar."""
     section, _, name = key.rpartition(".")
     names = [*options(), *compat.RENAMED, *compat.CONVERTED]
     beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]

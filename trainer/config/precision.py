@@ -42,7 +42,7 @@ def uses_autocast(config: JobConfig, mesh: Degrees) -> bool:
 
 
 def check_clipping(config: JobConfig) -> None:
-    """Raise ConfigError if gradients would be clipped to nothing."""
+    """Raise ConfigError if training.max_norm is 0, because clipping would set all gradients to zero."""
     if config.training.max_norm == 0:
         raise ConfigError(
             "training.max_norm 0 would clip every gradient to 0, so that nothing is learned",
@@ -51,7 +51,7 @@ def check_clipping(config: JobConfig) -> None:
 
 
 def check_precision(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if weights in bfloat16 should compute in float32 without FSDP, which alone casts them."""
+    """Raise ConfigError if bfloat16 weights are to compute in float32 without FSDP, which alone casts weights."""
     training = config.training
     if training.dtype == "bfloat16" and training.mixed_precision_param == "float32" and not mesh.uses_fsdp:
         raise ConfigError(

@@ -185,7 +185,10 @@ def refusal_of(key: str) -> Refusal | None:
 
 
 def asks_for_something(key: str, value: object) -> bool:
-    """Return whether ignoring `value` of a key without effect changes the run, because it turns something on or off."""
+    """Return whether `value` of an ignored key asks torchtitan to change its behaviour, so that the user must be told.
+
+    It does if it turns a feature on, or turns off a feature that is on by default (`ON_BY_DEFAULT`).
+    """
     refusal = refusal_of(key)
     if refusal and value in refusal.possible:
         return False

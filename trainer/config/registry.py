@@ -11,9 +11,10 @@ from trainer.errors import ConfigError
 
 
 def from_registry(module: str, function: str) -> JobConfig:
-    """Return the configuration that `function` in the config_registry module of the model package `module` returns.
+    """Return the configuration that a function in the config_registry of the model package `module` returns.
 
-    The module is trainer/models/<module>/config_registry.py or <module>.config_registry.
+    `function` is the name of the function. The config_registry is the module trainer/models/<module>/config_registry.py
+    or <module>.config_registry.
 
     Raises:
         ConfigError: There is no such module or function.

@@ -88,7 +88,7 @@ def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
 
 
 def option(key: str, hint: object, default: object, text: str) -> Option:
-    """Return the option for `key`, made from its field: the type annotation `hint`, the default and the help `text`."""
+    """Return the option for `key`, made from a dataclass field: its type annotation `hint`, default and help `text`."""
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     if optional:
         hint = next(part for part in get_args(hint) if part is not NoneType)

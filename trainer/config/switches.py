@@ -199,8 +199,9 @@ def off_switches(
 ) -> Iterator[tuple[str, Switch]]:
     """Yield (key, its switch) for each written key that has no effect because its switch is off.
 
-    `written` has, for each key, whether it was written as a flag. A file that turns the switch off itself is not
-    reported, a flag is. Without `world_size`, the number of ranks, nothing is said of FSDP.
+    `written` is {key: whether a flag set it}. If the user wrote the switch itself too, only keys set by flags are
+    reported: a file may well turn a feature off and keep its settings. `world_size` is the number of ranks; without it,
+    keys that only FSDP uses are not reported.
     """
     switches = SWITCHES if world_size is None or uses_fsdp(config, world_size) else (*SWITCHES, SHARDING)
     for key, is_flag in written.items():
@@ -212,7 +213,7 @@ def off_switches(
 
 
 def uses_fsdp(config: JobConfig, world_size: int) -> bool:
-    """Return whether FSDP has the weights of a job on so many ranks.
+    """Return whether FSDP, and not DDP, is used for the weights of a job on `world_size` ranks.
 
     Raises:
         ConfigError: The degrees do not multiply to the number of ranks.
