@@ -43,7 +43,9 @@ class Case(NamedTuple):
 
 
 def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
-    """Return the estimate as a dict: model, mesh, assumptions, and the memory in bytes for each group of equal ranks.
+    """Return the estimate as a dict: model, mesh, assumptions, and the memory of each group of ranks in bytes.
+
+    The ranks of a group need the same memory, so one of them is estimated.
 
     Raises:
         ConfigError: There is no such model, or the mesh does not fit the world size.
@@ -132,7 +134,10 @@ def rank_memory(case: Case) -> dict[str, object]:
 
 
 def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
-    """Return {window: highest peak over all passes}; `peaks` has a separate window for each pipeline pass."""
+    """Return {window of a step: highest peak over all passes through the pipeline}.
+
+    In `peaks` each pass has a window of its own: the name of the window is followed by ` #` and the number of the pass.
+    """
     highest: dict[str, Peak] = {}
     for name, peak in peaks.items():
         window, *_ = name.partition(NUMBER_SIGN)
@@ -141,11 +146,12 @@ def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
 
 
 def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
-    """Return (rank, number of equal ranks) for the data-parallel ranks with the largest shards and with the smallest.
+    """Return the data-parallel ranks to estimate, each as (rank, number of ranks that it represents).
 
-    If the rows of all parameters divide evenly, all ranks are equal and the list has one entry. Ranks whose shards are
-    between the two count with the largest. Among ranks that share a sequence (context parallelism), the last is
-    estimated, because it attends to the whole sequence.
+    If every parameter's rows can be divided evenly among the ranks, all ranks need the same memory, and one is
+    returned. Otherwise two are returned: one with the largest shards, which also represents ranks with medium shards,
+    and one with the smallest shards. Among ranks that share a sequence (context parallelism), the last is estimated,
+    because it attends to the whole sequence.
     """
     shards, tensor = local.degrees.sharding, local.degrees.tp
     copies, first = local.degrees.dp_replicate, local.degrees.cp - 1

@@ -56,8 +56,8 @@ class Shallow:
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
     """Return {window of a step: its peak memory}; see `rehearsal.rehearse` for the windows.
 
-    Deep models are extrapolated from shallow ones. The peak of a middle layer lies between those of the first and last
-    layers, so middle layers need no window.
+    The peaks of a deep model are extrapolated from two shallow models. Windows of the first and the last layers are
+    enough: the peak of a layer between them lies between theirs.
     """
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
     if shallow := shallow_model(config, args, parts):

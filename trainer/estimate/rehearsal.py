@@ -120,8 +120,9 @@ class Rehearsal:
         self.tracker.window("")
 
     def batch(self) -> Batch:
-        """Return (inputs, labels) with the same storages as the loader's: views of one tensor, or two copied
-        tensors.
+        """Return fake (inputs, labels) that occupy as much memory as a batch of the data loader.
+
+        As in the loader, both are views of one tensor; with context parallelism they are two tensors, copied from it.
         """
         training, ranks = self.config.training, self.world.degrees.cp
         rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)

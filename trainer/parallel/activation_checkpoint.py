@@ -36,7 +36,10 @@ SAC_IGNORED_OPS.update(PROFILER_MARKS)
 
 
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
-    """Wrap the blocks to recompute, or set the compiler's memory budget; the compiler's plots of it go to `folder`."""
+    """Wrap the blocks to recompute; in mode `memory_budget`, set the memory budget of the compiler instead.
+
+    The compiler can draw plots of the budget, in the subfolder memory_budget_pareto of `folder`.
+    """
     if config.mode == "memory_budget":
         set_memory_budget(config, folder)
     interval, keep_costly = recompute_interval(config)

@@ -57,8 +57,9 @@ def join_parts(models: Sequence[Decoder]) -> nn.Module:
 class Microbatch:
     """The shapes and dtypes of the tensors that pass through a pipeline for one microbatch.
 
-    The first part gets tokens (rows, length), parts exchange hidden states (rows, length / split, dim), and the last
-    part returns logits (rows, length, V).
+    The first part gets tokens (rows, length). Parts exchange hidden states (rows, length / split, dim): `split` is the
+    number of tensor-parallel ranks, among which the sequence is divided. The last part returns logits (rows, length,
+    V).
     """
 
     rows: int

@@ -76,10 +76,11 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
 
 
 def recompute_and_compile(model: Decoder, config: JobConfig, *, splits: bool) -> None:
-    """Apply activation checkpointing and torch.compile to the blocks, as configured; `splits`: by tensor parallelism.
+    """Apply activation checkpointing and torch.compile to the blocks, as configured.
 
-    The compiler recomputes what is inside of a block that it compiles. Where weights are split it cannot recompute a
-    whole block, because it would keep the device mesh like an activation: then compiled blocks are recomputed.
+    Usually a block is wrapped for checkpointing first and then compiled, so that the compiled code does the
+    recomputation. If `splits` (tensor parallelism splits the weights), the compiler cannot recompute a whole block,
+    because it would save the device mesh as if it were an activation. Such a block is compiled first and then wrapped.
     """
     compiles = config.compile.enable and "model" in config.compile.components
     _, keep_costly = recompute_interval(config.activation_checkpoint)

@@ -40,7 +40,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     """Split the weights of a model over `mesh`; between blocks, activations are split along the sequence.
 
     The weights of experts are split too, unless expert parallelism has divided the experts among ranks (`shared`): then
-    each rank of `mesh` sends its part of the tokens to them.
+    each rank of `mesh` sends its part of the tokens to the ranks of their experts.
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
@@ -65,15 +65,16 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
 
 
 def finish_embedding(model: Decoder) -> None:
-    """Make the embedding wait for its collective, for blocks that are compiled.
+    """Wait for the collective at the end of the embedding before its output is given to a compiled block.
 
-    The gradient of an output that is still under way would reach the collective as an ordinary tensor, and fail.
+    Without this, the output is an asynchronous tensor whose collective still runs. Its gradient would be an ordinary
+    tensor, and the backward pass of the collective would fail with it.
     """
     model.tok_embeddings.register_forward_hook(lambda _module, _inputs, output: output.clone())
 
 
 def overlap_collectives(mesh: DeviceMesh) -> None:
-    """Let the compiler cut each product into pieces, whose parts travel between the ranks while others are computed.
+    """Let the compiler split each matrix product into chunks, so that one chunk is sent while another is computed.
 
     PyTorch calls this asynchronous tensor parallelism; the ranks read each other's memory.
     """
