@@ -84,8 +84,9 @@ class Faults:
             model.register_forward_hook(lambda _module, _inputs, output: self._leak(output))
 
     def before_step(self, step: int) -> None:
-        """Cause the configured fault if it is due in this step. Call it at the start of the step, inside its
-        recording.
+        """Cause the configured fault if it is due in this step.
+
+        Call it at the start of each step, after the recorders have begun to record the step.
         """
         self._current_step = step
         if self.name == "deadlock" and step == self.step:

@@ -34,7 +34,7 @@ def convert(model: nn.Module, config: JobConfig) -> None:
 
 
 def is_converted(module: nn.Module, name: str, filtered: list[str]) -> bool:
-    """Return whether a module is a linear layer to convert: `filtered` has parts of the names of those that are not."""
+    """Return whether a module is a linear layer that float8 can compute, and `name` contains no text of `filtered`."""
     return (
         isinstance(module, nn.Linear)
         and module.in_features % MULTIPLE == module.out_features % MULTIPLE == 0

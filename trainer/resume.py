@@ -135,10 +135,9 @@ def read(path: Path) -> Made | None:
 
 
 def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = ()) -> Audit:
-    """Return the settings that differ between `before`, those of the run that saved the checkpoint after `step`, and
-    `now`.
+    """Compare the settings of the run that saved a checkpoint after `step` (`before`) with those of this run (`now`).
 
-    Parts that are `excluded` from loading are reported as differences, too.
+    `excluded` names the parts of the checkpoint that are not loaded; each of them counts as a difference too.
     """
     left_out = tuple(Mismatch(part, "saved", "not loaded", "it starts anew") for part in excluded)
     try:
@@ -181,7 +180,7 @@ def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch
 
 
 def rate(schedule: Made, step: int) -> float:
-    """Return the learning rate of a step under the schedule of `made_with`."""
+    """Return the learning rate of a step; `schedule` is the field "schedule" of the dict that `made_with` returns."""
     config = LRScheduler(**{key: value for key, value in schedule.items() if key not in ("steps", "lr")})
     return float(schedule["lr"]) * lr_factor(step, int(schedule["steps"]), config)
 

@@ -14,7 +14,9 @@ SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
 
 
 def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
-    """Return the first `count` training sequences, one row per token, and the numbers of all tokens and of unused ones.
+    """Return a dict with the first `count` training sequences in `rows`, one row per token, and with token counts.
+
+    `tokens` is the number of tokens in the whole training text; `left_over` counts those after the last full sequence.
 
     Raises:
         TrainerError: The training text does not exist or is too short.

@@ -23,9 +23,10 @@ class Share:
 
 
 class Loader:
-    """Cuts the concatenated documents into sequences and gives each rank its share; after the last it starts again.
+    """Cuts the concatenated documents into sequences and gives each rank its share.
 
-    Example with batch 1 and 2 ranks: rank 0 reads sequences 0, 2, 4, ..., rank 1 reads 1, 3, 5, ...
+    After the last sequence of the documents it starts again with the first one. Example with batch 1 and 2 ranks: rank
+    0 reads sequences 0, 2, 4, ..., rank 1 reads 1, 3, 5, ...
     """
 
     def __init__(self, documents: Iterable[str], seq_len: int, share: Share) -> None:

@@ -31,7 +31,11 @@ def documents(config: Training, seed: int) -> Iterator[str]:
 
 
 def held_out_documents(seed: int) -> Iterator[str]:
-    """Yield synthetic documents for validation. They use the words of the training documents, but come after them."""
+    """Yield synthetic documents for validation, on which the model is not trained.
+
+    They are made of the same words as the training documents: the generator with this seed yields them after the
+    training documents.
+    """
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS, SYNTHETIC_DOCUMENTS + HELD_OUT_DOCUMENTS)
 
 
