@@ -41,10 +41,10 @@ PARTS = {
 
 @dataclass(frozen=True)
 class EvidenceLink:
-    """A link to the view with the evidence of a finding: its analysis and the part of that view (empty: the whole
-    view).
+    """A link to the view that shows the evidence of a finding.
 
-    `rank` and `step` are None if the finding is not about a single rank or step.
+    `room` is the name of the analyzer whose view it is, such as `memory`. `part` is the part of that view; empty means
+    the whole view. `rank` and `step` are None if the finding is not about a single rank or step.
     """
 
     room: str

@@ -22,7 +22,11 @@ class Gate:
     limits: dict[str, float] = field(default_factory=dict)
 
     def fails(self, report: Report[object]) -> bool:
-        """Return whether a finding is too severe, or says that a limited measure got worse or cannot be judged."""
+        """Return whether the report has a finding that the gate does not allow.
+
+        That is a finding of at least `severity`, or one which says that a measure in `limits` got worse or cannot be
+        judged.
+        """
         worst = report.worst()
         if self.severity and worst and worst.weight >= self.severity.weight:
             return True

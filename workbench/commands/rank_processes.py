@@ -47,8 +47,10 @@ def find_ranks(pid: int) -> list[RankProcess]:
 
 
 def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
-    """Return all ranks of a job on this machine; `job` is the result of `job_of`, `scheme` the names of the
-    variables.
+    """Return all ranks of a job on this machine, ordered by rank.
+
+    `job` is the result of `job_of`. `scheme` has the names of the environment variables that hold the rank and the
+    world size, such as RANK and WORLD_SIZE.
     """
     every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
     # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.

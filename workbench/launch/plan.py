@@ -239,7 +239,7 @@ def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
 
 
 def refuse_without_device(config: JobConfig) -> None:
-    """Raise UsageProblem if the configuration needs a device, for a machine that has none."""
+    """Raise UsageProblem if the configuration needs a CUDA device; call it on a machine that has none."""
     try:
         check_devices(config, None)
     except ConfigError as error:

@@ -52,9 +52,10 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
 
 
 def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:
-    """Record in `run.json` that the launcher with process id `pid` was killed, and that `ended` processes were ended.
+    """Record in `run.json` that the launcher with process id `pid` was killed, so that the job failed.
 
-    `began` is the Unix time at which this was noticed. A job that had finished before keeps its status.
+    `ended` is the number of processes of the job that the guard process then ended. `began` is the Unix time at which
+    the guard noticed that the launcher was killed. A job that had finished before keeps its status.
     """
     with settling(folder):
         manifest = read_manifest(folder / "run.json")

@@ -75,9 +75,10 @@ def texts(value: object) -> Iterator[str]:
 
 
 def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
-    """Return a copy of `value` with each string inside it replaced by `anonymiser`; `field` is the name of its field.
+    """Return a copy of `value` with each string inside it replaced by `anonymiser`.
 
-    Enum members and keys of mappings stay, because they are names of this project.
+    `field` is the name of the struct field or dict key that holds `value`. Enum members and keys of mappings stay,
+    because they are names of this project.
     """
     if isinstance(value, str) and not isinstance(value, Enum):
         return anonymiser.path(value) if field in PATH_FIELDS and value else anonymiser(value)
@@ -96,7 +97,8 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
 class Anonymiser:
     """A function that replaces the paths, hosts and addresses in a text.
 
-    `seen` holds all texts that will be passed to it. If a path is public in one of them, its short forms stay in all.
+    `seen` holds all texts that will be passed to it. If one of them has a path that is the same on every machine, such
+    as one below site-packages, short forms of this path (its last one or two parts) are kept in all texts.
     """
 
     def __init__(self, hosts: Iterable[str], seen: Iterable[str]) -> None:
@@ -145,8 +147,9 @@ def first_public(parts: list[str]) -> int:
 
 
 def public_forms(path: str) -> list[str]:
-    """Return the short forms of a public path that messages use: the last part, and the last two; empty if not
-    public.
+    """Return the short forms of a path that messages use: its last part, and its last two parts.
+
+    The list is empty unless the path is below a folder that every machine has, such as site-packages.
     """
     parts = parts_of(path)
     return ["/".join(parts[-count:]) for count in (1, 2)] if first_public(parts) < len(parts) else []

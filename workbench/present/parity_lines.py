@@ -52,7 +52,7 @@ class Lines:
         return min(values, default=0.0), max(values, default=0.0)
 
     def text(self, value: float) -> str:
-        """Return the axis label for a height; if heights are logarithms, the label is the number itself."""
+        """Return the axis label for the y value `value`; for a logarithm, the label shows the relative difference."""
         if not self.power or not math.isfinite(value):
             return figures(value)
         difference: float = 10**value
@@ -60,7 +60,10 @@ class Lines:
         return f"<{relative(SMALLEST)}" if difference <= SMALLEST * 1.001 else relative(difference)
 
     def exact(self, value: float) -> str:
-        """Return a value with all digits of float32; if values are logarithms, the number itself, rounded."""
+        """Return the y value `value` as text with all digits of float32.
+
+        If the y values are logarithms, the text is the relative difference whose logarithm is drawn, rounded.
+        """
         return self.text(value) if self.power else f"{value:.7g}"
 
 
@@ -84,7 +87,8 @@ def all_lines(data: ParityData) -> Sequence[Lines]:
 
 
 def logarithm(difference: float) -> float:
-    """Return the decimal logarithm of a relative difference, limited below by that of `SMALLEST`; infinity and NaN
-    stay.
+    """Return the decimal logarithm of a relative difference; infinity and NaN stay as they are.
+
+    Differences below `SMALLEST`, such as 0, count as `SMALLEST`.
     """
     return math.log10(max(difference, SMALLEST)) if math.isfinite(difference) else difference

@@ -58,8 +58,9 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
 
 
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
-    """Return the file of the run that the report lists as `path`, which may be a stand-in; None if it does not
-    exist.
+    """Return the file of the run that the report lists as `path`; None if it does not exist.
+
+    In an anonymised report `path` is a replacement, so the file is identified by its kind, rank, step and size.
     """
     named = next((file for file in report.inputs if file.path == path), None)
     # Rank, step and size together identify a file of a run, whatever its name.

@@ -105,9 +105,9 @@ def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
 
 
 def ends(born: int, died: int, entries: int) -> tuple[object, object]:
-    """Return the trace entries at which a range was reserved and released, or words for a time outside the trace.
+    """Return the cells for the trace entries `born`, which reserved an address range, and `died`, which released it.
 
-    `entries` is the number of entries in the trace.
+    A cell has words if this happened outside the trace, whose entries are numbered from 0 to `entries` - 1.
     """
     return "before the trace" if born < 0 else born, "never" if died >= entries else died
 
