@@ -87,7 +87,7 @@ class OptimizerStep:
         return norm
 
     def clip_gradients(self) -> Tensor:
-        """Scale the gradients so that their norm is at most max_norm; return the norm before."""
+        """Scale the gradients so that their norm is at most max_norm; return the norm before the scaling."""
         # A norm of the norms: the meshes' gradients cannot go through one operation.
         norms = [gradient_norm(parameters) for parameters in parameters_by_mesh(self.model)]
         norm: Tensor = vector_norm(torch.stack(norms))

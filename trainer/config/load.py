@@ -39,8 +39,9 @@ class KeyReport:
     """Whether it is refused, because training without it would give another result."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the report as a dict in the format `workbench.config/1`; `cls` is named "class" there, and `source`
-        "from".
+        """Return the report as a dict in the format `workbench.config/1`.
+
+        The field `cls` has the name "class" in the dict, and the field `source` has the name "from".
         """
         return {
             "key": self.key, "value": self.value, "class": self.cls, "from": self.source, "reason": self.reason,

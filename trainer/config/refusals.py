@@ -173,7 +173,7 @@ ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_datalo
 
 
 def reason_without_effect(key: str) -> str | None:
-    """Return why a torchtitan key has no effect in this trainer, or None if it is not such a key."""
+    """Return why a torchtitan key has no effect in this trainer, or None if the key has an effect or is unknown."""
     return WITHOUT_EFFECT.get(key) or next(
         (why for name, why in WITHOUT_EFFECT.items() if fnmatchcase(key, name)), None
     )

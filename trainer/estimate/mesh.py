@@ -1,4 +1,4 @@
-"""The smaller job whose memory is measured in place of a large job, and the assumptions that this makes."""
+"""The job whose step runs on fake tensors in place of the configured job, and what this assumes."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +12,11 @@ from trainer.models.decoder import model_args
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """The smaller job that is run on fake tensors in place of a large one: its `config`, and its mesh `degrees`."""
+    """The job whose step runs on fake tensors, to measure its memory, in place of the configured job.
+
+    `config` is the configuration without compilation, CPU offload and float8. `degrees` are those of the mesh, and
+    `notes` has sentences on what this assumes.
+    """
 
     config: JobConfig
     degrees: Degrees = field(default_factory=Degrees)
@@ -27,7 +31,7 @@ class LocalProblem:
 
 
 def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
-    """Return the smaller job to measure in place of a job of `world_size` ranks.
+    """Return the job to run on fake tensors in place of the configured job of `world_size` ranks.
 
     Raises:
         ConfigError: There is no such model, it cannot be divided evenly, or the degrees do not fit the world size.

@@ -1,4 +1,4 @@
-"""Run a training step without memory: the trainer's own model and step, on fake tensors and a fake process group."""
+"""Run a step of the trainer's own model on fake tensors, which need no memory, in a fake process group."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -158,8 +158,9 @@ def category_of_caller() -> str:
 
 
 class TrackingHooks(TensorHooks):
-    """The memory recorder's hooks on a model and its optimizer; they report the category of each storage to a
-    MemoryTracker.
+    """Hooks on a model and its optimizer, which report the category of each tensor storage to a MemoryTracker.
+
+    The hooks themselves are those of the memory recorder, which records real runs.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:

@@ -61,7 +61,8 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
 def reshard_policy(parallelism: Parallelism) -> str:
     """Return when FSDP frees gathered weights: "always", "never", or "default", which frees only the weights of blocks.
 
-    The configured default becomes "never" in a pipeline, where every microbatch would gather the weights again.
+    In a pipeline, "default" in the configuration becomes "never". Otherwise FSDP would gather the weights again for
+    every microbatch.
     """
     policy = parallelism.fsdp_reshard_after_forward
     return "never" if policy == "default" and parallelism.pipeline_parallel_degree > 1 else policy
@@ -100,7 +101,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
 def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
     """Return Shard(1) for an expert weight if this rank has fewer than `ranks` experts, else None (dimension 0).
 
-    Sharded along dimension 0, the expert dimension, some ranks would get no expert.
+    Dimension 0 numbers the experts. If FSDP divided so few experts along it, some ranks would get no expert.
     """
     few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None

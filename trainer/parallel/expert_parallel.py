@@ -20,7 +20,10 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class Exchange:
-    """Hooks around a rank's experts that receive tokens from all ranks before, and send the outputs back afterwards."""
+    """Hooks on the experts of a rank, which exchange tokens with all ranks.
+
+    Before the experts run, a hook fetches their tokens; after they ran, a hook sends the outputs back.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group

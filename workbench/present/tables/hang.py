@@ -64,10 +64,10 @@ def user_line(frames: Sequence[Frame]) -> str:
 
 
 def operations(frame: "pd.DataFrame") -> Table:
-    """Return a table of the collectives that each rank issued, a row per sequence number (`hangs.views.operations`).
+    """Return a table of the collectives that each rank issued, with a row for each sequence number.
 
-    Ranks that issued the same operations share a column, and `≠` marks the rows in which ranks differ. The last columns
-    have the source lines.
+    `frame` is the result of `hangs.views.operations`. Ranks that issued the same operations share a column, and `≠`
+    marks the rows in which ranks differ. The last column has the source lines.
     """
     together = views.folded(frame, "columns") if len(frame) else frame
     heads = " | ".join(["seq>", "", *(f"rank {ranks}" for ranks in together.columns), "source lines"])
@@ -76,8 +76,9 @@ def operations(frame: "pd.DataFrame") -> Table:
 
 
 def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
-    """Return the cells of a row of `operations`: the operation of each rank with sequence number `seq`, and its
-    source line.
+    """Return the cells of one row of the table of collectives: the operation of each rank, and the source lines.
+
+    `seq` is the sequence number of the row. `cells` has the operation and source line of each rank.
     """
     lines = dict.fromkeys(cell.line for cell in cells if cell.line)
     return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]

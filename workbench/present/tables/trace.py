@@ -114,12 +114,18 @@ def opportunities(rows: Iterable[Advice]) -> Table:
 
 
 def identity(account: RankTrace) -> tuple[object, object, str]:
-    """Return the first cells of a rank's row: rank, device, and step numbers of the recorded steps."""
+    """Return the first three cells in the table row of a rank: its number, its device, and the recorded steps.
+
+    `account` is the analysis of the rank's trace.
+    """
     return account.rank, "host" if account.device is None else account.device, step_numbers(account)
 
 
 def step_numbers(account: RankTrace) -> str:
-    """Return the step numbers of a recording as text; a run may have several recordings of a rank."""
+    """Return the numbers of the steps in a rank's trace as text, such as `5-7`; `account` is its analysis.
+
+    A run may have several traces of a rank, with different steps.
+    """
     return rank_ranges(step.step for step in account.step_times) or "none"
 
 
