@@ -63,13 +63,13 @@ class OptimizerStep:
         return whole(loss.detach())
 
     def evaluate(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch of validation, without a backward pass."""
+        """Return the loss of a batch of validation data, without a backward pass."""
         inputs, labels = batch
         with split_loss(self.world.tensor), self.autocast():
             return whole(self.loss_fn(self.model(inputs), labels))
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context manager of mixed precision; a null one under FSDP, which casts by itself."""
+        """Return the autocast context for mixed precision; under FSDP, which casts the weights, it has no effect."""
         if uses_autocast(self.config, self.world.degrees):
             return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()

@@ -52,7 +52,7 @@ def register(name: str) -> Callable[[Function], Function]:
 
 
 class RegisteredNames(tuple[object, ...]):
-    """The values that `model.converters` can have, tested with `in`: any list of names of available converters."""
+    """The possible values of `model.converters`: `value in RegisteredNames()` is true for a list of available names."""
 
     __slots__ = ()
 

@@ -323,7 +323,7 @@ def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
 
 
 def option_of(key: str) -> Option | None:
-    """Return the option with this name, current or older; None if there is none."""
+    """Return the option of the configuration key `key`, which may be an older name; None if there is no such option."""
     return options().get(compat.RENAMED.get(key, key))
 
 

@@ -37,7 +37,10 @@ def check_float8(config: JobConfig, mesh: Degrees) -> None:
 
 
 def uses_autocast(config: JobConfig, mesh: Degrees) -> bool:
-    """Return whether autocast casts the operands of products; FSDP casts the weights by itself."""
+    """Return whether autocast casts the operands of matrix products.
+
+    It is not needed with FSDP, which casts the weights itself, and without mixed precision.
+    """
     return not mesh.uses_fsdp and config.training.mixed_precision_param != "float32"
 
 

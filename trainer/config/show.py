@@ -25,7 +25,7 @@ def help_text(program: str) -> str:
 
 
 def flag(option: Option) -> str:
-    """Return how a flag is written, with the type of its value."""
+    """Return the text of a flag in --help, such as `--training.steps INT`."""
     section, _, name = option.key.partition(".")
     if option.kind is bool:
         return f"--{option.key} | --{section}.no_{name}"

@@ -66,9 +66,9 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
 def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
     """Return (first, end) layer indices of each of `count` parts, end excluded, divided as evenly as possible.
 
-    The embedding counts as `first_less` layers, the output as `last_less`. Excess layers go to the first parts.
-    Example: 10 layers in 4 parts, embedding and output counted as one layer each: 12 / 4 = 3, so the parts have 2, 3, 3
-    and 2 layers.
+    The first part also has the embedding, which is as much work as `first_less` layers; the last part has the output
+    layer, which is as much work as `last_less` layers. Excess layers go to the first parts. Example: 10 layers in 4
+    parts, embedding and output counted as one layer each: 12 / 4 = 3, so the parts have 2, 3, 3 and 2 layers.
     """
     each, excess = divmod(layers + first_less + last_less, count)
     sizes = [each + (number < excess) for number in range(count)]

@@ -185,7 +185,10 @@ class Rehearsal:
 
 
 def layer_name(place: int, count: int) -> str:
-    """Return the name of layer `place` (from 0) of `count`: `+0` is the first, `-1` the last; others are `middle`."""
+    """Return the name of the layer with index `place` among `count` layers, for the names of windows.
+
+    The first `ENDS` layers are `+0`, `+1` and so on, the last are ..., `-2`, `-1`; all layers between are `middle`.
+    """
     if place < ENDS:
         return f"+{place}"
     return f"-{count - place}" if count - place <= ENDS else "middle"

@@ -74,10 +74,9 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def window(self, name: str) -> None:
-        """Start window `name`: memory that is live from now on counts towards its peak. A known name continues that
-        window.
+        """Start window `name`, or continue it if it was started before; the peak is tracked separately for each window.
 
-        With an empty name no peak is tracked.
+        Memory that is already live counts towards the peak of the window. With an empty name no peak is tracked.
         """
         self._window = name
         self._check_peak()

@@ -75,7 +75,7 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
 
 
 def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
-    """Yield changes of the configuration that each reduce memory, as trainer flags."""
+    """Yield changes of the configuration that each reduce memory, as trainer flags; `found` is the present estimate."""
     batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
     if config.activation_checkpoint.mode != "full":
         yield "--activation_checkpoint.mode", "full"

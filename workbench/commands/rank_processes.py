@@ -116,5 +116,5 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the non-negative integer that an environment variable holds; None if it holds none."""
+    """Return the integer in the text of an environment variable; None if it is not a non-negative integer."""
     return int(text) if text and text.isdecimal() else None

@@ -95,8 +95,8 @@ def failure_time_s(timestamp: str, changed_s: float) -> float:
     """Return when a worker failed, in Unix seconds; `changed_s` is the modification time of its error file.
 
     The timestamp in the file has whole seconds only, and ranks often fail within one second. So the more precise
-    modification time is returned, unless it is later than that second: then the file is a copy, and the timestamp
-    counts.
+    modification time is returned if it is within the second of the timestamp. A later modification time is that of a
+    copy of the file; then the end of the second of the timestamp is returned.
     """
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 

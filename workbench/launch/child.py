@@ -119,9 +119,10 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
 
 
 def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
-    """Wait for the command and return its exit status; `received` has the times of the signals passed on to it.
+    """Wait for the command and return its exit status.
 
-    A command that ignores a signal is killed after some seconds, and at once after the third signal.
+    `received` has the times of the signals that were passed on to the command. If the command ignores a signal, it is
+    killed after some seconds, or at once when a third signal comes.
     """
     while True:
         try:

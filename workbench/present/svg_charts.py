@@ -101,7 +101,10 @@ def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) 
 
 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:
-    """Return the SVG path around the band between the lower edge `low` and the upper edge `high`."""
+    """Return the SVG path that outlines one band of a stacked chart.
+
+    `low` and `high` are the heights of its lower and its upper edge at each x position.
+    """
     wide = WIDTH / len(high)
     there = [f"{i * wide:.1f} {HEIGHT - y:.1f}H{(i + 1) * wide:.1f}" for i, y in enumerate(high)]
     back = [f"{(i + 1) * wide:.1f} {HEIGHT - y:.1f}H{i * wide:.1f}" for i, y in reversed(list(enumerate(low)))]

@@ -17,7 +17,10 @@ def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
 
 
 def row(part: MemoryPart, total: int) -> tuple[object, ...]:
-    """Return the cells of a part's row; the bounds are empty if its size is exact."""
+    """Return the cells of the row for one part of a device's memory; `total` is the memory of all parts in bytes.
+
+    The cell with the lower and the upper bound is empty if the size of the part is exact.
+    """
     low, high = size(part.low_bytes), size(part.high_bytes)
     between = f"{low} and {high}" if low != high else ""
     return HOLDER_WORDS[part.holder], size(part.bytes), share(part.bytes, total), between, SOURCE_WORDS[part.source]

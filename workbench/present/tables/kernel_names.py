@@ -46,5 +46,8 @@ def without_middle(text: str, length: int) -> str:
 
 
 def user_function(text: str, length: int = SHORT) -> str:
-    """Return the short name of an operator or module; for a function, its name with file and folder."""
+    """Return the name of an operator, module or Python function, cut to at most `length` characters.
+
+    The name of a function includes its file and the folder of the file.
+    """
     return shortened("/".join(text.split("/")[-2:]), length)
