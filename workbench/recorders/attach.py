@@ -64,7 +64,10 @@ def default_timeout() -> float:
 
 
 class Attached:
-    """The recorders of a script that does not call them itself; `now` is this process's instance, or None."""
+    """The hang recorders of a rank whose training script does not call the recorders itself.
+
+    `Attached.now` is the object that records this process, or None.
+    """
 
     now: "Attached | None" = None
 
@@ -98,9 +101,9 @@ class Attached:
             Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:
-        """Record that the rank ended without an error, unless it called `sys.exit` with a failure status.
+        """Record that the rank ended without an error, unless the script called `sys.exit` with a failure status.
 
-        It is called when the interpreter exits, but not after `os._exit`.
+        This method is called when the interpreter exits, but not after `os._exit`.
         """
         if self._ended.is_set():
             return
@@ -113,9 +116,9 @@ class Attached:
         self.flight.close()
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Exit like `sys.exit`, but first store a failure status for `close`, because no hook is called for it.
+        """Exit like `sys.exit`, but keep a failure status for `close`: Python calls no `sys.excepthook` for SystemExit.
 
-        A script may catch the exit and continue.
+        A script may catch the SystemExit and continue.
         """
         try:
             self._previous_exit(status)

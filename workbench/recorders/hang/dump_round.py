@@ -1,4 +1,4 @@
-"""Take the dumps of all ranks of a node once: first Flight Recorder, then Python stacks, at last those by signals.
+"""Take the dumps of all ranks of a node once: Flight Recorder, then Python stacks, at last stacks requested by signals.
 
 Standard library only, because this runs outside the ranks.
 """
@@ -58,7 +58,10 @@ def ask_all(
 
 
 def unanswered(worker: RankProcess) -> Answer:
-    """Return the initial answer of a rank, before it is asked: the state of its process, and its last heartbeat."""
+    """Return a rank's entry for `collection.json` as it is before the rank is asked for dumps.
+
+    It holds the state of the rank's process and its last heartbeat; the requests for dumps fill in the rest.
+    """
     beat = worker.heartbeat
     return {
         "status": "unregistered" if worker.side_file is None else "exited" if worker.has_exited else "timeout",

@@ -24,9 +24,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def remember_stack(error: BaseException) -> None:
-    """Store the names and lines of the current stack on an exit exception, as its traceback is not complete yet.
+    """Store function names and lines of the current stack as an attribute of a SystemExit that is being raised.
 
-    The frames themselves would keep all local variables alive in a script that catches the exit and continues.
+    The traceback of the SystemExit does not contain the outer frames yet. The frame objects themselves are not stored:
+    they would keep all local variables alive in a script that catches the SystemExit and continues.
     """
     calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
@@ -60,7 +61,7 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
 class FatalSignalFile:
     """The file to which faulthandler writes all stacks when a fatal signal such as SIGSEGV or SIGABRT ends this rank.
 
-    If the script has enabled faulthandler itself, its file is kept.
+    If the script has enabled faulthandler itself, faulthandler keeps writing to the script's file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +73,7 @@ class FatalSignalFile:
             faulthandler.enable(self._file, all_threads=True)
 
     def close(self) -> None:
-        """Turn off the fatal-signal handler at a clean end, and remove its empty file."""
+        """Turn off faulthandler at a clean end of the rank, and delete the file, which is still empty."""
         if self._enabled:
             faulthandler.disable()
             self._file.close()
@@ -105,7 +106,7 @@ class ThreadErrorFile:
 
 
 class TerminationDelay:
-    """Keeps a rank alive after SIGTERM until `last_act` has run, even while its main thread is in a collective.
+    """Keeps a rank alive after SIGTERM until the function `last_act` has returned, even if its main thread is stuck.
 
     Launchers send SIGTERM to all ranks when one has died; without the delay no dump of the others could be taken.
     """

@@ -139,7 +139,10 @@ class RankProcess:
 
     @property
     def send_recv_counts(self) -> bytes:
-        """The rank's counts of sends and receives per peer: the rows in use of its binary table."""
+        """The content of the binary file in which the rank counts its sends and receives, without unused rows.
+
+        It is empty if there is no such file.
+        """
         try:
             return self._message_file.read_bytes().rstrip(b"\0")
         except OSError:

@@ -45,7 +45,10 @@ class CpuHistory:
         self._first = True
 
     def begin(self, step: int) -> None:
-        """Start the profiler session of a step; first add a session that an error has left open."""
+        """Start the profiler session of a step.
+
+        If an error left the session of an earlier step open, that session is first stopped and added to the history.
+        """
         self.end()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
         self._step = step

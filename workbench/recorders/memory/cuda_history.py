@@ -61,9 +61,10 @@ class CudaHistory:
 
 
 def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str]]:
-    """Add category and label to each allocation in the trace; return {address: [category, label]} of older blocks.
+    """Add category and label to each allocation in the trace.
 
-    Entries and notes are merged by time: a note concerns the block that is at its address at that moment.
+    Returns {address: [category, label]} of the blocks that are older than the trace. Entries of the trace and notes are
+    merged by time: a note concerns the block that is at the note's address at that moment.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
     events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)

@@ -141,9 +141,10 @@ class ProfilerSession:
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
     def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the caller's frame of a Python call; for the innermost call, first the frame of the called function.
+        """Yield the frame of the function that made a call; for the innermost call, first that of the called function.
 
-        Only the innermost event has the current line of its own frame; for the others, the event below has that line.
+        An event has the line at which its caller made the call. So the current line of a function is in the event of
+        the next inner call; the innermost Python function made no further call, but its own event has its current line.
         """
         fields = event.extra_fields
         locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []

@@ -161,8 +161,9 @@ class MemoryRecorder:
         self._contexts.enter_context(self._hooks.note_saved_tensors())
 
     def _begin_if_limited(self) -> None:
-        """Record allocations from now on if the process has a memory limit; it may be set at any time, even in a
-        step.
+        """Record allocations from now on if the process has a memory limit.
+
+        A script may set such a limit at any time, even in the middle of a step.
         """
         if not self.is_recording and memory_room().limit is not None:
             self._begin()
@@ -234,11 +235,10 @@ def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceE
 
 
 def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
-    """Insert the entry of a failed allocation at its time, before blocks that were freed while the stack unwound.
+    """Insert the entry of a failed allocation into a trace, before the frees that followed while the stack unwound.
 
-    An entry may report more free bytes than were requested, because it was made after that. Example: 8 bytes were
-    requested with 3 free, and unwinding freed 10, so the entry says 13. Subtracting that free gives 3, the state at the
-    failure.
+    `entry` was made after these frees, so it may report more free bytes than were requested. Example: 8 bytes were
+    requested with 3 free, and unwinding freed 10, so `entry` says 13. Without the frees it is 3, as at the failure.
     """
     position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
     earlier, free = position, entry["device_free"]

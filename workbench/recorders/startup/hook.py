@@ -78,10 +78,10 @@ def patch_optimizer(module: ModuleType) -> None:
 
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Pass to the recording that an optimizer begins its step (a hook of torch.optim)."""
+    """Tell the `Recording` of this process that an optimizer begins its step (a hook of torch.optim)."""
     safely(lambda: recording().before_step(optimizer))
 
 
 def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Pass to the recording that an optimizer has ended its step (a hook of torch.optim)."""
+    """Tell the `Recording` of this process that an optimizer has ended its step (a hook of torch.optim)."""
     safely(lambda: recording().after_step(optimizer))

@@ -80,7 +80,10 @@ class Recording:
             self._begin_step()
 
     def leave_steps_to(self, recorder: StepRecorder) -> None:
-        """Stop recording steps, because the script has started `recorder`; the recorder of hangs follows that one."""
+        """Stop recording steps, because the script has started its own step recorder, `recorder`.
+
+        From now on the recorder of hangs reads the current step and phase from `recorder`.
+        """
         self._idle = True
         if self._steps:
             self._steps.stop()
@@ -180,9 +183,9 @@ class Recording:
         return timed
 
     def _note_loss(self, root: object) -> None:
-        """Store the value of the loss on which `backward` is called.
+        """Store the value of `root`, the tensor on which `backward` is called, as the loss in the line of the step log.
 
-        On a device the value is not read, because that would wait for all queued work.
+        The value of a tensor on a device is not read, because reading it would wait for all queued work.
         """
         if self._step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type == "cpu":
             self._line.local_loss = float(root.detach())

@@ -29,10 +29,11 @@ class Spans:
 
 
 class DeviceClock:
-    """Records a pair of CUDA events around each phase on the current stream.
+    """Records a CUDA event at the start and at the end of each phase, on the current stream.
 
-    With `reset_peaks` it resets the allocator's peak values; without it, memory peaks count from the start of the
-    process, because the script may read them, too.
+    With `reset_peaks`, each call of `memory` resets the allocator's peak values, so that it returns the peaks since the
+    call before. Without it the peaks count from the start of the process: resets would falsify the peaks that the
+    script itself may read.
     """
 
     def __init__(self, *, reset_peaks: bool = True) -> None:
@@ -54,13 +55,14 @@ class DeviceClock:
         self._spans.append((name, begin, self._mark()))
 
     def take(self) -> Spans:
-        """Return the events since the last call, and delete them here."""
+        """Return the CUDA events recorded since the last call of this method."""
         spans, self._spans = Spans(self._spans), []
         return spans
 
     def memory(self) -> MemoryUse:
-        """Return the memory peaks since the last call, the memory limit, and the number of allocation retries since
-        the start.
+        """Return peak memory, memory limit and the number of allocation retries since the process started.
+
+        The peaks are those since the last call of this method, or without `reset_peaks` since the process started.
         """
         stats = self._cuda.memory_stats()
         if self._reset_peaks:

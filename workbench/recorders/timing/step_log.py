@@ -57,8 +57,10 @@ class StepLine:
         local_loss: float | None = None,
         grad_norm: float | None = None,
     ) -> None:
-        """Set the given values, as Python numbers: tokens and loss of this rank, mean loss of all ranks, gradient
-        norm.
+        """Store the given values, which are Python numbers, in this line of the step log.
+
+        `tokens` and `local_loss` are those of this rank, `loss` is the mean of all ranks, `grad_norm` the norm of the
+        gradients.
         """
         self.tokens = self.tokens if tokens is None else tokens
         self.loss = self.loss if loss is None else loss
@@ -132,8 +134,9 @@ class StepRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Record a step inside this context. If an exception ends it, no line is written, but the heartbeat has its
-        phase.
+        """Record a step inside this context.
+
+        If an exception ends the step, the step log gets no line, and the heartbeat keeps the phase of the exception.
         """
         line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
         self.current_step = step
@@ -176,15 +179,16 @@ class StepRecorder:
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the lines that wait for device times. The heartbeat keeps the last phase, because the rank ends with
-        an error.
+        """Write the lines of the step log that wait for device times, and close the log.
+
+        The heartbeat keeps the last phase: unlike `close`, this method records no clean end.
         """
         gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
 
     def close(self) -> None:
-        """Write the lines that wait for device times, and record a clean end."""
+        """Write the lines of the step log that wait for device times, close the log, and record a clean end."""
         self.stop()
         self.heartbeat.beat(self.current_step, DONE.encode())
 

@@ -43,7 +43,7 @@ class Writer:
         self._sequence, self._steps, self._last_ns = 0, 0, int(header["started_ns"])
 
     def start(self) -> Record:
-        """Return the first record of a file."""
+        """Return the first record of a structured log, which says that the rank started."""
         return self._record("instant", "structured_logger_started", self._last_ns)
 
     def step(self, line: Record) -> Iterator[Record]:

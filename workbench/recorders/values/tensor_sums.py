@@ -17,10 +17,10 @@ class Sums(NamedTuple):
 
 @torch.no_grad()
 def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
-    """Return the sums over `factor` times a tensor.
+    """Return the sums over this rank's part of `tensor`, multiplied by `factor`.
 
-    `copies` is the number of ranks that hold the tensor; for a plain tensor, all have the same values. A DTensor whose
-    mesh has fewer than `copies` ranks exists on several such meshes.
+    `copies` is the number of ranks that hold the tensor. Each of them has all values of a plain tensor, but only a part
+    of a DTensor. If `copies` is twice the number of ranks in the DTensor's mesh, a second mesh holds an equal DTensor.
     """
     if isinstance(tensor, DTensor):
         meshes = max(copies // tensor.device_mesh.size(), 1)
