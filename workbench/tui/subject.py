@@ -168,7 +168,10 @@ class ParitySubject:
 
 
 def subject_of(run: Run, room: str, options: Options) -> Subject:
-    """Return the content that the app shows for a run; for a folder with several runs, their comparison."""
+    """Return what the app shows: a run, analysed by the analyzer named `room`, or a comparison.
+
+    A comparison is returned for a folder with several runs of `workbench parity`; then `room` is `PARITY`.
+    """
     return ParitySubject(run, options) if room == PARITY else RunSubject(run, room, options)
 
 

@@ -44,7 +44,8 @@ def has_ended(job: WatchedJob) -> bool:
 class LiveDisplay:
     """Shows a job that this process launches, in a separate thread: `with LiveDisplay(folder, since): ...`.
 
-    With `trouble_only` it prints only lines about problems and verdicts; the job's own output shows the steps.
+    Files last changed before `since` (Unix seconds) are ignored. With `trouble_only` it prints only lines about
+    problems and verdicts, because the output of the job itself shows the steps.
     """
 
     def __init__(self, folder: Path, since: float, *, trouble_only: bool = False) -> None:

@@ -11,9 +11,9 @@ from workbench.watch.watched_job import WatchedJob
 
 
 class LogLines:
-    """Converts the states of a watched job to lines, and remembers them so that each is printed once.
+    """Converts the states of a watched job to lines of text; what one line has reported is not reported again.
 
-    The steps of a restarted job are printed again.
+    Only the steps of a restarted job are printed again.
     """
 
     def __init__(self, *, with_steps: bool = True) -> None:

@@ -27,7 +27,7 @@ NO_EVIDENCE: Evidence = ((), False)
 class WatchedJob:
     """The state of a job at a moment, and the newest report on its dumps.
 
-    `analysing` says that a newer report is being computed; `problem` says why there is none.
+    `analysing` says that a newer report is being computed; `problem` says why the last analysis of the dumps failed.
     """
 
     now: JobState
@@ -69,9 +69,9 @@ class JobWatcher:
         return self._thread is not None and self._thread.is_alive()
 
     def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
-        """Start an analysis if the dumps are new and have not changed for `patience_s` seconds.
+        """Start an analysis of the job's dumps and logs if these are new and have not changed for `patience_s` seconds.
 
-        Another one is started when the job has failed.
+        When the job fails, they are analysed once more. `evidence` has the files, and whether the job has failed.
         """
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()

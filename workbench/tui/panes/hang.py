@@ -54,7 +54,10 @@ class HangPane(Vertical):
         self._at = broken[0] if broken else 0
 
     def _broken_groups(self, names: Iterable[str | None]) -> list[int]:
-        """Return the list positions of the process groups `names`, in which culprit ranks made the others wait."""
+        """Return, for each of the process groups `names`, its index in the report's list of groups.
+
+        Names that the report does not list are skipped.
+        """
         return [self._group_names.index(name) for name in names if name in self._group_names]
 
     def compose(self) -> ComposeResult:
@@ -128,8 +131,9 @@ class HangViews(ViewSwitcher):
         yield Grid(id="standing")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute stacks, operations or positions, and return a function that draws them; None for the waiting
-        ranks.
+        """Compute the view of stacks, of operations or of current positions, and return a function that draws it.
+
+        Returns None for the view of which rank waits for which, because that view is drawn from the report alone.
         """
         if view == "stacks":
             return partial(self.widget(view, StackTree).show, views.stacks(self._run, self._options))

@@ -85,8 +85,9 @@ class MemoryPane(Vertical):
         self._show_device()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the rank's snapshot of the finding's step, or else its worst one, and the view that explains the
-        problem.
+        """Show a snapshot of the finding's rank, and the view that explains the finding.
+
+        It is the snapshot of the finding's step, or else the rank's snapshot with the worst problem.
         """
         ranks = list(self._by_rank)
         if link.rank in ranks:

@@ -131,9 +131,10 @@ class MemoryViews(ViewSwitcher):
         self.load()
 
     async def regroup(self) -> None:
-        """Group the memory by the next key in the list.
+        """Group the memory in another way: each call selects the next grouping of the current view.
 
-        In the timeline the keys are pool, stream and phase; in other views they are those of the tree.
+        The timeline is grouped by pool, stream or phase, the tree by module, source line, stack or category.
+        Other views switch to the tree.
         """
         if self.view == "places":
             self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]

@@ -27,7 +27,10 @@ TITLES = {
 
 
 class ParityPane(Vertical):
-    """A curve of all runs, next to its differences from the first run; `[` and `]` select another curve."""
+    """Two charts: a curve of each run, such as its loss by step, and the difference of each run from the first.
+
+    `[` and `]` select another curve.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="parity.left", show=False),
@@ -57,7 +60,7 @@ class ParityPane(Vertical):
         self._show()
 
     def _show(self) -> None:
-        """Draw the current curve, and the tables below it."""
+        """Draw the selected curve in both charts, and the tables below them."""
         curve = list(Curve)[self._curve]
         self.query_one("#curve", LineChart).show(curve_lines(self._data, curve))
         self.query_one("#difference", LineChart).show(difference_lines(self._data, curve))
@@ -101,7 +104,10 @@ class ParityViews(ViewSwitcher):
         yield Grid(id="values")
 
     def ask(self, view: str) -> Drawing | None:
-        """Return a function that draws the current curve's table of values or differences; None for the first view."""
+        """Return a function that draws the table `view` of the selected curve: its differences or its values.
+
+        Returns None for the view of the first tensor that differs, which is drawn from the report when it is created.
+        """
         tables = {"differences": differences_of, "values": steps_of}
         if view not in tables:
             return None

@@ -170,7 +170,10 @@ class TraceViews(ViewSwitcher):
             self.change_rank(ranks.index(rank) - self._at)
 
     async def regroup(self) -> None:
-        """Group the calls by the next of operator, module and function."""
+        """Group the tree of calls in another way: by operator, module and function in turn.
+
+        If another view is shown, only switch to the tree of calls.
+        """
         if self.view == "calls":
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
         await self.turn_to("calls")

@@ -33,7 +33,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
 
     @property
     def highest(self) -> int:
-        """The row of the table with the most allocated memory."""
+        """The index of the row with the most allocated memory in the drawn table."""
         return int(self.instants["allocated"].to_numpy(int).argmax())
 
     @property
@@ -47,7 +47,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
         self.move(columns)
 
     def signs(self) -> dict[int, str]:
-        """Return the mark above the chart as {row: sign}: `▼` over the peak."""
+        """Return the mark above the chart as {index of a table row: sign}: `▼` over the peak."""
         return {self.highest: "▼"}
 
     def value_text(self, value: float) -> str:

@@ -122,7 +122,10 @@ def runs(owner: list[int]) -> list[tuple[int, int]]:
 
 
 def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return (lane, nesting depth) of each row; a lane is a device stream or a host thread. Devices come first."""
+    """Return (lane, nesting depth) of each row of the chart for the events `spans`, from the top.
+
+    A lane is a device stream or a host thread; devices come first.
+    """
     if not len(spans):
         return []
     order = spans.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])

@@ -59,7 +59,10 @@ class Scale:
 
 
 class LineChart(Widget, can_focus=True):
-    """A chart of `Lines`; the cursor is the index of a row in their table, which is a step."""
+    """A chart with a line per run, drawn from the table in `Lines`, which has a row per step.
+
+    `cursor` is the index of the table row whose step is selected.
+    """
 
     DEFAULT_CSS = "LineChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(0)
@@ -72,7 +75,7 @@ class LineChart(Widget, can_focus=True):
         self._signs: dict[Point, int] = {}
 
     def show(self, lines: Lines) -> None:
-        """Draw these lines; the cursor stays on its step if that step exists."""
+        """Draw these lines; the cursor keeps its row index, or moves to the last row if the new table is shorter."""
         self._lines = lines
         # The new lines may have fewer steps than the number that the cursor stands on.
         self.move(0)
@@ -111,7 +114,10 @@ class LineChart(Widget, can_focus=True):
         return [Segment(f"{self._label(y - 1):>{LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
 
     def _label(self, row: int) -> str:
-        """Return the lowest, highest or marked value as text if it belongs to this row of cells, else an empty text."""
+        """Return the label to the left of row `row` of the chart; empty for most rows.
+
+        Labelled are the rows of the lowest value, of the highest value, and of `Lines.mark`, an extra horizontal line.
+        """
         named = (self._scale.low, self._scale.high, self._lines.mark)
         return next((self._lines.text(v) for v in named if v is not None and self._scale.y(v) // 4 == row), "")
 

@@ -38,7 +38,7 @@ class MemoryTimeline(StackedChart):
 
     @property
     def failed(self) -> list[int]:
-        """The rows of the table that have a failed allocation."""
+        """The indices of the rows of the drawn table that have a failed allocation."""
         return [int(row) for row in np.flatnonzero(self.instants["oom"].to_numpy())]
 
     def entry_at_cursor(self) -> int | None:
@@ -46,7 +46,10 @@ class MemoryTimeline(StackedChart):
         return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart as {row: sign}: `▼` over the peak, `✗` over failed allocations."""
+        """Return the marks above the chart as {index of a table row: sign}.
+
+        They are `▼` over the peak and `✗` over failed allocations.
+        """
         return {self.highest: "▼"} | dict.fromkeys(self.failed, FAILURE)
 
     def value_text(self, value: float) -> str:
@@ -80,7 +83,7 @@ class AllocatedByTimeline(StackedChart):
         self.draw(frame, {name: nth_colour(number) for number, name in enumerate(names)}, "allocated")
 
     def signs(self) -> dict[int, str]:
-        """Return the mark above the chart as {row: sign}: `▼` over the peak."""
+        """Return the mark above the chart as {index of a table row: sign}: `▼` over the peak."""
         return {self.highest: "▼"}
 
     def value_text(self, value: float) -> str:

@@ -39,17 +39,18 @@ NUMBERS = (int, float, np.number)
 
 
 class StackedChart(Widget, can_focus=True):
-    """Draws the rows of the table `instants` from left to right, each `wide` characters wide; its columns are stacked.
+    """Draws a table as a chart of stacked layers: a column of the table is a layer, a row is an instant or a step.
 
-    Subclasses provide the marks above the chart, the labels of the value axis, and the ticks and the line below. The
-    cursor is a row index; moving it posts `Moved`.
+    The rows are drawn from left to right, each `wide` characters wide. Subclasses provide the marks above the chart, the
+    labels of the value axis, and the ticks and the line below the chart. `cursor` is the index of a table row; moving
+    it posts `Moved`.
     """
 
     DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):
-        """Message: the cursor moved to another row; `row` is that row as {column: number}."""
+        """Message: the cursor moved to another row of the table; `row` is that row as {column: number}."""
 
         def __init__(self, chart: "StackedChart", row: dict[str, float]) -> None:
             super().__init__()
@@ -71,7 +72,7 @@ class StackedChart(Widget, can_focus=True):
         self._drawn: dict[int, list[Segment]] = {}
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart as {row: sign}."""
+        """Return the marks above the chart as {index of a table row: sign}."""
         raise NotImplementedError
 
     def ruler(self) -> str:
@@ -87,9 +88,10 @@ class StackedChart(Widget, can_focus=True):
         return {}
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
-        """Draw the table columns named in `colours`, the first at the bottom.
+        """Draw the columns of the table `instants` that `colours` names as stacked layers, the first one at the bottom.
 
-        The maximum of the column `total` sets the height of the chart; the cursor starts at its row.
+        The largest value in the column `total` sets the height of the chart; the cursor starts at the row of that
+        value.
         """
         self.instants, self._total = instants, total
         self._colours = {name: colour for name, colour in colours.items() if name in instants.columns}

@@ -28,7 +28,7 @@ class PhaseChart(StackedChart):
         self.draw(thinned(frame, "dur_s", self.columns), colours, "dur_s")
 
     def signs(self) -> dict[int, str]:
-        """Return the mark above the chart as {row: sign}: `▼` over the longest step."""
+        """Return the mark above the chart as {index of a table row: sign}: `▼` over the longest step."""
         return {self.highest: "▼"}
 
     def value_text(self, value: float) -> str:
@@ -58,7 +58,7 @@ class LossChart(StackedChart):
         self.draw(thinned(drawn, "height", self.columns), {"height": STATUSES["ok"]}, "height")
 
     def signs(self) -> dict[int, str]:
-        """Return the marks above the chart as {row: sign}: `✗` over steps whose loss is not finite."""
+        """Return the marks above the chart as {index of a table row: sign}: `✗` over steps whose loss is not finite."""
         return {int(row): FAILURE for row in np.flatnonzero(self.instants["broken"].to_numpy(bool))}
 
     def value_text(self, value: float) -> str:
