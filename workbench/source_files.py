@@ -1,4 +1,4 @@
-"""Find the source file and line that a file of a run mentions, if that source file is on this machine."""
+"""Find the source file and line that a text such as a stack names, if that file is on this machine."""
 
 import os
 import re

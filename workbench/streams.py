@@ -70,7 +70,7 @@ def flush_stdout() -> None:
 
 
 def settle_stdout() -> None:
-    """Flush stdout if possible, and discard the rest.
+    """Flush stdout. If that fails, discard the text that could not be written.
 
     Otherwise Python would print an error at exit.
     """

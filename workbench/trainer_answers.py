@@ -52,9 +52,10 @@ class EstimateData(TrainerEstimate, frozen=True):
 
 
 class PlannedSettings(msgspec.Struct, frozen=True):
-    """Settings that a plan may choose, their rehearsed peak in bytes, and the step that a cost model expects.
+    """Settings that a plan proposes, and what to expect of them.
 
-    `time` has the seconds of a step by what they are spent on.
+    `peak_bytes` is the highest peak memory of a rank in a rehearsal: a step with tensors that have no values. `step_s`
+    and `tokens_per_s` come from a cost model; `time` is {part of the step, such as compute: seconds}.
     """
 
     settings: dict[str, bool | int | str]
@@ -66,10 +67,12 @@ class PlannedSettings(msgspec.Struct, frozen=True):
 
 
 class PlanData(msgspec.Struct, frozen=True):
-    """The data of `workbench.plan/1`: the settings that fit, the fastest first, and the next larger batch of the first.
+    """The data of `workbench.plan/1`: settings with which a job fits into memory.
 
-    `candidates` is how many choices were compared, `rehearsed` how many were rehearsed in `seconds`; `smallest_bytes`
-    is the smallest rehearsed peak. `complete` is false where the search ended because its time was up.
+    `plans` are these settings, the fastest first; `next_larger` is the first of them with the next larger batch, which
+    may not fit. Of the `candidates` settings that were compared, `rehearsed` were run without tensor values to measure
+    their peak memory; `smallest_bytes` is the smallest of these peaks. The search took `seconds`; `complete` is false
+    if its time was up before its end.
     """
 
     world_size: int
@@ -88,7 +91,7 @@ class PlanData(msgspec.Struct, frozen=True):
 
     @property
     def usable_bytes(self) -> int:
-        """The limit without the margin."""
+        """The memory of a device that a plan may use: `limit_bytes` without the fraction `margin`."""
         return int(self.limit_bytes * (1 - self.margin))
 
 

@@ -103,5 +103,5 @@ def about(finding: Finding) -> str:
 
 
 def more(run: Run) -> str:
-    """Return the `workbench` command line that shows more of this run."""
+    """Return a line of text with the `workbench inspect` command that shows more about a run."""
     return f"More: workbench inspect {clean(run.root)}   (terminal app; --web opens the dashboard, --json prints data)"

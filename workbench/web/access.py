@@ -34,11 +34,11 @@ class Door:
 
     @property
     def prefix(self) -> str:
-        """The path of the dashboard's folder, with a slash at both ends."""
+        """The URL path of the folder below which all pages of the dashboard are, such as `/x7Qd/`."""
         return f"/{self.folder}/"
 
     def inner_path(self, path: str) -> str | None:
-        """Return a request's path relative to the folder; None if the path is outside the folder."""
+        """Return the URL path of a request relative to the dashboard's folder; None if it is outside this folder."""
         offered, _, rest = path.removeprefix("/").partition("/")
         is_inside = hmac.compare_digest(offered.encode(errors="surrogateescape"), self.folder.encode())
         return f"/{rest}" if is_inside else None

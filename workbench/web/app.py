@@ -159,8 +159,9 @@ def install_pages(app: Dash, served: ServedRun) -> None:
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
-    """Return the range of steps for page `name`; a page without steps keeps the range in the address for other
-    pages.
+    """Return the range that page `name` shows: on its own axis, and in steps.
+
+    For a page that shows no range it is the one in the address, which links to other pages then keep.
     """
     if name in WINDOWS and name in served.rooms.names:
         return WINDOWS[name](served, query)

@@ -17,14 +17,17 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address query with which a page (memory, hang, ...) shows the evidence of a finding."""
+    """Return the address parameters with which the page `at.room`, such as memory, shows the evidence of a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
     ask = {**queries, "logs": logs_query}.get(at.room)
     return ask(served, at) if ask else {}
 
 
 def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the finding's device; for a leak it includes the steps between which memory grew."""
+    """Return the address parameters of the memory page for a finding: the snapshot of its rank and step.
+
+    For a leak they also select two instants to compare: the ends of the first and of the last step in the snapshot.
+    """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
     # A rank has a snapshot for each recorded step: the one of the finding shows what it is about.
@@ -36,30 +39,30 @@ def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def hang_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the process group that hangs and the rank that causes the hang."""
+    """Return the address parameters of the hang page for a finding: its rank, and the process group that it blocks."""
     culprits = served.rooms.hang.culprits if served.rooms.hang else []
     group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
     return ({"group": group} if group else {}) | rank_query(at)
 
 
 def trace_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the trace file of the finding's rank."""
+    """Return the address parameters of the trace page for a finding: the trace file of its rank."""
     ranks = [trace.rank for trace in served.traces]
     return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
 
 
 def steps_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the finding's rank on the page of step times."""
+    """Return the address parameters of the page of step times for a finding: its rank."""
     return rank_query(at)
 
 
 def logs_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the query for the first event of the finding's rank."""
+    """Return the address parameters of the page of text logs for a finding: the first event of its rank."""
     events = served.rooms.logs.events if served.rooms.logs else []
     number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
     return {} if number is None else {"event": str(number)}
 
 
 def rank_query(at: EvidenceLink) -> Query:
-    """Return the query for the finding's rank; empty if the finding names none."""
+    """Return the address parameter `rank` with the rank of a finding; empty if the finding names no rank."""
     return {} if at.rank is None else {"rank": str(at.rank)}

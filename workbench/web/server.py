@@ -64,7 +64,10 @@ def serve(path: Path, place: Place) -> None:
 
 
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
-    """Analyse a run with the analyzer named `room`, and serve the dashboard, opened at its page, until interrupted."""
+    """Analyse a run with the analyzer named `room`, and serve the dashboard until interrupted.
+
+    The page of this analyzer is shown first.
+    """
     serve_view(served_run(run, room, options), room if room != JOINED else "", place)
 
 

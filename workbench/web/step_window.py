@@ -30,7 +30,10 @@ class WindowState(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """The range that a page shows: `span` on its own axis, and `steps` for other pages; None means all, or unknown."""
+    """The range that a page shows: `span` in the unit of its own axis (trace entries or ns), and `steps` in steps.
+
+    `span` is None for the whole axis; `steps` is None for all steps, or if the steps are unknown.
+    """
 
     span: tuple[int, int] | None = None
     steps: Span | None = None

@@ -48,7 +48,10 @@ def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[
 
 
 def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
-    """Return the Plotly trace of all blocks of one colour; `title` is its name in the legend."""
+    """Return the Plotly trace of the blocks of one colour; `title` is its name in the legend.
+
+    A block is an event, or several short events that are drawn as one.
+    """
     facts = zip(blocks["count"].tolist(), blocks["busy_ns"].tolist(), blocks["dur_ns"].tolist(), strict=True)
     return {
         "type": "bar",
@@ -77,11 +80,14 @@ def hover(count: int, busy_ns: int, dur_ns: int) -> str:
 
 
 def lane_keys(blocks: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return (lane, depth) of each block."""
+    """Return (lane, nesting depth) of each row of the table `blocks`; a lane is a stream or a thread."""
     return list(zip(blocks["lane"], blocks["depth"], strict=True))
 
 
 def lane_rows(blocks: pd.DataFrame) -> dict[tuple[str, int], int]:
-    """Return {(lane, depth): row of the chart}: devices first, then host threads, each by nesting depth."""
+    """Return {(lane, nesting depth): row of the chart}; a lane is a stream or a thread.
+
+    The streams of devices come first, then host threads, each by nesting depth.
+    """
     order = blocks.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
     return {key: row for row, key in enumerate(dict.fromkeys(lane_keys(order)))}

@@ -50,12 +50,15 @@ def link(text: str, href: str, *, current: bool = False, fixed: bool = False) ->
 
 
 def source_code(line: str) -> html.Code:
-    """Return a source line as code; it is a link if its file is on this machine."""
+    """Return a source position such as `train.py:22` as an HTML code element, a link if the file is on this machine."""
     return html.Code(with_source_link(line))
 
 
 def with_source_link(text: str) -> list[Component | str] | str:
-    """Return a text in which the first source line becomes a link if its file is on this machine."""
+    """Return a text as HTML, in which the first source position such as `train.py:22` is a link.
+
+    It is no link if its file is not on this machine.
+    """
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     match = SOURCE_LINE.search(shown)
     if not match or not is_on_this_machine(match[0]):

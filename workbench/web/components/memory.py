@@ -66,7 +66,7 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> Fig
 
 
 def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
-    """Return the Plotly trace of a column in a stacked chart."""
+    """Return the Plotly trace of a layer in a stacked chart over trace entries: the column `name` of `frame`."""
     return {
         "type": "scatter",
         "x": frame["entry"].tolist(),
@@ -100,7 +100,7 @@ def mark(entry: float, colour: str, dash: str = "solid") -> FigurePart:
 
 
 def peak(frame: pd.DataFrame) -> FigurePart:
-    """Return the annotation that marks the highest point."""
+    """Return the annotation that marks the trace entry with the most allocated memory in the timeline `frame`."""
     top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
     return {"x": int(top["entry"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
 
@@ -108,8 +108,8 @@ def peak(frame: pd.DataFrame) -> FigurePart:
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
     """Return an icicle chart of the result of `memory.views.tree`; leaf nodes have the colour of their category.
 
-    A node's first custom datum is the node that a click selects: the node itself, but `up` for the root. Nodes whose
-    path does not contain `find` are grey.
+    A click on a node selects this node, but a click on the chart's root selects the node `up`; the first item of a
+    node's `customdata` is the node to select. Nodes whose path does not contain `find` are grey.
     """
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())

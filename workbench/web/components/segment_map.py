@@ -76,7 +76,11 @@ def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
 
 
 def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
-    """Return the Plotly trace of category letters: one in the middle of each run of equal cells, if it fits."""
+    """Return the Plotly trace of the category letters in a segment map.
+
+    `rows` is {name of a row of the map: category of each of its cells}. A letter stands in the middle of each run of
+    cells of one category, if it fits there.
+    """
     letters = [
         (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
         for row, owners in rows.items()

@@ -37,7 +37,7 @@ def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
 def thinned(table: pd.DataFrame) -> pd.DataFrame:
     """Return at most `MOST_STEPS` rows of a table, keeping every spike.
 
-    Of each group of consecutive rows, the row with the largest value is kept.
+    Of each group of consecutive rows, the row that contains the largest value is kept, in whichever column it is.
     """
     width = -(-len(table) // MOST_STEPS)
     if width <= 1:

@@ -87,8 +87,9 @@ def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
 
 
 def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
-    """Yield the parts of the page about the change of peak memory; in each run, the device with the highest peak
-    counts.
+    """Yield the parts of the page about the change of peak memory.
+
+    Of each run, the device with the highest peak is compared.
     """
     by = chosen(query, "by", comparison.GROUPINGS)
     rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
@@ -125,7 +126,10 @@ def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart
 
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the maximum over all ranks for each step, because a step takes as long as its slowest rank."""
+    """Return for each step the highest value of `column` over all ranks, at most as many values as a chart draws.
+
+    The highest value is taken because a step takes as long as on its slowest rank.
+    """
     # `max` over ranks: all wait for the slowest, so its time is the time of the step.
     highest = frame.dropna(subset=column).groupby("step")[column].max()
     return thinned(highest.to_frame())[column]

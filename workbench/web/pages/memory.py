@@ -137,9 +137,10 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def new_address(query: Query, shown: object, change: Query) -> object:
-    """Return the new address of the page: `query` with the range stored in the browser, then with `change`.
+    """Return the new query text for the page's address, or Dash's `no_update` if the address stays the same.
 
-    `shown` is that range. The result is `no_update` if the address stays the same.
+    It has the parameters in `query`, those of the range `shown` that the browser stores, and those in `change`. Later
+    ones replace earlier ones of the same name.
     """
     changed = with_window(query, window_state(shown)) | change
     wanted = {name: value for name, value in changed.items() if value not in ("", str(NO_NODE))}

@@ -127,7 +127,7 @@ def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
 
 
 def largest_owners(tree: pd.DataFrame) -> Table:
-    """Return a table of the first levels of a tree, largest first."""
+    """Return a table of the nodes in the first levels of a tree of live memory, in the order of the tree."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
         (" / ".join(path), size(count), blocks)

@@ -45,7 +45,7 @@ def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | Non
 def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, pd.DataFrame]:
     """Return {name of another rank: its memory timeline}, for the steps that this device's entries in `span` cover.
 
-    Its steps are moved to the positions of this device's steps, so that the lines can share the axis.
+    The entries of another rank are moved so that its steps start where those of this device start on the axis.
     """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)

@@ -82,8 +82,9 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of zooms: a zoom in one chart applies to all three, and adds steps that were left out
-    before.
+    """Register the callback of zooms: a zoom in one chart applies to all three charts.
+
+    The range is read again, so that the charts show steps which were left out of a longer range.
     """
     data = served.rooms.steps
     if data is None:
@@ -106,8 +107,9 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def steps_between(wanted: Span) -> Span:
-    """Return (first, last + 1) of the steps in a range of the axis; if there are none, of the step nearest to its
-    middle.
+    """Return (first, last + 1) of the whole steps in the range `wanted` of the axis.
+
+    If the range contains no whole step, the step nearest to its middle is returned.
     """
     first, last = ceil(wanted[0]), floor(wanted[1])
     # A narrow drag may contain no whole step.

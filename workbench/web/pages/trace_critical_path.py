@@ -41,8 +41,9 @@ def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
 
 
 def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
-    """Return a table of the pieces of the last step's critical path; if steps are not marked, of the whole
-    recording's.
+    """Return a table of the pieces of the critical path of a trace's last step.
+
+    If the trace does not mark steps, it is the critical path of the whole recording.
     """
     steps = [step.step for step in account_of(served, artefact).step_times]
     return path_through(artefact, served.options, steps[-1] if steps else None)
