@@ -49,7 +49,7 @@ def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> 
 def attach(
     folder: Path, timeout_s: float | None, steps: StepRecorder, on_error: Callable[[BaseException], None]
 ) -> "Attached":
-    """Attach the recorders to this rank; `steps` is the recorder that knows its current step and phase.
+    """Attach the recorders to this rank, and return them; `steps` is the step recorder, which knows the current step.
 
     `on_error` is called with an exception that ends the script.
     """
@@ -135,7 +135,7 @@ class Attached:
 
     @property
     def _position(self) -> tuple[int, str]:
-        """(step, phase) of the rank; (0, "running") in a script whose steps are not timed."""
+        """The current (step, phase) of this rank; (0, "running") if the script's steps are not timed."""
         return (self._steps.current_step, self._steps.current_phase) if self._steps else (0, "running")
 
     def _beat(self) -> None:
@@ -143,7 +143,10 @@ class Attached:
         self._heartbeat.beat(step, phase.encode())
 
     def _end_of_child(self) -> None:
-        """Record how a `multiprocessing` process ends; it calls neither `atexit` functions nor `sys.excepthook`."""
+        """Record how a `multiprocessing` child process ends.
+
+        Such a process calls neither `atexit` functions nor `sys.excepthook`.
+        """
         error = sys.exc_info()[1]
         # torch.multiprocessing.spawn turns an exception into an exit.
         error = error.__context__ if isinstance(error, SystemExit) else error

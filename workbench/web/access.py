@@ -45,8 +45,9 @@ class Door:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie. Each dashboard has another name, because browsers share cookies between ports of a
-        host.
+        """The name of the cookie, which is different for each dashboard.
+
+        Browsers share cookies between all ports of a host, and so between dashboards.
         """
         return f"workbench_{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
 

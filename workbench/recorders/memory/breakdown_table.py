@@ -59,7 +59,10 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
 
 
 def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tensor]]]:
-    """Yield, after each trace entry, {category: change in bytes} and {address: live tensor}."""
+    """Yield a pair for each entry of the snapshot's trace: what it changes, and what is live after it.
+
+    The pair is {category: bytes that the entry allocates, negative if it frees them} and {address: live tensor}.
+    """
     live = dict(initial_tensors(snapshot))
     for entry in snapshot["device_traces"][0]:
         change: dict[str, int] = {}
@@ -73,9 +76,9 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
 
 
 def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
-    """Yield (address, tensor) of each tensor that is older than the trace.
+    """Yield (address, tensor) of each tensor that was allocated before the trace begins.
 
-    Its block is not allocated in the trace, or is freed there before it is allocated.
+    The trace frees such a tensor without an allocation, or the snapshot lists it as live without an allocation.
     """
     older_blocks: dict[int, list[str]] = snapshot["workbench"]["blocks"]
     allocated = set()

@@ -136,7 +136,7 @@ def trace_entry(event: Event) -> TraceEntry:
 
 
 def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
-    """Return {address: [category, label]} of live blocks that are older than the first event."""
+    """Return {address: [category, label]} of blocks that were allocated before the first of the stored events."""
     born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
     older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
     older |= {address: block for address, block in blocks.live.items() if id(block) not in born}

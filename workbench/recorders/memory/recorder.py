@@ -79,8 +79,9 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record allocations inside this context as part of `step`, if the step is to be recorded; then call
-        `finish`.
+        """Record allocations inside this context as part of `step`, if the step is to be recorded.
+
+        The caller must call `finish` after the context.
         """
         self._last_finished_step = step - 1 if self._last_finished_step is None else self._last_finished_step
         self.is_recording = False

@@ -41,9 +41,9 @@ def safely(act: Callable[[], object]) -> None:
 
 
 def patch_distributed(module: ModuleType) -> None:
-    """Wrap `init_process_group` in `module` so that the recorders are attached after it.
+    """Wrap the function `init_process_group` of `module`, so that the recorders are attached after each call.
 
-    An error that ends the script before that is recorded, too.
+    Also record an error that ends the script before it calls this function.
     """
     original = module.init_process_group
 

@@ -32,7 +32,7 @@ OTHERS_STEPS = 100
 class Recording:
     """All recorders of this process.
 
-    A training step ends when the first optimizer of the script has stepped again.
+    A training step ends each time one optimizer has stepped: the one that stepped first in the script.
     """
 
     def __init__(self, settings: Settings) -> None:

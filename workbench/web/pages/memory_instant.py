@@ -108,11 +108,10 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
 
 
 def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
-    """Return (rows, parent): at most `NODES` rows below a node, including itself, the largest ones; and the node's
-    parent.
+    """Return the largest nodes of a subtree, at most `NODES`, and the parent of `node`, which is the subtree's root.
 
-    A click on the root of the chart selects that parent. A row is at least as large as each of its children and
-    precedes them, so every row in the result has its parents there, too.
+    A click on the root of the chart selects that parent. A node is at least as large as each of its children and
+    precedes them in `tree`, so every node in the result has its parents there, too.
     """
     if node not in set(tree["node"]):
         return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE

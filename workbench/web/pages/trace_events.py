@@ -38,8 +38,9 @@ Nanoseconds = tuple[int, int]
 
 @dataclass(frozen=True)
 class EventQuery:
-    """The state of the event chart: the meaning of colours, the searched text, and whether the critical path is
-    shown.
+    """What the event chart shows: what colours stand for (`colour`: kind, stream or phase), and the searched text.
+
+    `path` says whether the critical path is shown.
     """
 
     colour: str
@@ -96,9 +97,9 @@ def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) ->
 def block_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, wanted: EventQuery
 ) -> tuple[list[str], dict[str, str]]:
-    """Return (for each block the legend name of its colour, {legend name: colour}).
+    """Return (names, {name: colour}) for the legend: `names` has the legend name of each block's colour.
 
-    A name has the same colour in every time range.
+    A name has the same colour in every time range. Blocks that do not match the searched text are grey.
     """
     names, colours = named_colours(artefact, served, blocks, wanted.colour)
     if not wanted.find:
@@ -111,7 +112,10 @@ def block_colours(
 def named_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the result of `block_colours` for the colour meaning `colour`, before a search turns other blocks grey."""
+    """Return the same as `block_colours`, but without grey blocks, as if no text was searched.
+
+    `colour` says what colours stand for: kind, stream or phase.
+    """
     if colour == "kind":
         return blocks["kind"].tolist(), EVENT_KINDS
     known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES

@@ -44,7 +44,7 @@ class Scale:
     high: float
 
     def x(self, row: int) -> int:
-        """Return the horizontal position, in dots, of the step in a row of the table."""
+        """Return the horizontal position, in dots, of the step with the index `row` in `steps`."""
         spread = (self.steps[-1] - self.steps[0]) or 1
         return round((self.steps[row] - self.steps[0]) / spread * (self.columns * 2 - 1))
 
@@ -129,8 +129,9 @@ class LineChart(Widget, can_focus=True):
             yield self._cell((column, row), CURSOR if column == at else empty, reverse=column == at)
 
     def _cell(self, place: Point, empty: str, *, reverse: bool) -> Segment:
-        """Return a cell: a sign if there is one, else its dots, else the character `empty`; `reverse` marks the
-        cursor.
+        """Return the cell at `place`: the sign of a run, or the dots of its line, or the character `empty`.
+
+        `reverse` swaps the colours, which marks the cursor.
         """
         if place in self._signs:
             number = self._signs[place]
