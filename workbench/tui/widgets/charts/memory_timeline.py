@@ -56,7 +56,10 @@ class MemoryTimeline(StackedChart):
         return size(int(value))
 
     def ticks(self) -> dict[int, str]:
-        """Return the labels of the steps as {row: label}; a step that began before the first row is labelled there."""
+        """Return the labels of the steps below the chart as {index of a table row: label}.
+
+        The first row is labelled with the step in which it lies, even if that step began earlier.
+        """
         entries, numbers = self.instants["entry"].to_numpy(), dict[int, int]()
         for step, entry in self._steps:
             row = int(np.searchsorted(entries, entry))

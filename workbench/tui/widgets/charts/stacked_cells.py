@@ -16,7 +16,7 @@ MOST_OWED = 8.0
 
 
 class Cell(NamedTuple):
-    """One character cell: the layer `below` fills its lower `eighths`, the layer `above` the rest."""
+    """One character cell of a chart: layer number `below` fills its lower `eighths`, layer number `above` the rest."""
 
     eighths: int
     below: int
@@ -86,10 +86,10 @@ def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
 
 
 def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
-    """Return the cell that shows these layers with the least error, and note in `owed` what each layer has lost.
+    """Return the cell that shows the layers in `runs`, which are (layer, eighths), with the least error.
 
-    `owed` has for each layer, in eighths, the area that is still to be drawn. The edge between the stack and the space
-    above it is always drawn where it is.
+    `owed` has for each layer, in eighths, the area that is still to be drawn; it is updated. The edge between the stack
+    and the empty space above it is always drawn where it is.
     """
     if len(runs) == 1:
         return Cell(EIGHTHS, runs[0][0], runs[0][0])
@@ -105,14 +105,17 @@ def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
 
 
 def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
-    """Return the cell that is divided before the run `edge`; each part gets the layer with most area to draw in it."""
+    """Return the cell whose two colours meet below run number `edge` of `runs`, which are (layer, eighths).
+
+    Each of the two parts gets the colour of that of its layers with the most area still to be drawn (see `owed`).
+    """
     lower, upper = runs[:edge], runs[edge:]
     below, above = (max(part, key=lambda run: run[1] + float(owed[run[0]]))[0] for part in (lower, upper))
     return Cell(sum(eighths for _, eighths in lower), below, above)
 
 
 def lost(runs: list[tuple[int, int]], cell: Cell, owed: Floats) -> float:
-    """Return how many eighths of the layers in a cell would still be owed after drawing it as `cell`."""
+    """Return how many eighths of the layers in `runs` are missing or drawn too much if the cell is drawn as `cell`."""
     drawn = {cell.below: cell.eighths}
     drawn[cell.above] = drawn.get(cell.above, 0) + EIGHTHS - cell.eighths
     return sum(abs(eighths + float(owed[layer]) - drawn.get(layer, 0)) for layer, eighths in runs)

@@ -41,9 +41,9 @@ NUMBERS = (int, float, np.number)
 class StackedChart(Widget, can_focus=True):
     """Draws a table as a chart of stacked layers: a column of the table is a layer, a row is an instant or a step.
 
-    The rows are drawn from left to right, each `wide` characters wide. Subclasses provide the marks above the chart, the
-    labels of the value axis, and the ticks and the line below the chart. `cursor` is the index of a table row; moving
-    it posts `Moved`.
+    The rows are drawn from left to right, each `wide` characters wide. Subclasses provide the marks above the chart,
+    the labels of the value axis, and the ticks and the line below the chart. `cursor` is the index of a table row;
+    moving it posts `Moved`.
     """
 
     DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
@@ -84,7 +84,7 @@ class StackedChart(Widget, can_focus=True):
         raise NotImplementedError
 
     def ticks(self) -> dict[int, str]:
-        """Return the labels below the chart as {row: label}, such as the steps that begin there."""
+        """Return the labels below the chart as {index of a table row: label}, such as the steps that begin there."""
         return {}
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
@@ -113,12 +113,12 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def axis_width(self) -> int:
-        """The number of columns that the value axis takes at the left: 0 in a narrow chart."""
+        """The width of the value axis at the left, in characters: 0 in a narrow chart."""
         return AXIS_WIDTH if self.size.width >= NARROW else 0
 
     @property
     def columns(self) -> int:
-        """The number of columns for the rows of a table."""
+        """The width of the chart without its value axis, in characters."""
         return self.size.width - self.axis_width
 
     @property
@@ -182,7 +182,7 @@ class StackedChart(Widget, can_focus=True):
         return Strip([Segment(self._axis_label(line), Style(dim=True)), *self._columns(line)], width).simplify()
 
     def _axis_label(self, line: int) -> str:
-        """Return the part of the value axis beside the cells of a line; every fourth line has its value."""
+        """Return the piece of the value axis to the left of a line of cells; every fourth line has a value."""
         if not self.axis_width or not self._cells:
             return " " * self.axis_width
         top = self._cell_rows - 1
@@ -193,7 +193,10 @@ class StackedChart(Widget, can_focus=True):
         return f"{label[: self.axis_width - 2]:>{self.axis_width - 2}} ┤"
 
     def _tick_line(self) -> str:
-        """Return the labels below the chart, each at the column of its row; those without room are left out."""
+        """Return the line of labels below the chart, each at the position of its table row.
+
+        Labels without enough space are left out.
+        """
         line, free = "", 0
         for row, label in sorted(self.ticks().items() if len(self.instants) else ()):
             start = row * self.wide
@@ -203,7 +206,7 @@ class StackedChart(Widget, can_focus=True):
         return line.ljust(self.columns)
 
     def _columns(self, line: int) -> list[Segment]:
-        """Return the cells of a line, counted from the bottom, with the cursor."""
+        """Return the cells of line number `line` of the chart, with the cursor; line 0 is the lowest."""
         drawn = self._segments(line)[: self.columns]
         at = self.cursor * self.wide + self.wide // 2
         if self.cursor >= 0 and at < len(drawn):
@@ -211,7 +214,10 @@ class StackedChart(Widget, can_focus=True):
         return [*drawn, Segment(" " * (self.columns - len(drawn)))]
 
     def _segments(self, line: int) -> list[Segment]:
-        """Return the cells of a line without the cursor, cached, as the cursor moves often."""
+        """Return the cells of line number `line` of the chart without the cursor; line 0 is the lowest.
+
+        They are cached, because the cursor moves often.
+        """
         if line not in self._drawn:
             draw = self._pattern if self.app.no_color else self._segment
             self._drawn[line] = [draw(cells[line]) for cells in self._cells]

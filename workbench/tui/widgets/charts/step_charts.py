@@ -35,7 +35,7 @@ class PhaseChart(StackedChart):
         return duration(value)
 
     def ticks(self) -> dict[int, str]:
-        """Return the steps below the chart as {row: label}."""
+        """Return the labels of the steps below the chart as {index of a table row: label}."""
         return step_ticks(self.instants)
 
     def ruler(self) -> str:
@@ -65,7 +65,7 @@ class LossChart(StackedChart):
         return f"{self._lowest + (value - BASE) * self._span:.3f}"
 
     def ticks(self) -> dict[int, str]:
-        """Return the steps below the chart as {row: label}."""
+        """Return the labels of the steps below the chart as {index of a table row: label}."""
         return step_ticks(self.instants)
 
     def ruler(self) -> str:
@@ -79,7 +79,7 @@ def ruler(frame: pd.DataFrame, legend: str) -> str:
 
 
 def step_ticks(frame: pd.DataFrame) -> dict[int, str]:
-    """Return the number of the step for each row of a table, as {row: label}; the first label says what it is."""
+    """Return {index of a row of `frame`: number of its step}; the first label is such as `step 5`, others are `6`."""
     steps = frame["step"].to_numpy()
     return {row: str(int(step)) if row else f"step {int(step)}" for row, step in enumerate(steps)}
 
