@@ -122,10 +122,10 @@ def load_many(
 
 
 def are_quickly_read(artefacts: Sequence[Sequence[Path]]) -> bool:
-    """Return whether reading the artefacts one by one in forks is faster than all at once in new interpreters.
+    """Return whether the artefacts are so few and small that reading them one after the other is fastest.
 
-    With a second thread a child cannot be forked, and a new interpreter takes half a second to start and import its
-    reader.
+    For parallel reading threads are needed, and a process with threads cannot fork: each artefact would need a new
+    interpreter, which takes half a second to start and import its reader.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
     return len(artefacts) <= FEW_FILES and all(size <= SMALL_FILE for size in sizes)
@@ -153,7 +153,10 @@ def load_set(
 def load_part(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read the files at these indexes of `paths` in one child process, or in two halves if that fails."""
+    """Read some files in one child process; if that fails, read each half of them in this way.
+
+    `numbers` are the indexes of the files in `paths`. The result is as for `load_set`.
+    """
     result = load_or_error([paths[number] for number in numbers], reader, options or Options())
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
         return [(numbers, result)]

@@ -39,7 +39,7 @@ class Pattern(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """How the step time changed: suddenly at one step, or steadily from there to the end of the run."""
+    """How the step time changed: at once at one step (STEP), or steadily from that step to the end (DRIFT)."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -55,7 +55,11 @@ class EventKind(StrEnum):
 
 
 class Problem(StrEnum):
-    """The class of a verdict. They are sorted: a class explains those after it, as a NaN makes the speed irrelevant."""
+    """The kind of a verdict on step logs, the most important first.
+
+    A verdict reports the first kind that was found. For example, a NaN in the loss comes before a slow rank, because
+    the speed of a run with a broken loss does not matter.
+    """
 
     NONFINITE_LOSS = "nonfinite_loss"
     COLLECTIVE_COUNT = "collective_count"
@@ -79,9 +83,9 @@ class Problem(StrEnum):
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a log that a different trainer wrote.
 
-    `quantity` is None if the column is kept without a known meaning. `unit` is the unit of the values in the file,
-    `unknown` if neither the column's name nor its writer shows it. `chosen`: the user named the column for the
-    quantity.
+    `quantity` is what the column means (None: unknown; the column is kept). `unit` is the unit of the values in the
+    file, `unknown` if neither the column's name nor its writer shows it. `chosen` is true if the user named this column
+    for the quantity.
     """
 
     name: str
@@ -93,9 +97,10 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
     """How a log of a different trainer was read.
 
-    `duplicates` counts rows of a step that a later row replaced, `restarts` how often the step number went back,
-    `dropped` rows that have no step number; `texts` names the columns that hold no numbers, `omitted` counts values of
-    columns beyond the limit.
+    `duplicates` counts rows that were dropped because a later row has the same step, `restarts` how often the step
+    number went back, and `dropped` the rows without a step number. `texts` names the columns that hold no numbers.
+    `omitted` counts the values that were dropped because the log has more columns than are read
+    (`raw_table.COLUMNS_AT_MOST`).
     """
 
     path: str
@@ -202,8 +207,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the wall time of a run, as the mean over its ranks.
 
-    `parts` (ns) add up to `wall_ns`, the time from the first start to the end of the last step. `productive` is the
-    productive part as a share of `wall_ns`.
+    `parts` has the ns of each part by the part's name. They add up to `wall_ns`, the time from the start of the first
+    process to the end of the last step. `productive` is the productive part as a share of `wall_ns` (0 to 1).
     """
 
     started_ns: int

@@ -60,7 +60,7 @@ class Durations:
         return self._ns[name] / 1e9
 
     def at(self, name: str, rows: Mask | Integers | slice) -> Floats:
-        """Return the seconds of column `name` in some rows."""
+        """Return column `name` in seconds, for the selected rows only."""
         seconds: Floats = self._ns[name].to_numpy()[rows] / 1e9
         return seconds
 
@@ -109,12 +109,12 @@ class Steps:
 
     @property
     def rank_codes(self) -> Column:
-        """The index into `ranks` of each row's rank."""
+        """For each row of `table`, the index of its rank in `ranks`."""
         return self._index[2]
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """The ranks, the steps, and for each row the index of its rank and of its step in these lists."""
+        """The ranks, the steps, and for each row of `table` the index of its rank and of its step in these two."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
@@ -138,19 +138,22 @@ class Steps:
         return cells
 
     def by_rank(self, values: npt.ArrayLike, usable: Mask) -> Floats:
-        """Return, for each rank, the median of `values` over its rows in the mask `usable`; NaN if it has none."""
+        """Return, for each rank, the median of `values` over its usable rows; NaN if it has none.
+
+        `values` has one entry per row of `table`; `usable` is a mask of the rows that count.
+        """
         return column_medians(self.cells(values, usable))
 
     def grid_rows(self, steps: pd.Index) -> Integers:
-        """Return the row numbers in a grid of the given step numbers."""
+        """Return, for each of the given step numbers, the index of its row in the tables that `grid` returns."""
         return np.searchsorted(self._index[1], steps.to_numpy())
 
     @cached_property
     def plain(self) -> "pd.Series[bool]":
-        """A mask of the rows whose step did nothing but train and whose duration is recorded."""
+        """A mask of the rows of `table` whose step did nothing but train and whose duration is recorded."""
         return ~self.table["tagged"] & self.table["dur_s"].notna()
 
     @cached_property
     def recorder_s(self) -> "pd.Series[float]":
-        """The seconds of each row's step that this project's own recorders took."""
+        """For each row of `table`, the seconds of the step that were spent in this project's own recorders."""
         return self.phases.total(RECORDER_PHASES)

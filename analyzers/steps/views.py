@@ -32,8 +32,9 @@ RANK_ROWS = 64
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
-    """Return the steps in the logs;
-    those of the last two runs stay in memory, as one page asks for several tables of each.
+    """Return the steps in the logs, from memory if the logs are those of one of the last two runs that were read.
+
+    The steps are kept because a page of a user interface asks for several tables of the same run.
     """
     return cached_load(tuple(artefacts), options or store.Options())
 
@@ -185,14 +186,17 @@ def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = N
 
 
 def bin_numbers(count: int, bins: int) -> Integers:
-    """Return the bin index of each of `count` items in order, for at most `bins` bins of equal width."""
+    """Return, for each of `count` items in order, the index of its bin.
+
+    There are at most `bins` bins of equal width.
+    """
     return np.arange(count) // max(1, -(-count // bins))
 
 
 def named(table: pd.DataFrame, names: pd.Index, numbers: Integers) -> pd.DataFrame:
-    """Return `table`, which has a row per bin, after setting its index to the first of the `names` in each bin.
+    """Return a table that has a row per bin, with the rows named after the first item of each bin.
 
-    `numbers` holds the bin of each name, ascending.
+    `names` are the items that were binned (steps or ranks), `numbers` the bin of each item, ascending.
     """
     firsts = np.searchsorted(numbers, table.index)
     table.index = names[firsts].rename(names.name)

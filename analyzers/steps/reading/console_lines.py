@@ -165,7 +165,10 @@ def take_text(printed: Printed, text: str) -> None:
 
 
 def text_pairs(text: str) -> Iterator[tuple[str, float]]:
-    """Return the (name, number) pairs in a text; each name is as short as it can be while it still has a meaning."""
+    """Yield the (name, number) pairs in a console line, such as ("loss", 2.5) for `INFO step loss: 2.5`.
+
+    Words before a name that do not belong to it are removed by `short_name`.
+    """
     seen = set()
     for pattern in (PAIR, SPACED):
         for match in pattern.finditer(text):
@@ -180,10 +183,10 @@ def text_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def short_name(name: str) -> str:
-    """Return the shortest usable name in the words before a number; for `INFO step` this is `step`.
+    """Return the name of a number, given all words that are printed before it: `step` for `INFO step`.
 
-    It is the longest end of the words that is a known quantity. If no quantity is known, it is the whole name, or its
-    last word if it has more than four words.
+    Leading words are removed until the rest is a known quantity, such as `loss` or `lm loss`. If no rest is known, the
+    result is all words, or the last one if there are more than four.
     """
     words = name.split(" ")
     ends = (" ".join(words[begin:]) for begin in range(len(words)))
@@ -197,6 +200,6 @@ def with_unit(name: str, unit: str | None) -> str:
 
 
 def counters(printed: Printed) -> Mapping[str, float]:
-    """Return the rank and the time of a line as columns by name, if the line has them."""
+    """Return the columns `rank` and `timestamp` of a console line; a column is missing if the line does not show it."""
     named = {"rank": printed.rank, "timestamp": printed.clock}
     return {name: float(value) for name, value in named.items() if value is not None}

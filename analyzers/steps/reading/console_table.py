@@ -83,9 +83,9 @@ class ConsoleRows:
             self._add(printed)
 
     def _take_bar(self, printed: Printed) -> None:
-        """Process a progress bar: a bar that moved and has numbers becomes a row.
+        """Process a progress bar: its count gives the step of the rows printed just before and after it.
 
-        A bar without text before it gives the steps of the rows around it.
+        Only a bar with no text before it is used for that. A bar that moved and shows training numbers is a row itself.
         """
         if printed.plain_bar and (self._bar_total in (None, printed.total)):
             self._bar, self._bar_total = float(printed.step or 0), printed.total

@@ -74,7 +74,7 @@ def read(path: Path) -> RawTable:
 
 
 def comment_lines_removed(content: bytes) -> Iterator[bytes]:
-    """Yield the content without the comment and empty lines at its beginning, in one piece."""
+    """Yield the bytes of a table, as one item, without the comment lines and empty lines at its beginning."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
         end = content.find(b"\n", at)

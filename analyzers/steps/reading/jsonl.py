@@ -130,7 +130,7 @@ def header_of(row: Row) -> Header:
 
 
 def take_event(line: Line, row: Row) -> None:
-    """Add the duration or metric in a record of torchtitan's log to the line of its step."""
+    """Add the duration or the metric in one record of torchtitan's log to `line`, the step-log line of its step."""
     event, value = str(row.get("log_type_name", "")), row.get("value")
     name = event.removesuffix("_end")
     if event == "metric_value":
@@ -144,7 +144,10 @@ def take_event(line: Line, row: Row) -> None:
 
 
 def take_metric(line: Line, name: str, value: object) -> None:
-    """Set the field of a line that a metric of torchtitan's log stands for; unknown metrics are ignored."""
+    """Store the value of one metric of torchtitan's log in `line`: tokens, loss or gradient norm.
+
+    Metrics with other names are ignored.
+    """
     if name == "local_valid_tokens":
         line.tokens = nanoseconds(value, 1)
     elif name in ("loss", "grad_norm"):

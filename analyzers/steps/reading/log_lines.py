@@ -57,9 +57,10 @@ class Line(msgspec.Struct):
 class Content(NamedTuple):
     """Lines of a step log as columns.
 
-    `fixed` has a column per scalar field; `named` has, for each field of `NAMED`, a column per name. `tags` lists the
-    tags of each line (empty if no line has one). `numbers` are further columns in the log of another trainer, by
-    name; NaN if a line has none.
+    `fixed` has a column for each field that is a single value. `named` is for the fields in `NAMED`, which hold several
+    values by name, such as `phases`: it has a column for each name, by field and name. `tags` lists the tags of each
+    line (empty if no line has one). `numbers` are further columns in the log of another trainer, by name; NaN if a line
+    has no such number.
     """
 
     fixed: Arrays
@@ -144,9 +145,9 @@ class Table:
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Return the columns over all files, with the value for "absent" if a file lacks one.
+        """Return the columns over all files; rows of a file that lacks a column hold the value of `absent_in`.
 
-        The collected parts are deleted.
+        This can be called once: the parts that were collected by `add` are deleted to save memory.
         """
         columns = {}
         for name in list(self.parts):
@@ -158,7 +159,11 @@ class Table:
         return columns
 
     def meta(self) -> dict[str, Any]:
-        """Return the names for the numbers in column names and for the bits of tags."""
+        """Return the names that explain the columns: item 2 of `phases` is the name of the phase in column `phase.2`.
+
+        `groups` explains the columns `seq.N`, `numbers` the columns `number.N`, and item N of `tags` is the tag of bit
+        N.
+        """
         return {name: list(self.names[field].known) for name, field in META}
 
 

@@ -45,10 +45,10 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
 
     Columns: `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and
     `device.I` are the ns of phase `meta.phases[I]`; `tags` has a bit per tag of `meta.tags`; `seq.I` is the sequence
-    number of the last collective of process group `meta.groups[I]` (-1: unknown); `dur_ns` is -1 if it is not
-    recorded. `meta.files` has for each file its headers, whether it is truncated (`torn`), its damaged lines, or the
-    problem that made it unreadable. A log of another trainer has no rows there, but columns `rawF.I` with the values
-    of `meta.files[F].raw.names[I]` in file F.
+    number of the last collective of process group `meta.groups[I]` (-1: unknown); `dur_ns` is -1 if it is not recorded.
+    `meta.files` has for each file its headers, whether it is truncated (`torn`), its damaged lines, or the problem that
+    made it unreadable. A log of another trainer has no rows in these columns. It has columns of its own: `rawF.I` holds
+    the values of column `meta.files[F].raw.names[I]` of file F.
     """
     gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()

@@ -46,7 +46,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def agrees(self) -> bool:
-        """Whether the bounds of the offset are known and do not contradict each other."""
+        """Whether the bounds of the offset are known, and the lower one is not above the upper one."""
         return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
 
     def ahead(self, at: Column) -> Integers:
@@ -91,12 +91,15 @@ class SharedCollectives:
         return scatter(self.other_end, self.other_end - self.end, self.drift.ppm)
 
     def without_drift(self, at: Integers) -> Integers:
-        """Return moments of the other clock as it would show them without its drift."""
+        """Return times of the other clock (ns) as it would show them if it ran exactly as fast as the first one.
+
+        The drift is removed relative to `middle`, where the result equals the input.
+        """
         return at - clock_gain(at - self.middle, self.drift.ppm)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest possible lead of the other clock, in ns.
+        """The least and the greatest possible number of ns by which the other clock is ahead of the first rank's clock.
 
         They follow from the fact that no rank leaves a collective before the last rank arrives.
         """
@@ -106,7 +109,10 @@ class SharedCollectives:
 
     @property
     def estimate(self) -> int:
-        """The estimated lead of the other clock in ns: the median difference of the ends, limited to `bounds`."""
+        """The estimated number of ns by which the other clock is ahead of the first rank's clock.
+
+        It is the median difference between the ends of the collectives in the two clocks, limited to `bounds`.
+        """
         low, high = self.bounds
         middle = int(np.median(self.without_drift(self.other_end) - self.end))
         return min(max(middle, low), high) if low <= high else middle
@@ -140,7 +146,7 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
 
 
 def is_symmetric(matched: MatchedCollectives) -> Mask:
-    """Return a mask of the rows whose collective ends on all ranks together."""
+    """Return a mask of the rows of `matched` whose collective ends on all ranks at nearly the same time."""
     names = [SYMMETRIC.search(matched.text(int(row), "name")) is not None for row in matched.first_row]
     return np.array(names, bool)[matched.collective]
 
@@ -150,8 +156,9 @@ def shared_collectives(
 ) -> SharedCollectives | None:
     """Return the collectives that two ranks took part in and that end on all ranks together; None if there are none.
 
-    `columns` are start, end and `is_symmetric` of every row. `indices` are those of the two ranks; `clock` is the
-    first one's clock.
+    `columns` has, for each row of `matched`, the start and the end of the collective on that rank, and whether
+    `is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` is the clock of the first of
+    the two.
     """
     start, end, symmetric = columns
     mine, theirs = (np.flatnonzero((matched.rank_index == index) & symmetric) for index in indices)
@@ -170,7 +177,7 @@ def clock_of(
 ) -> Clock:
     """Return the clock of the second of two ranks, computed from the collectives that both took part in.
 
-    `indices` are those of the two ranks; `near_clock` is the first one's clock.
+    `indices` are the indices of the two ranks in `recordings`; `near_clock` is the clock of the first of the two.
     """
     near, far = (recordings[index] for index in indices)
     host = near.trace.header.get("host")

@@ -25,9 +25,9 @@ LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "lat
 
 @dataclass(frozen=True)
 class AlignedRecordings:
-    """Recordings whose times can be converted to a common clock, in ns.
+    """The recordings of all ranks, with methods that convert their times to one common clock.
 
-    It is the first rank's clock, counted from the earliest event of all recordings.
+    The common clock is the clock of the first rank, in ns since the earliest event of all recordings.
     """
 
     recordings: Sequence[Recording]
@@ -44,27 +44,36 @@ class AlignedRecordings:
 
     @cached_property
     def clocks(self) -> list[Clock]:
-        """The clock of each recording; it is taken to be exact if no collective shows its offset."""
+        """The clock of each recording; a clock whose offset no collective shows counts as exact."""
         known = {clock.rank: clock for clock in self.comparison.clocks} if self.comparison else {}
         ranks = [recording.rank or 0 for recording in self.recordings]
         return [known.get(rank) or Clock(rank=rank) for rank in ranks]
 
     def to_unix_ns(self, index: int, at: Column) -> Integers:
-        """Return moments in the columns of recording number `index` as Unix ns of the first rank's clock."""
+        """Convert times of one trace to Unix ns of the first rank's clock.
+
+        `index` is the index of the recording; `at` are times as in the columns of its trace.
+        """
         shown = at + self.recordings[index].base
         return shown - self.clocks[index].ahead(shown)
 
     def to_common_clock(self, index: int, at: Column) -> Integers:
-        """Return moments in the columns of recording number `index` as ns of the common clock."""
+        """Convert times of one trace to ns of the common clock.
+
+        `index` is the index of the recording; `at` are times as in the columns of its trace.
+        """
         return self.to_unix_ns(index, at) - self.origin
 
     def to_local_clock(self, index: int, at: Column) -> Integers:
-        """Return moments of the common clock as ns in the columns of recording number `index`."""
+        """Convert times of the common clock (ns) to times of one trace.
+
+        `index` is the index of the recording; the result is as in the columns of its trace.
+        """
         return self.clocks[index].shows(at + self.origin) - self.recordings[index].base
 
     @property
     def origin(self) -> int:
-        """The time of the earliest event in the clock of the first rank, in Unix ns; it is 0 on the common clock."""
+        """The zero of the common clock: the time of the earliest event, in Unix ns of the first rank's clock."""
         return min(self.begins)
 
     @property
@@ -79,10 +88,11 @@ class AlignedRecordings:
         return [int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin for trace in traces]
 
     def parts_between(self, index: int, edges: Integers) -> Integers:
-        """Return int64[part, bin]: how the time of recording number `index` between successive `edges` divides, in ns.
+        """Return int64[part, bin]: for each interval between two successive `edges`, the ns of each of `PARTS` in it.
 
-        `edges` are moments of the common clock, the parts are `PARTS`. Time without any work is idle. Communication
-        counts only where it does not overlap with computation, and copies only where they do not overlap with kernels.
+        `index` is the index of the recording, `edges` are times of the common clock (ns). Time without any work is
+        idle. Communication counts only where it does not overlap with computation, and copies only where they do not
+        overlap with kernels.
         """
         if index not in self._coverage:
             self._coverage[index] = coverage(self.recordings[index])
@@ -97,7 +107,7 @@ class AlignedRecordings:
 def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
     """Return the time covered by a recording's computing, by its computing and communication, and by all of its work.
 
-    All work includes copies and memsets.
+    All work also includes memory copies and memsets.
     """
     c = recording.trace.columns
     rows = np.flatnonzero(c["account"] == recording.number)
@@ -127,7 +137,8 @@ def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> Ali
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
     """Return a table with a row per device or host of each trace: path, rank, `shift_ns` and `span_ns` (its duration).
 
-    Adding `shift_ns` to its times gives the times on a common clock, which is 0 at the earliest start.
+    `shift_ns` is the start of the trace on the common clock, which is 0 at the earliest event of all traces. To convert
+    the times of a trace to the common clock, add its `shift_ns`.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     rows = zip(aligned.recordings, aligned.shifts, aligned.spans, strict=True)
@@ -193,8 +204,9 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
     """Return a table of the `limit` collectives with most waiting: a row per collective and rank, in order of time.
 
     Columns: which (the collective's number among all matched ones), rank, name, group, start_ns and end_ns on the
-    common clock, late_ns (after the median rank), wait_ns (for the last rank), excess_ns (own work before it beyond
-    the others'). The table is empty if no collective was recorded by several ranks.
+    common clock, late_ns (how long after the median rank this rank arrived), wait_ns (how long it waited for the last
+    rank), excess_ns (how much more work than the other ranks it had before the collective). The table is empty if no
+    collective was recorded by several ranks.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     if aligned.comparison is None:

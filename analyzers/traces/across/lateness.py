@@ -22,14 +22,18 @@ from analyzers.traces.reading.trace import NO_STEP
 class Lateness:
     """The arrival times and waiting of ranks at matched collectives, on one clock; all values are in ns.
 
-    Most arrays have an entry for each row of `matched` (one per collective and rank).
+    Unless a docstring says otherwise, arrays have one entry for each row of `matched`: for each collective and each of
+    its ranks.
     """
 
     matched: MatchedCollectives
     clocks: Sequence[Clock]
 
     def on_first_clock(self, name: str) -> Integers:
-        """Return a column of times (`start`, `end`, `since`) converted to the first rank's clock, in Unix ns."""
+        """Return a column of `matched` that holds times, converted to the first rank's clock (Unix ns).
+
+        `name` is `start` or `end` (of the collective on each rank) or `since` (when the rank's work for it began).
+        """
         shown = self.matched.column(name)
         ahead = np.zeros(len(shown), np.int64)
         for index, clock in enumerate(self.clocks):
@@ -51,46 +55,53 @@ class Lateness:
 
     @cached_property
     def last_arrival(self) -> Integers:
-        """The arrival of the last rank at each collective (one entry per collective)."""
+        """For each collective, the time at which its last rank arrived (Unix ns)."""
         return np.maximum.reduceat(self.arrival, self.matched.first_row)
 
     @cached_property
     def wait(self) -> Integers:
-        """The ns that each row's rank waited for the last rank to arrive, at most until its own end."""
+        """For each row of `matched`, the ns that the rank waited in the collective for the last rank to arrive.
+
+        It is at most the duration of the collective on this rank, as clocks are not exact.
+        """
         duration = self.matched.column("end") - self.matched.column("start")
         wait: Integers = np.clip(self.last_arrival[self.matched.collective] - self.arrival, 0, duration)
         return wait
 
     @cached_property
     def transfer(self) -> Integers:
-        """The ns from the last arrival to the median end of each collective: its duration without waiting."""
+        """For each collective, the ns from the last rank's arrival to the median end: its duration without waiting."""
         return (self.median(self.end) - self.last_arrival).clip(min=0)
 
     @cached_property
     def lateness(self) -> Integers:
-        """The ns by which each row's rank arrived after the median rank of its collective.
+        """For each row of `matched`, the ns by which the rank arrived at the collective after the median rank.
 
-        Negative if it arrived earlier.
+        The value is negative if the rank arrived earlier.
         """
         return self.arrival - self.median(self.arrival)[self.matched.collective]
 
     @cached_property
     def last_row(self) -> Integers:
-        """The row of the rank that arrived last at each collective (one entry per collective)."""
+        """For each collective, the row of `matched` with the rank that arrived last."""
         order = np.lexsort((self.arrival, self.matched.collective))
         last: Integers = order[np.append(self.matched.first_row[1:], len(order)) - 1]
         return last
 
     def median(self, values: Integers) -> Integers:
-        """Return, for each collective, the lower median of its ranks' values; `values` has an entry per row."""
+        """Return, for each collective, the lower median of `values` over its ranks.
+
+        `values` has one entry for each row of `matched` (each collective and rank).
+        """
         order = np.lexsort((values, self.matched.collective))
         median: Integers = values[order[self.matched.first_row + (self.matched.size - 1) // 2]]
         return median
 
     def beyond_others(self, values: Integers) -> Integers:
-        """Return each row's value minus the lower median of the other ranks' values in its collective.
+        """Return, for each collective and rank, the rank's value minus the lower median of the other ranks' values.
 
-        The rank itself is left out of the median; otherwise, of two ranks one would be compared with itself.
+        `values` has one entry for each row of `matched` (each collective and rank). The rank itself is left out of the
+        median; otherwise, of two ranks one would be compared with itself.
         """
         collective, first = self.matched.collective, self.matched.first_row
         order = np.lexsort((values, collective))
@@ -102,14 +113,17 @@ class Lateness:
         return values - values[other]
 
     def excess(self, name: str = "work_ns") -> Integers:
-        """Return how much more work (ns) each row's rank did before its collective than the other ranks.
+        """Return, for each collective and rank, how much more work (ns) the rank did before it than the other ranks.
 
-        `name` is the column that is compared, one of `MEASURES`.
+        `name` is the column of `matched` that is compared, one of `MEASURES`: all work, or one part of it.
         """
         return self.beyond_others(self.matched.column(name))
 
     def sum_by_rank(self, values: Integers) -> Integers:
-        """Return the sum of each rank's values over all collectives; `values` has an entry per row."""
+        """Return, for each rank, the sum of its values over all collectives.
+
+        `values` has one entry for each row of `matched` (each collective and rank).
+        """
         total = np.zeros(len(self.matched.ranks), np.int64)
         np.add.at(total, self.matched.rank_index, values)
         return total
@@ -124,7 +138,7 @@ class Lateness:
         return total
 
     def excess_by_measure(self) -> dict[str, Integers]:
-        """Return, for each of `MEASURES`, by how many ns each rank exceeds the others over all collectives."""
+        """Return, for each column in `MEASURES`, such as `compute_ns`, the sum of each rank's excess in it."""
         return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 
@@ -148,15 +162,16 @@ class Replay:
 
     @cached_property
     def blocked(self) -> Mask:
-        """A mask of the rows whose rank did no work until the collective ended, at least for some time."""
+        """For each collective and rank, whether the rank did nothing for some time before its next collective."""
         return self.lateness.matched.column("blocked_ns") > 0
 
     def duration(self, work: Integers, overlap: Integers, transfer: Integers | None = None) -> int:
-        """Return the ns from the first begin of work to the end of the last collective, given a duration for each row.
+        """Simulate all collectives and return the ns from the first begin of work to the end of the last collective.
 
-        `work` is the work before the collective. A rank continues to work during a collective for `overlap`, waits for
-        its end if it did so in the recording, and arrives at the next collective after the rest of its work.
-        `transfer` has the duration of each collective after its last arrival (default: as recorded).
+        `work` and `overlap` have a duration (ns) for each row of `matched`, a collective and rank. The rank works for
+        `work` before it arrives at the collective, and continues to work for `overlap` after its arrival. If it was
+        blocked in the recording (`blocked`), it then waits for the end of the collective. `transfer` has, for each
+        collective, the ns from the arrival of its last rank to its end (None: as recorded).
         """
         transfer = self.lateness.transfer if transfer is None else transfer
         matched, clock = self.lateness.matched, self.begin.copy()
@@ -175,10 +190,10 @@ class Replay:
 
 
 def savings(lateness: Lateness) -> tuple[int, list[int]]:
-    """Return the ns that all collectives take, and for each rank the ns saved if its work took as long as the others'.
+    """Return the ns from the first work to the last collective, and for each rank the ns that it could save.
 
-    Both numbers are simulated, so that they can be compared: the recorded duration also has parts that no rank's work
-    explains.
+    A rank saves time if its work takes only as long as that of the median of the other ranks. All numbers are
+    simulated, so that they can be compared: the recorded duration also has parts that no rank's work explains.
     """
     matched, replay = lateness.matched, Replay(lateness)
     recorded = matched.column("work_ns"), matched.column("overlap_ns")

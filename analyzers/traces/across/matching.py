@@ -87,7 +87,7 @@ class MatchedCollectives:
 
     @cached_property
     def first_row(self) -> Integers:
-        """The first row of each collective."""
+        """For each collective, the index of its first row; its other ranks have the rows after it."""
         return np.flatnonzero(np.diff(self.collective, prepend=-1))
 
     @property
@@ -96,23 +96,26 @@ class MatchedCollectives:
 
     @cached_property
     def size(self) -> Integers:
-        """The number of ranks in each collective."""
+        """For each collective, the number of its ranks."""
         return np.diff(np.append(self.first_row, len(self.collective)))
 
     def sorted_by(self, moment: Column) -> "MatchedCollectives":
-        """Return the collectives numbered anew in ascending order of `moment`, which has a value per collective."""
+        """Return a copy with the collectives numbered in ascending order of `moment` (one value per collective)."""
         number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.collective]
         order = np.lexsort((self.rank_index, number))
         return MatchedCollectives(self.recordings, self.position[order], self.rank_index[order], number[order])
 
     def column(self, name: str) -> Integers:
-        """Return a column of `between_collectives`, such as `start`, with a value for each row."""
+        """Return one of the columns that `answers.between_collectives` computes, such as `start` or `work_ns`.
+
+        The result has one value for each row of this table, that is for each collective and rank.
+        """
         parts = [recording.column(name) for recording in self.recordings]
         offset = np.cumsum([0, *(len(part) for part in parts)])
         return np.concatenate([*parts, np.zeros(0, np.int64)])[offset[self.rank_index] + self.position]
 
     def text(self, row: int, name: str) -> str:
-        """Return the `name`, `group` or `dtype` of one row, as text."""
+        """Return the `name`, `group` or `dtype` of the collective in row `row` of this table, as text."""
         recording = self.recordings[self.rank_index[row]]
         number = recording.trace.columns[f"meet_{name}"][recording.rows[self.position[row]]]
         return str(recording.trace.names[number])

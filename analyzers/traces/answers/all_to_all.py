@@ -63,7 +63,10 @@ def split_bytes(size: int, text: str, members: int) -> Integers:
 
 
 def decoded_splits(text: str) -> list[object]:
-    """Return the split sizes in a text; empty if none were recorded, NO_SPLITS where they cannot be decoded."""
+    """Return the split sizes in a text; an empty list if none were recorded.
+
+    The result is NO_SPLITS if the text cannot be decoded, as recorders truncate long lists.
+    """
     # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):
         splits = msgspec.json.decode(text)
@@ -73,7 +76,7 @@ def decoded_splits(text: str) -> list[object]:
 
 
 def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:
-    """Return the ranks of a process group with so many `members`; empty if the trace does not list them."""
+    """Return the ranks of process group `group`, which has so many `members`; empty if they are not known."""
     header = collectives.work.trace.header
     listed = {row["name"]: row["ranks"] for row in header.get("groups", [])}
     ranks = listed.get(group, [])

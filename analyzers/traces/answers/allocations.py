@@ -82,14 +82,12 @@ class AttributedAllocations:
 
     @property
     def base(self) -> int:
-        """The Unix time in ns of the file's own time zero."""
+        """The Unix time (ns) at which the trace's own clock is 0; added to times in its columns, it gives Unix time."""
         return int(self.trace.header.get("base_ns", 0))
 
     @cached_property
     def around(self) -> Integers:
-        """For each allocation or free,
-        the trace row of the innermost event around it on its thread; NONE if there is none.
-        """
+        """For each allocation or free, the trace row of the innermost event around it on its thread, or NONE."""
         c, pid, tid = self.trace.columns, self.allocator.column("pid"), self.allocator.column("tid")
         lane = np.full(len(pid), NONE)
         for number, thread in enumerate(c.meta["lanes"]):
@@ -100,8 +98,9 @@ class AttributedAllocations:
 
     @cached_property
     def code(self) -> dict[str, Integers]:
-        """For each kind of code in CODE, the trace row of the operator,
-        module or line around each allocation or free, or NONE.
+        """For each kind of code in CODE, the trace row of the innermost such event around each allocation or free.
+
+        The kinds are "operator", "module" and "line". The row is NONE if no such event is around.
         """
         return {what: self.innermost(what) for what in CODE}
 
@@ -172,7 +171,7 @@ class AttributedAllocations:
         return MemoryMoment(bytes=size, **self.whereabouts(index))
 
     def whereabouts(self, index: int) -> Whereabouts:
-        """Return the time of an allocation or free and the code that the host was in."""
+        """Return the time of allocation or free number `index`, and the code that the host was in at that time."""
         step = int(self.step[index])
         return Whereabouts(
             at_ns=int(self.allocator.at[index]) + self.base,
@@ -185,12 +184,12 @@ class AttributedAllocations:
 
     @cached_property
     def step(self) -> Column:
-        """The index in `trace.steps` of the step of each allocation or free, or NONE."""
+        """For each allocation or free, the index in `trace.steps` of the step around it; NONE outside of steps."""
         return self.trace.step_index_at(self.allocator.at)
 
     @cached_property
     def phase(self) -> Column:
-        """The phase of each allocation or free, as an index into PHASE_NAMES."""
+        """For each allocation or free, the phase of the step at that time, as an index into PHASE_NAMES."""
         return np.append(self.trace.columns["phase"], PHASE_NAMES.index(OTHER))[self.around]
 
     def code_name(self, what: str, index: int) -> str:
@@ -201,9 +200,9 @@ class AttributedAllocations:
         return self.trace.names[number].removeprefix("nn.Module: ")
 
     def totals_by(self, what: str) -> list[NamedAllocationTotals]:
-        """Return the allocations and frees by the name of the operator, module or line (`what`) around them.
+        """Return the allocations and frees inside each operator, module or line, summed by its name.
 
-        A call nested in another call of the same name counts once.
+        `what` is "operator", "module" or "line". A call nested in another call of the same name counts once.
         """
         own = dict(self.events_inside(what, deep=False))
         rows = []
@@ -213,9 +212,10 @@ class AttributedAllocations:
         return largest_first(rows)
 
     def events_inside(self, what: str, *, deep: bool) -> list[tuple[int, Integers]]:
-        """Return (number of the name, indices of allocations and frees) for each operator, module or line (`what`).
+        """Return, for each name of an operator, module or line, the indices of the allocations and frees inside it.
 
-        With `deep`, all operators (or modules, or lines) around an allocation or free count, else only the innermost.
+        Each item is (index of the name in `trace.names`, indices). `what` is "operator", "module" or "line". With
+        `deep`, an allocation belongs to all operators (or modules, or lines) around it, else only to the innermost one.
         """
         c, around = self.trace.columns, self.attribution.around(what)
         at, events, keys = self.code[what], np.arange(len(self.around)), [np.zeros(0, np.int64)]

@@ -22,19 +22,21 @@ from analyzers.traces.reading.trace import Trace
 
 
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
-    """Return the `meet_` columns of a trace: a row for each collective of each device or host.
+    """Return the columns of a table with a row for each collective of each device or host of a trace.
 
-    `text_ids` numbers the texts of the trace; new texts are added to it.
+    The names of these columns begin with `meet_`. `text_ids` has the index of each distinct text of the trace in the
+    list of texts; new texts are added to it.
     """
     tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
     return {f"meet_{name}": downcast(np.concatenate([table[name] for table in tables])) for name in tables[0]}
 
 
 def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
-    """Return the `meet_` columns for one device or host with index `number`; times in ns.
+    """Return the columns of the table of collectives for one device or host, without the prefix `meet_`.
 
-    `start` and `end` are of the collective; `since` is when its rank's work for it began; `work_ns` is that work;
-    `overlap_ns` is how long the rank then continued to work during it; `blocked_ns` is how long it did nothing before
+    Times are in ns. `number` is the index of the device or host in the trace. `start` and `end` are of the collective;
+    `since` is when the rank's work for this collective began; `work_ns` is the duration of that work; `overlap_ns` is
+    how long the rank continued to work after the collective began; `blocked_ns` is how long it then did nothing before
     its next arrival; `compute_ns`, `copy_ns` and `<phase>_ns` are the parts of the work.
     """
     work, c = collectives.work, collectives.work.trace.columns
@@ -66,14 +68,14 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
 
 
 def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
-    """Return the number of each row's text according to `text_ids`, to which new texts are added."""
+    """Return, for each item of `labels`, the index of its text in `text_ids`, to which new texts are added."""
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 
 def previous_arrivals(trace: Trace, arrival: Column) -> Column:
-    """Return, for each arrival at a collective (ns), the arrival before it.
+    """Return, for each arrival time at a collective (ns), the arrival time at the collective before it.
 
-    The first arrival gets the start of its step, or else of the recording.
+    For the first collective it is the start of the step around it, or of the recording if there is no such step.
     """
     if not len(arrival):
         return arrival
@@ -84,7 +86,7 @@ def previous_arrivals(trace: Trace, arrival: Column) -> Column:
 def overlaps(arrival: Column, still: CoveredTime) -> Integers:
     """Return how long (ns) the rank kept working after each arrival: until it was blocked, or until its next arrival.
 
-    `still` is the time in which it did nothing.
+    `still` is the time in which the rank did nothing.
     """
     until = np.append(arrival[1:], arrival[-1:])
     index = np.searchsorted(still.end, arrival, side="right")
@@ -97,7 +99,10 @@ def time_of_kind(work: Work, kind: int) -> CoveredTime:
 
 
 def host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
-    """Return the ns that the host spent in each of its own phases from `low` to `high`, as one column per phase."""
+    """Return, for each phase of the host such as data loading, a column of the ns spent in it from `low` to `high`.
+
+    `low` and `high` are columns of times (ns of the trace), with one interval for each collective.
+    """
     # Garbage is collected inside other phases, too: there it counts as garbage collection alone.
     collecting = merge(*phase_intervals(trace, [GC]))
     intervals = {phase: subtract(merge(*phase_intervals(trace, [phase])), collecting) for phase in HOST_PHASES}
