@@ -16,8 +16,8 @@ from analyzers.errors import HostileInput, InputError, WorkbenchError
 class DataUnpickler(pickle.Unpickler):
     """An unpickler that refuses every opcode that would import, call or look something up.
 
-    This does not slow down reading, as an ordinary file triggers neither method. A pickle that takes too much memory
-    or time is stopped by the limits of the child process in which `store` reads it.
+    It overrides two methods that a pickle of plain data never calls, so reading is not slower. A pickle that takes too
+    much memory or time is stopped by the limits of the child process in which `store` reads it.
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:

@@ -43,7 +43,7 @@ class Recording:
 
     @property
     def base(self) -> int:
-        """The Unix time in ns of the file's own time zero."""
+        """The Unix time (ns) at which the trace's own clock is 0; added to times in its columns, it gives Unix time."""
         return int(self.trace.header.get("base_ns", 0))
 
     @property
@@ -53,16 +53,19 @@ class Recording:
 
     @cached_property
     def rows(self) -> Integers:
-        """The rows of this recording in the `meet_` columns."""
+        """The rows of this device or host in the trace's table of collectives (the columns `meet_...`)."""
         return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
 
     def column(self, name: str) -> Integers:
-        """Return the column `meet_{name}` of this recording (see `answers.between_collectives`); times are Unix ns."""
+        """Return the column `meet_{name}`, with a value for each collective of this device or host; times are Unix ns.
+
+        `answers.between_collectives` explains the columns.
+        """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values
 
     def texts(self, name: str) -> list[str]:
-        """Return a column of text numbers as the texts themselves."""
+        """Return the column `meet_{name}` as texts: the column itself holds indices into `trace.names`."""
         return [self.trace.names[i] for i in self.column(name).tolist()]
 
     @cached_property

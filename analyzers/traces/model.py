@@ -255,7 +255,10 @@ class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
-    """A performance counter of the device, such as `smsp__inst_executed.sum`, summed over all ranges of one name."""
+    """A performance counter of the device, such as `smsp__inst_executed.sum`, in ranges of code of one name.
+
+    `range` is the name of these ranges, `count` the number of values that were recorded, and `total` their sum.
+    """
 
     range: str
     name: str

@@ -40,11 +40,11 @@ SCHEMA = "workbench.trace/1"
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """The `data` of a trace report.
 
-    `opportunities` has, for each kind, that of the rank that can save most. All fields but `ranks`, `opportunities`
-    and `critical` need collectives that several ranks recorded, and are empty without them. `waits` and `stragglers`
-    cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs`
-    cover the last recorded step. `critical` covers the last profiled step of the first of `ranks`; only
-    `with_critical_path` fills it in.
+    `opportunities` has one item per kind of opportunity: the one of the rank that can save most. All fields but
+    `ranks`, `opportunities` and `critical` need collectives that several ranks recorded, and are empty without them.
+    `waits` and `stragglers` cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting),
+    `clocks` and `what_ifs` cover the last recorded step. `critical` covers the last profiled step of the first of
+    `ranks`; only `with_critical_path` fills it in.
     """
 
     ranks: list[RankTrace]

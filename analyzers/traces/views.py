@@ -58,9 +58,9 @@ BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per device or host: path, rank, device, source, span_ns, and its `PARTS`.
+    """Return a table with a row per device or host: path, rank, device, source, span_ns and the parts of its time.
 
-    The parts add up to the span, which is the duration of the recording.
+    The parts (`PARTS`, such as compute_ns and idle_ns) add up to span_ns, the duration of the recording.
     """
     names = ["path", "rank", "device", "source", "span_ns", *PARTS]
     return table(report.data.ranks, names)

@@ -205,7 +205,12 @@ def test_dataset(section: str) -> Converter:
 
 
 def converter_names(value: object, _: Values) -> Translation | None:
-    """Convert a comma-separated string to a list, and names of float8 in other versions to float8; None: no change."""
+    """Convert model.converters from a comma-separated string to a list, and translate the names in it.
+
+    The only names to translate are those that other torchtitan versions use for "float8".
+
+    The result is None if nothing changes.
+    """
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(names, list):
         return None

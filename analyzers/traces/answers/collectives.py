@@ -29,13 +29,13 @@ UNKNOWN = -1
 
 
 class Labels(NamedTuple):
-    """A text for each row: `code` holds the index of the row's text in `texts`."""
+    """Texts of many items, such as the names of collectives: item `i` has the text `texts[code[i]]`."""
 
     code: Column
     texts: list[str]
 
     def each(self) -> list[str]:
-        """Return the text of every row."""
+        """Return the text of every item, in order."""
         return [self.texts[i] for i in self.code.tolist()]
 
 
@@ -47,7 +47,7 @@ class RankCollectives:
 
     @cached_property
     def indices(self) -> Integers:
-        """The indices of the collectives in the arrays of `work`."""
+        """For each collective, its index among the events of `work`."""
         indices = np.flatnonzero(self.work.kind == COMMUNICATION)
         return indices[np.argsort(self.work.start[indices], kind="stable")]
 
@@ -60,14 +60,14 @@ class RankCollectives:
 
     @property
     def rows(self) -> Column:
-        """The rows of the collectives in the trace."""
+        """For each collective, its row in the trace."""
         return self.work.rows[self.indices]
 
     @cached_property
     def entry(self) -> Integers:
-        """The index of each collective in the `collective_` columns, or NONE.
+        """For each collective, the index of its arguments in the `collective_` columns of the trace, or NONE.
 
-        It is the entry of the event itself, else of the operator that launched it.
+        The arguments are recorded with the collective's own event, or else with the operator that launched it.
         """
         c = self.work.trace.columns
         described = c["collective_row"].astype(np.int64)
@@ -81,7 +81,7 @@ class RankCollectives:
         return np.where(entry[self.rows] >= 0, entry[self.rows], np.where(operator >= 0, entry[operator], NONE))
 
     def recorded(self, name: str) -> Integers:
-        """Return the column `collective_{name}` for each collective; UNKNOWN if nothing was recorded."""
+        """Return, for each collective, its value in column `collective_{name}` of the trace, or UNKNOWN."""
         values = self.work.trace.columns[f"collective_{name}"]
         return np.where(self.entry >= 0, values[self.entry], UNKNOWN) if len(values) else self.entry
 
@@ -109,20 +109,20 @@ class RankCollectives:
 
     @cached_property
     def descriptions(self) -> dict[str, str]:
-        """The job's description of each process group, such as `mesh_tp`, by the group's name;
-        only groups that the trace lists.
-        """
+        """The job's description of each process group that the trace lists, such as `mesh_tp`, by the group's name."""
         return {group["name"]: group["desc"] for group in self.work.trace.header.get("groups", [])}
 
     def labels(self, numbers: Column) -> Labels:
-        """Return texts of the trace by their numbers; a negative number stands for an empty text."""
+        """Return the texts with these indices in `trace.names`; a negative index stands for an empty text."""
         values, code = factorize(numbers)
         return Labels(code, [self.work.trace.names[i] if i >= 0 else "" for i in values.tolist()])
 
     @cached_property
     def members(self) -> Integers:
-        """The number of ranks in each collective:
-        from the trace's list of groups, else as recorded, else all ranks of the job.
+        """For each collective, its number of ranks.
+
+        It is taken from the trace's list of process groups, else from the collective's arguments; else it is the number
+        of ranks of the job.
         """
         header = self.work.trace.header
         size = {group["name"]: len(group["ranks"]) for group in header.get("groups", [])}
@@ -132,7 +132,10 @@ class RankCollectives:
 
     @cached_property
     def sizes(self) -> Integers:
-        """The number of elements in the larger buffer of one rank; UNKNOWN if neither this nor shapes were recorded."""
+        """For each collective, the number of elements in the larger of one rank's buffers.
+
+        It is UNKNOWN if neither this number nor the shapes of the inputs were recorded.
+        """
         recorded = np.maximum(self.recorded("elements"), self.recorded("elements_out"))
         if not self.host_shapes:
             return np.where(recorded > 0, recorded, UNKNOWN)
@@ -144,7 +147,10 @@ class RankCollectives:
 
     @cached_property
     def host_shapes(self) -> dict[int, tuple[int, str]]:
-        """The (elements, data type) of collectives that ran on the host, by their row, if shapes were recorded."""
+        """For collectives that ran on the host: the (elements, data type) of the input, by the collective's trace row.
+
+        Collectives whose shapes were not recorded are left out.
+        """
         if self.work.device is not None:
             return {}
         c = self.work.trace.columns
@@ -159,7 +165,10 @@ class RankCollectives:
 
 
 def first_input(shapes: str) -> tuple[int, str]:
-    """Return (elements, data type) of the first input in a text of shapes; (UNKNOWN, "") if the text is malformed."""
+    """Return (elements, data type) of an operator's first input, read from the text with its recorded input shapes.
+
+    The result is (UNKNOWN, "") if the text is malformed.
+    """
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     try:
         size = int(np.prod(msgspec.json.decode(dims)[0], dtype=np.int64))
@@ -179,8 +188,9 @@ def collective_totals(collectives: RankCollectives) -> list[Collective]:
 
 
 def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
-    """Return the totals of equal collectives;
-    `index` is the index of one of them, `durations` (ns) of all are ascending.
+    """Return the totals of the collectives that have the same name, process group, data type and size.
+
+    `index` is the index of one of them in `collectives`; `durations` has the ns of each of them, ascending.
     """
     labels = collectives.name, collectives.group, collectives.dtype
     name, group, dtype = (label.texts[label.code[index]] for label in labels)

@@ -63,7 +63,10 @@ class Regions:
 
     @cached_property
     def functions(self) -> dict[int, str]:
-        """The first Python function inside each region by the region's row, if stacks were recorded."""
+        """The name of the first Python function called in each region, by the region's trace row.
+
+        It is empty unless Python stacks were recorded.
+        """
         c = self.trace.columns
         called = np.flatnonzero(self.trace.category_matches({"python_function"}))
         first = nearest_moment((c["lane"][called], c["start"][called]), (self.lane, self.start), after=True)
@@ -87,14 +90,12 @@ class Regions:
 
 
 def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
-    """Return the rows of annotations whose name contains the pattern;
-    Python functions with such a name are left out.
-    """
+    """Return the trace rows of annotations whose name contains the pattern, without Python functions."""
     return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 
 
 def enclosing_rows(trace: Trace, rows: Column) -> Integers:
-    """Return, for each of the rows, the innermost other one of them that encloses it, or NONE."""
+    """Return, for each of the given trace rows, which other given row is the innermost event around it, or NONE."""
     # The parents of the trace will not do: annotations may begin inside one Python function and end in another.
     lane, start, end = (trace.columns[name][rows] for name in ("lane", "start", "end"))
     _, parent = nest(lane, start, end)
@@ -102,10 +103,10 @@ def enclosing_rows(trace: Trace, rows: Column) -> Integers:
 
 
 def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
-    """Return, for each asked (lane, time), the index of the nearest known one at or `after` it in its lane, or NONE.
+    """Return, for each time in `asked`, the index of the first time in `known` that is not earlier, or NONE.
 
-    A lane is a thread or stream. Both arguments are (lanes, times in ns). With `after=False` the nearest one at or
-    before the asked time is returned.
+    Both arguments are (lanes, times in ns); only times of the same lane (a thread or stream) are compared. With
+    `after=False` the result is the index of the last known time that is not later.
     """
     nearest = np.full(len(asked[0]), NONE)
     for lane in np.unique(asked[0]).tolist():
@@ -174,9 +175,9 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
 
 
 def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
-    """Return the time (ns) and the number of the compilations of each of `size` frames.
+    """Return, for each of `size` compiled frames, the time (ns) and the number of its compilations.
 
-    `which` has the frame's number for each region, `compiling` the rows of compilations.
+    `compiling` has the trace rows of all compilations. `which` has, for each of `regions`, the number of its frame.
     """
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
     forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]

@@ -115,16 +115,20 @@ class Attribution:
         return self._around[what]
 
     def outer_index(self, what: str, rows: Column) -> Integers:
-        """Return, for each selected row, the index of the innermost selected row that strictly encloses it, or NONE."""
+        """Return, for each of `rows`, the index in `rows` of the innermost event that strictly encloses it, or NONE.
+
+        `rows` are the trace rows of all events of kind `what`, ascending.
+        """
         parent = self.trace.columns["parent"][rows]
         outer = np.where(parent >= 0, self.around(what)[parent], NONE)
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Return four columns with a row per kernel and the event of kind `what` that launched it, the longest last.
+        """Return how often, and for how long, each kernel was launched by each event of kind `what`, by their names.
 
-        The columns are the number of the kernel's name, the number of the launching event's name, the time in ns, and
-        the number of launches.
+        The result is four columns with a row per pair of names, in ascending order of time: the index of the kernel's
+        name in `trace.names`, that of the launching event's name, the time of these kernels in ns, and the number of
+        launches.
         """
         c = self.trace.columns
         if self.work.device is None:
@@ -141,9 +145,9 @@ class Attribution:
         return kernel, source, spent[order], times[order]
 
     def sources(self, what: str) -> dict[int, str]:
-        """Return the operator, module or line that launched most of the time of each kernel.
+        """Return, for each kernel name, the operator, module or line (`what`) that launched most of its time.
 
-        The keys are the numbers of the kernels' names.
+        The keys are indices of kernel names in `trace.names`.
         """
         kernels, sources, _, _ = self.pairs(what)
         # Pairs come with the longest last, which overwrites the others.
@@ -211,16 +215,16 @@ class Attribution:
         return totals
 
     def is_within(self, rows: Column) -> Mask:
-        """Return a mask of the rows that are nested in one of the other rows."""
+        """Return, for each of the given trace rows, whether another given row encloses it."""
         selected = np.zeros(len(self.trace.columns["start"]), bool)
         selected[rows] = True
         parent = self.trace.columns["parent"]
         return strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
-        """Return the names of all modules around a trace row.
+        """Return the names of all modules around the event in a trace row.
 
-        `module` has the row of the innermost module around each event.
+        `module` has, for each event of the trace, the row of the innermost module around it.
         """
         parent, names = self.trace.columns["parent"], set()
         at = int(module[row]) if row >= 0 else NONE
@@ -232,8 +236,9 @@ class Attribution:
 
 
 def strictly_around(around: Column, parent: Column) -> Column:
-    """Return the row of the event strictly around each event.
+    """Return, for each event of a trace, the row of the innermost selected event around it except itself, or NONE.
 
-    `around` also has a row for each event, but it may be the row of the event itself.
+    `around` is as `nesting.innermost_selected` returns it: a selected event has its own row there. `parent` has the row
+    of the event directly around each event.
     """
     return np.where(parent >= 0, around[parent], NONE)

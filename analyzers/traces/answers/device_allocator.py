@@ -43,7 +43,7 @@ class Allocator:
         return self.type == CPU
 
     def column(self, name: str) -> Integers:
-        """Return the column `memory_{name}` for each event.
+        """Return the column `memory_{name}` of the trace for the allocations and frees of this device.
 
         It is int64, so that differences of bytes and times cannot overflow.
         """
@@ -55,7 +55,7 @@ class Allocator:
 
     @cached_property
     def change(self) -> Integers:
-        """The bytes that each event allocated, negative for a free."""
+        """For each allocation or free, the bytes that it allocated; negative for a free."""
         return self.column("bytes")
 
     @cached_property
@@ -65,10 +65,11 @@ class Allocator:
 
     @cached_property
     def allocated(self) -> Integers:
-        """The bytes allocated after each event, including those from before the recording as far as known.
+        """For each allocation or free, the bytes that are allocated on the device after it.
 
-        Recorded totals are exact. Events without one add their change to the last total. Without any total, the bytes
-        at the start are taken to be the largest amount by which frees exceed allocations.
+        They include bytes from before the recording as far as known. Totals that the recorder wrote are exact. An
+        allocation or free without one adds its change to the last total. Without any total, the bytes at the start are
+        taken to be the largest amount by which frees exceed allocations.
         """
         summed = np.cumsum(self.change)
         if not self.totals_recorded:
@@ -79,18 +80,21 @@ class Allocator:
 
     @cached_property
     def before(self) -> int:
-        """The bytes allocated before the first event."""
+        """The bytes allocated before the first recorded allocation or free."""
         return int(self.allocated[0] - self.change[0])
 
     @cached_property
     def reserved(self) -> Integers:
-        """The bytes that the allocator had reserved from the driver after each event; 0 if none were recorded."""
+        """For each allocation or free, the bytes that the allocator had reserved from the driver after it.
+
+        They are 0 if the recorder did not write them.
+        """
         totals = self.column("reserved")
         return totals[latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
 
     @cached_property
     def free_of(self) -> Integers:
-        """The index of the free that ends each allocation; NONE for frees, and for allocations that were not freed."""
+        """For each allocation, the index of the free that ends it; NONE for frees and for memory that was not freed."""
         # Sorted by address and, as the sort is stable, by time: an allocation's free is the next event.
         address = self.column("address")
         order = np.argsort(address, kind="stable")

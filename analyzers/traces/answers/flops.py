@@ -188,16 +188,19 @@ class Formulas:
 
     @cached_property
     def around(self) -> Column:
-        """The row of the innermost operator with a formula around each event (or of the event itself), else NONE."""
+        """For each event of the trace, the row of the innermost operator with a formula around it, or NONE.
+
+        An operator with a formula gets its own row.
+        """
         has_formula = np.zeros(len(self.trace.columns["start"]), bool)
         has_formula[self.trace.rows_named(self.trace.text_matches(set(FORMULAS)), OPS)] = True
         return innermost_selected(has_formula, self.trace.columns["parent"])
 
     @cached_property
     def rows(self) -> tuple[Column, Column, Column]:
-        """The row, operations and bytes of each operator that counts, as three columns.
+        """The trace rows, the operations and the bytes of the operators that are counted, as three columns.
 
-        None of these operators is inside another, so that no work counts twice.
+        No counted operator is inside another, so that no work counts twice.
         """
         c, counts = self.trace.columns, dict[tuple[int, int], Counted]()
         shape_rows = c["shape_row"].astype(np.int64)
@@ -234,22 +237,25 @@ class Formulas:
 
     @cached_property
     def by_name(self) -> dict[int, Counted]:
-        """The operations and bytes of all operators of a name, by the number of the name."""
+        """By index of a name in `trace.names`: the operations and bytes of all counted operators of this name."""
         rows, operations, moved = self.rows
         named = rows_by_value(self.trace.columns["name"][rows])
         return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
 
     def of_name(self, name: int) -> OperatorCount:
-        """Return the operations and bytes of all operators whose name has this number, and what limits their speed."""
+        """Return the operations and bytes of all counted operators of one name, and what limits their speed.
+
+        `name` is the index of the name in `trace.names`.
+        """
         operations, moved = self.by_name.get(name, (0, 0))
         return OperatorCount(flops=operations, bytes=moved, bound=self.bound(operations, moved))
 
     def bound(self, operations: int, moved: int) -> str:
-        """Return the limit of an operator's speed in the roofline model: `compute` or `memory`; empty if it is unknown.
+        """Return what limits an operator's speed in the roofline model: `compute`, `memory`, or "" if it is unknown.
 
-        `moved` is the number of bytes that it reads and writes. Example: an H100 does 989e12 FLOP/s and 3.35e12
-        bytes/s, so it can do 295 operations while it moves one byte. An operator with more operations than that for
-        each of its bytes is limited by compute.
+        `operations` and `moved` are its floating-point operations and the bytes that it reads and writes. Example: an
+        H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations while it moves one byte. An operator
+        with more operations than that for each of its bytes is limited by compute.
         """
         if not self.peaks or not operations or not moved:
             return ""
@@ -263,8 +269,9 @@ def device_of(trace: Trace) -> str:
 
 
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
-    """Return a mask of the rows that ran a second time for activation checkpointing:
-    forward operators inside a backward one.
+    """Return, for each of the given trace rows, whether activation checkpointing ran this operator a second time.
+
+    These are the forward operators inside a backward operator.
     """
     c = trace.columns
     # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.

@@ -84,9 +84,10 @@ def intersect(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
-    """Return the intervals of time that `keep` selects.
+    """Return the intervals of time that the function `keep` selects.
 
-    It gets two masks: which pieces of time lie in `intervals`, and which lie in `others`.
+    `keep` gets two masks with an entry per piece of time: whether the piece lies in `intervals`, and whether it lies in
+    `others`.
     """
     edges = np.sort(np.concatenate([*intervals, *others]))
     # Nothing changes between two edges, so the first instant of a stretch speaks for all of it.
@@ -110,10 +111,11 @@ def union(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def blocking(work: Work) -> Intervals:
-    """Return the intervals of communication without overlapping computation (exposed) that something waited for.
+    """Return the intervals of exposed communication (without overlapping computation) that delayed other work.
 
-    Either a computing kernel that had been launched began at its end, or the host was in a call that synchronises. If
-    the work is that of a host, all exposed communication counts, except during the host's own phases (data, gc ...).
+    This is the case if a computing kernel had already been launched and began when the communication ended, or if the
+    host was in a call that synchronises. If the work is that of a host, all exposed communication counts, except during
+    the host's own phases (data loading, garbage collection ...).
     """
     bare = exposed(work)
     if work.device is None:
@@ -137,7 +139,7 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
 
 
 def kernel_waits(work: Work, bare: Intervals) -> Intervals:
-    """Return the part of exposed communication (`bare`) during which the next kernel had been launched and waited.
+    """Return the part of exposed communication (`bare`) during which the next computing kernel was launched but waited.
 
     Example: communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited
     from 5 to 12 µs.

@@ -83,9 +83,9 @@ def sequences(work: Work) -> list[KernelSequence]:
 
 
 def numbered_runs(name: Column) -> dict[int, Column]:
-    """Return, by length, a number for the sequence of kernel names that begins at each index.
+    """Return, for each length of a sequence of kernels, a number for the sequence that begins at each index of `name`.
 
-    Equal sequences have equal numbers.
+    Sequences with the same kernel names have the same number. `name` has the index of each kernel's name.
     """
     runs = {1: name}
     for length, (head, tail) in SHORTER_RUNS.items():
@@ -95,10 +95,10 @@ def numbered_runs(name: Column) -> dict[int, Column]:
 
 
 def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
-    """Yield the indices at which each of the most frequent sequences begins,
-    if it occurs often enough without overlaps.
+    """Yield, for each of the most frequent sequences of kernels, the indices at which it begins.
 
     `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence.
+    Occurrences that overlap count once, and sequences that then occur too rarely are left out.
     """
     count = np.bincount(run[run != NONE])
     # More candidates than are listed, as many of them are shifts of another.

@@ -23,7 +23,7 @@ class Occupancies:
     """The occupancy measures of each event of a device (NaN: not recorded), and what limits the occupancy."""
 
     def __init__(self, work: Work) -> None:
-        """Decode each distinct occupancy text of the trace once; index 0 is for events without a record."""
+        """Decode each distinct occupancy text of the trace once; index 0 of the results is for events without one."""
         c = work.trace.columns
         texts = c.meta["occupancies"]
         self.limits = ["", *(limits(text) for text in texts)]
@@ -34,9 +34,9 @@ class Occupancies:
         self.duration: Column = work.end - work.start
 
     def mean(self, indices: Column) -> Occupancy:
-        """Return the mean measures of some events, weighted by duration, and the limits of the longest of them.
+        """Return the mean measures of some events, weighted by duration, and what limits the event that took longest.
 
-        `indices` select the events in `work`. The result is empty if the trace has no occupancies.
+        `indices` are the indices of the events in `work`. The result is empty if the trace has no occupancies.
         """
         if len(self.measures) == 1:
             return {}

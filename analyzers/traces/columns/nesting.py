@@ -39,8 +39,7 @@ class NestedEvents(NamedTuple):
 
 
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """Return, for each event,
-    its depth (how many events enclose it) and the row of the innermost enclosing event, or NONE.
+    """Return, for each event, its depth (how many events enclose it) and the row of the innermost of these, or NONE.
 
     An event encloses those of its lane that begin while it runs. An event without a duration counts as 1 ns long.
     """
@@ -61,9 +60,7 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Return `rows` in order of their start;
-    of rows with the same start, the longest first, as it encloses the others.
-    """
+    """Return `rows` in order of start; of events that start together the longest comes first."""
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
     ties = np.flatnonzero(np.append(at_once, False) | np.append(False, at_once))
@@ -108,8 +105,9 @@ def depths_of(parent: Column) -> Column:
 
 
 def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield, for each depth,
-    the indices of its events and the indices of the events one level deeper; `depth` is sorted.
+    """Yield, for each depth, the items of `index` at this depth and those at the next depth.
+
+    `depth` is the nesting depth of the event at each item of `index`, in ascending order.
     """
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
     return pairwise([index[low:high] for low, high in pairwise(bounds)])
@@ -163,9 +161,10 @@ def is_outermost(group: Column, start: Column, end: Column) -> Mask:
 
 
 def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
-    """Return, for each event, the sum of the values of the event and of all events inside it.
+    """Return, for each event, the sum of the values of this event and of all events inside it.
 
-    `rows` has the event to which each of `values` belongs.
+    `rows` has, for each item of `values`, the row of the event that it belongs to; `parent` has the row of the event
+    directly around each event.
     """
     sums = np.zeros(len(parent), np.int64)
     while len(rows):

@@ -21,11 +21,11 @@ HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one device in one trace, or of the host if no device worked.
+    """The work of one device in one trace, or of the host if no device worked; arrays have an entry per event.
 
-    `rows` are the rows of its events in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY, and `launch` is the row
-    of the call that launched each event: The result is NONE if the file has no such call; a host event launches
-    itself. `own` is the duration of each event in ns, without events that it calls (which only exist on a host).
+    `rows` has the row of each event in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of
+    the call that launched the event: NONE if the file has no such call; a host event launches itself. `own` is the
+    duration of the event in ns, without events that it calls (which only exist on a host).
     """
 
     trace: Trace
@@ -62,9 +62,7 @@ class Work:
 
     @cached_property
     def phase(self) -> Integers:
-        """The phase (an index into `phases.PHASE_NAMES`) in which each event was launched;
-        -1 without a known launch.
-        """
+        """For each event, the phase in which it was launched: an index into `phases.PHASE_NAMES`; -1: not known."""
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
     def step(self) -> Integers:

@@ -52,10 +52,10 @@ class PathPiece(NamedTuple):
 
 
 class HostPosition(NamedTuple):
-    """The present position on the path: a time (ns of the trace) and a thread, as an index into `threads`.
+    """A position of the search for the critical path: a time (ns of the trace), and where the path is at that time.
 
-    `collective` is an index into `collectives`; unless it is NONE, the path is in that collective and not on the
-    thread.
+    `thread` is the index of a thread in `HostPath.threads`. If `collective` is not NONE, the path is not on this thread
+    but in the collective with this index in `HostPath.collectives`.
     """
 
     at: int
@@ -64,8 +64,9 @@ class HostPosition(NamedTuple):
 
 
 class HostThread:
-    """The operators and annotations of one thread, in order of their start;
-    `busy` is a mask of those that do not wait.
+    """The operators and annotations of one host thread, in order of their start.
+
+    `busy` is a mask of those that keep the thread busy, so that it cannot wait for another thread meanwhile.
     """
 
     def __init__(self, trace: Trace, rows: Column, busy: Column) -> None:
@@ -79,10 +80,9 @@ class HostThread:
         self.busy_starts, self.busy_ends = self.start[self.busy][last], self.end[self.busy][last]
 
     def innermost(self, at: int) -> tuple[int, int | None]:
-        """Return the index of the innermost event that runs just before a time,
-        and since when (ns) it has been the innermost.
+        """Return the innermost event that runs just before the time `at` (ns), and since when it is the innermost.
 
-        The index is NONE if no event runs; the time is None if nothing ran before.
+        The event is an index into this thread's events, NONE if none runs. The time is None if nothing ran before `at`.
         """
         index, since = int(np.searchsorted(self.start, at)) - 1, None
         while index != NONE and self.end[index] < at:
@@ -93,13 +93,14 @@ class HostThread:
         return index, since
 
     def is_busy(self, at: int) -> bool:
-        """Return whether an event that does not wait runs just before the time `at` (ns)."""
+        """Return whether an event that keeps the thread busy runs just before the time `at` (ns)."""
         # Counted, as events that cross are not all among the parents of the innermost one.
         return bool(np.searchsorted(self.begun, at) > np.searchsorted(self.busy_ends, at))
 
     def last_busy(self, at: int) -> tuple[int, int] | None:
-        """Return (start, end) of the last non-waiting event
-        that ended at or before the time `at` (ns); None without one.
+        """Return (start, end) of the last event that kept the thread busy and ended at or before `at` (ns).
+
+        The result is None if there is no such event.
         """
         index = int(np.searchsorted(self.busy_ends, at, side="right")) - 1
         return (int(self.busy_starts[index]), int(self.busy_ends[index])) if index >= 0 else None
@@ -109,8 +110,8 @@ class HostThread:
 class HostPath:
     """The search for the critical path through a host's threads, from `end` back to `start` (ns of the trace).
 
-    `account` is the host's work. It is None if a device does the work; then every event of the host counts as busy,
-    above all the launching calls.
+    If the host itself does the work, `account` is its value in the trace's column `account`. If a device does the work,
+    `account` is None; then every operator and launching call of the host counts as busy.
     """
 
     trace: Trace
@@ -120,7 +121,7 @@ class HostPath:
 
     @cached_property
     def keeps_busy(self) -> Mask:
-        """A mask of the trace's events that keep the host busy: operators that compute, and phases of the host."""
+        """A mask of the trace's events that keep the host busy: computing operators, and phases like data loading."""
         c = self.trace.columns
         if self.account is None:
             return self.trace.category_matches(OPS) | self.trace.category_matches(LAUNCHES)
@@ -130,7 +131,7 @@ class HostPath:
 
     @cached_property
     def collectives(self) -> Integers:
-        """The rows of the host's collectives with a duration above zero, in order of their end."""
+        """The trace rows of the host's collectives with a duration above zero, in order of their end."""
         c = self.trace.columns
         of_account = (c["account"] == self.account) & (self.account is not None)
         rows = np.flatnonzero(of_account & (c["kind"] == COMMUNICATION) & (c["end"] > c["start"]))
@@ -170,7 +171,7 @@ class HostPath:
 
     @cached_property
     def issuing(self) -> Column:
-        """The row of the call that issued each of `collectives`; NONE if there is no call before it.
+        """For each of `collectives`, the trace row of the call that issued it; NONE if there is no call before it.
 
         Calls and collectives are paired in their order if there are equally many; else a collective gets the last call
         before it.
@@ -208,7 +209,11 @@ class HostPath:
         return self.lanes.tolist().index(lane) if lane in self.lanes.tolist() else 0
 
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the next position on the path backwards, and the pieces of the path on this thread up to there."""
+        """Follow the path backwards on the thread of `position`, through one event or through one pause of the thread.
+
+        Return the position that the path reaches, and the pieces of the path in between. The path changes to another
+        thread or to a collective if the thread waited for it. `start` is the time (ns) at which the path ends.
+        """
         thread = self.threads[position.thread]
         if thread.is_busy(position.at):
             piece = self.piece_before(thread, position.at, start)
@@ -225,9 +230,10 @@ class HostPath:
         return awaited or HostPosition(until, position.thread), pieces
 
     def piece_before(self, thread: HostThread, at: int, until: int) -> PathPiece:
-        """Return the piece of the path on a thread that ends at a time (ns): its innermost event then, or `host`.
+        """Return the piece of the path on `thread` that ends at the time `at` (ns of the trace).
 
-        It begins when that event last became the innermost one, or at `until` if that is later.
+        It is the innermost event that runs just before `at`, or a pause of kind `host` if none runs. The piece begins
+        when this event last became the innermost one, or at `until` if that is later.
         """
         index, since = thread.innermost(at)
         begun = until if since is None else max(since, until)
@@ -238,11 +244,12 @@ class HostPath:
         return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
     def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
-        """Return the position of the event for which an idle thread may have waited,
-        the latest to end; None if there is none.
+        """Return the end of the event for which the idle thread of `position` may have waited; None if there is none.
 
-        That is a collective, or an operator of another thread, that ended well after `idle_since` (ns); or an operator
-        of another thread that began after it, as when one thread hands over to another for a short time.
+        The thread is idle since `idle_since` (ns). It may have waited for a collective, or for an operator of another
+        thread, that ended well after `idle_since`. It may also have waited for an operator of another thread that began
+        after `idle_since`, as when one thread hands over to another for a short time. Of several events the latest to
+        end is taken.
         """
         ends = []
         last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
@@ -255,9 +262,10 @@ class HostPath:
         return max(ends, key=lambda end: (end.at, end.collective == NONE), default=None)
 
     def through_collective(self, position: HostPosition, _start: int) -> tuple[HostPosition, list[PathPiece]]:
-        """Return the position of the event that a collective waited for, and the pieces of the path up to there.
+        """Follow the path backwards through the collective of `position`, to the event that it waited for.
 
-        A collective waits for the collective before it on its thread, or for the call that issued it.
+        This event is the collective before it on the same thread, or the call that issued it. Return the end of this
+        event as a position, and the pieces of the path in between.
         """
         c, row = self.trace.columns, int(self.collectives[position.collective])
         begun = max(int(c["start"][row]), self.start)
@@ -274,10 +282,9 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index of the collective on the same thread
-        that ended just before the time `begun` (ns); NONE if none did.
+        """Return the index in `collectives` of the one that ended just before another one began on the same thread.
 
-        `row` is the row of the collective that began then.
+        The other one is in the trace row `row` and began at the time `begun` (ns). The result is NONE if there is none.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):

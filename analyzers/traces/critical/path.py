@@ -28,10 +28,11 @@ HANDOVER_NS = 10_000
 
 
 class Position(NamedTuple):
-    """The present position on the path: a time (ns of the trace), and the index of the event that ends then.
+    """A position of the search for the critical path: a time (ns of the trace), and where the path is at that time.
 
-    `work_index` is that index in `work`, or NONE on the host, where `lane` is the thread. Only work with an index less
-    than `below` may follow; without that limit events of zero duration could lead in a circle.
+    On a device, `work_index` is the index in `DevicePath.work` of the event that ends then. On the host `work_index` is
+    NONE and `lane` is the thread. The path may only continue to work with an index less than `below`; without that
+    limit events of zero duration could lead in a circle.
     """
 
     at: int
@@ -51,7 +52,7 @@ class DevicePath:
 
     @cached_property
     def work(self) -> Integers:
-        """The rows of the device's work between `start` and `end`, in order of their end."""
+        """The trace rows of the device's work between `start` and `end`, in order of their end."""
         c = self.trace.columns
         rows = np.flatnonzero((c["account"] == self.account) & (c["start"] < self.end) & (c["end"] > self.start))
         return rows[np.argsort(c["end"][rows], kind="stable")]
@@ -63,7 +64,7 @@ class DevicePath:
 
     @cached_property
     def waits(self) -> tuple[Column, Column]:
-        """The rows and the ends (ns) of the host's calls that wait for the device, in order of their end."""
+        """The trace rows and the ends (ns) of the host's calls that wait for the device, in order of their end."""
         rows = waiting_calls(self.trace)
         end = self.trace.columns["end"][rows]
         order = np.argsort(end, kind="stable")
@@ -92,9 +93,10 @@ class DevicePath:
                 yield from self.host.between(piece.start, piece.end, lane) if piece.kind == "host" else [piece]
 
     def on_device(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the position of the event that a device event waited for, and the pieces of the path up to there.
+        """Follow the path backwards through one event of the device, to the event or the call that it waited for.
 
-        These are the pause after the event, the event itself, and its waiting.
+        Return the end of that event or call as a position, and the pieces of the path in between, the latest first: the
+        pause from the event's end to `position`, the event itself, and the time that it waited before its start.
         """
         c, row = self.trace.columns, int(self.work[position.work_index])
         end = min(int(c["end"][row]), position.at)
@@ -113,8 +115,10 @@ class DevicePath:
         return Position(called, NONE, position.work_index, int(c["lane"][launch])), [*pieces, latency]
 
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Return the position of the event that the host's last waiting call waited for,
-        and the host's time up to there.
+        """Follow the path backwards on the host, to the last call that waited for the device.
+
+        Return the end of the device event that this call waited for as a position, and the host's time in between as
+        one piece.
         """
         rows, ends = self.waits
         wait = int(np.searchsorted(ends, position.at, side="right")) - 1

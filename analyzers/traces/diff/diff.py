@@ -123,7 +123,7 @@ def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
 
 
 def steps_of(account: RankTrace) -> list[StepTime]:
-    """Return the steps of a device or host; without step marks, the whole recording is one step."""
+    """Return the steps of a device or host; a recording without step marks counts as one step."""
     if account.step_times:
         return account.step_times
     whole = {name: getattr(account, name, 0) for name in StepTime.__struct_fields__}
@@ -176,7 +176,10 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
 
 
 def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
-    """Return the ns and the count of each name in a mean step of one set of traces (`side`)."""
+    """Return (ns, count) of each kernel, operator, module or phase by name, as the mean over the steps of some traces.
+
+    `listing` returns (name, ns, count) of each in one device or host; `side` is one of the two sets of traces.
+    """
     total, count = defaultdict[str, int](int), defaultdict[str, int](int)
     for account in side:
         for name, spent, times in listing(account):
@@ -187,7 +190,10 @@ def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[fl
 
 
 def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
-    """Return the kind of change of a (ns, count) pair; if the number of calls changed, that explains the time."""
+    """Return how a kernel, operator, module or phase changed, given its (ns, count) before and after.
+
+    If the number of calls changed, that is the answer, as it explains the change of time.
+    """
     if not before[1]:
         return Manner.APPEARED
     if not after[1]:

@@ -36,9 +36,10 @@ def memory_counters(
 
 
 def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
-    """Return times (ns), allocated bytes and reserved bytes.
+    """Return the points of a device's memory curve: times (ns of the trace), allocated bytes and reserved bytes.
 
-    The first point has the bytes allocated before the first event.
+    The first point has the bytes allocated before the first event. It is at `origin` (the start of the trace, ns). If
+    there are too many events, the points are maxima over equal intervals of time.
     """
     if len(allocator.at) > POINTS_AT_MOST:
         edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)

@@ -143,7 +143,7 @@ def pid_of(base: int, device: int | None) -> int:
 
 
 def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int) -> Integers:
-    """Return the rows of the `limit` longest events in the window, in order of time."""
+    """Return the trace rows of the `limit` longest events in the window, in order of time."""
     start, end = times
     wanted = trace.lane_is(HOST_LANE, DEVICE_LANE).take(trace.columns["lane"])
     if window:
@@ -172,10 +172,10 @@ def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Tim
 
 
 def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
-    """Return the track number of each row.
+    """Return, for each event in `rows`, the number of the track in the export that it is written to.
 
-    That is the number of its lane (thread or stream), or of an extra track if the event would partly overlap another
-    one there. `rows` are in order of time, `lanes` are their lane numbers.
+    It is the number of the event's lane (thread or stream). An event that would partly overlap another one on that
+    track gets an extra track. `rows` are trace rows in order of time, `lanes` has the lane number of each.
     """
     ends: dict[int, list[int]] = {}
     tracks = []
@@ -224,7 +224,7 @@ def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Even
 
 
 def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
-    """Yield an event for each of these collectives, from the first arrival to the end of the longest wait."""
+    """Yield an event for each collective in `waits`, from its first arrival to the end of its longest wait."""
     ends: dict[int, list[int]] = {}
     for wait in sorted((wait for wait in waits if wait.wait_ns), key=lambda w: (w.start_ns, -w.longest_wait_ns)):
         start, tid = wait.start_ns - aligned.origin, 0

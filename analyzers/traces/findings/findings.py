@@ -212,7 +212,10 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
-    """Return whether one call that frees memory takes most of the time, as CUDA starts up in the first cudaFree(0)."""
+    """Return whether the longest of some calls frees memory and takes most of `total_ns`, the time of all of them.
+
+    Such a call is the start of CUDA, which happens inside the first cudaFree(0) of a process.
+    """
     longest = max(calls, key=lambda call: call.max_ns)
     return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns
 

@@ -241,9 +241,10 @@ def opportunity_finding(row: Advice) -> Finding:
 
 
 def wait_advice(account: RankTrace, start_up: str) -> str | None:
-    """Return advice on the wait that costs the device most; None if nothing is known about it.
+    """Return advice on the host's activity for which the device waits longest; None if nothing is known about it.
 
-    The advice is `start_up` if the wait is for memory in a recording without steps, in which CUDA starts up.
+    The text `start_up` is returned instead if memory is allocated in a recording without steps: this is the start of
+    CUDA.
     """
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:

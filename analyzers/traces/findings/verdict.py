@@ -110,16 +110,16 @@ def unknown_reason(accounts: Sequence[RankTrace]) -> str:
 
 
 def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
-    """Return the verdict classes in the order in which they are considered.
+    """Return the classes of verdicts in order: the verdict on a trace gets the first class that has a finding.
 
-    Opportunities are sorted by size, the largest first.
+    `opportunities` are sorted by size, the largest first; their classes come in the same order.
     """
     largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
     return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
 
 
 def is_lead(finding: Finding) -> bool:
-    """Return whether a verdict may be based on a finding; small opportunities are not enough."""
+    """Return whether a verdict may be based on a finding: not if it is an opportunity to save only little time."""
     return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
 
 

@@ -93,9 +93,7 @@ class AccountOpportunities:
             yield self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names)
 
     def host_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return the events that the host was in while the device waited for this cause,
-        those with the most time first.
-        """
+        """Return the names of the host's events while the device waited because of `cause`, the longest first."""
         trace = self.work.trace
         if cause.kind is OpportunityKind.SYNCHRONISING_CALL:
             rows = host.synchronising
@@ -111,9 +109,10 @@ class AccountOpportunities:
         return self.totals(trace.columns["name"][rows], inside)
 
     def innermost_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return the innermost events at the middle of each of the longest intervals of a cause.
+        """Return what the host's main thread did in the longest intervals of a cause, by the names of events.
 
-        The functions in the user's own files around these events are returned as well.
+        In each interval it is the innermost event at the middle of the interval, and the function in the user's own
+        files around that event.
         """
         c, start, end = self.work.trace.columns, *cause.intervals
         longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]
@@ -128,8 +127,9 @@ class AccountOpportunities:
         return self.totals(c["name"][rows[known]], spent[known])
 
     def totals(self, name: Column, spent: Column) -> list[NamedTime]:
-        """Return the names with the most time in total;
-        `name` has the number of each event's name, `spent` its time in ns.
+        """Return the names with the most time in total, with their number of events and total time.
+
+        `name` has the index of each event's name in `trace.names`, `spent` the time of each event in ns.
         """
         numbers, code = factorize(name)
         count, total = np.bincount(code, minlength=len(numbers)), sums_by_code(code, spent, len(numbers))

@@ -30,27 +30,33 @@ KERNELS_AT_MOST = 24
 
 @dataclass(frozen=True)
 class Attentions:
-    """The attentions of a device or host that are written as products and a softmax, each a chain of operators."""
+    """The attentions of a device or host that are not one fused kernel.
+
+    Each is a chain of operators: batched matrix product, softmax, batched matrix product.
+    """
 
     attribution: Attribution
     formulas: Formulas
 
     @cached_property
     def shape_of(self) -> dict[int, str]:
-        """The number of the text with each operator's recorded shapes, by the operator's row."""
+        """By trace row of an operator: the index of its recorded input shapes in the trace's list of shapes."""
         c = self.attribution.trace.columns
         return dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
 
     @cached_property
     def operators(self) -> Integers:
-        """The rows of the softmaxes and products that may belong to a chain or end it, in order of thread and start."""
+        """The trace rows of all softmaxes and matrix products, in order of thread and start.
+
+        The attentions are searched for among these.
+        """
         trace = self.attribution.trace
         c = trace.columns
         rows = trace.rows_named(trace.text_matches(SOFTMAX | BATCHED | OTHER_PRODUCTS), OPS)
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
     def chains(self) -> list[tuple[Integers, int]]:
-        """Return, for each chain, the indices of its events in `work`, and the ns that it would take when fused."""
+        """Return, for each attention, the indices of its events in `work` and the ns that a fused kernel would take."""
         trace = self.attribution.trace
         if not trace.text_matches(SOFTMAX).any():
             return []
@@ -61,7 +67,7 @@ class Attentions:
         return [chain for chain in found if chain is not None]
 
     def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
-        """Return the chain around one softmax, in the form of `chains`; None if it is no attention.
+        """Return the attention around one softmax, as an item of the result of `chains`; None if it is no attention.
 
         `names` are the names of `operators`, `index` is the index of the softmax among them.
         """
@@ -82,9 +88,7 @@ class Attentions:
         return events, self.least_ns([int(self.operators[i]) for i in products])
 
     def is_sequence(self, row: int) -> bool:
-        """Return whether the softmax in this row is over sequences that are long enough,
-        or its shapes were not recorded.
-        """
+        """Return whether the softmax in trace row `row` is over long sequences, or its shapes were not recorded."""
         if row not in self.shape_of:
             return True
         sizes = self.sizes(row)
@@ -92,7 +96,7 @@ class Attentions:
         return len(last) == 2 and all(isinstance(size, int) and size >= LENGTH_AT_LEAST for size in last)
 
     def sizes(self, row: int) -> list[list[int]]:
-        """Return the sizes of an operator's inputs; empty if they were not recorded."""
+        """Return the sizes of the inputs of the operator in trace row `row`; empty if they were not recorded."""
         text = self.attribution.trace.columns.meta["shapes"][self.shape_of[row]] if row in self.shape_of else ""
         return [size for size in decoded_list(text.split("\0")[0]) if isinstance(size, list)]
 
@@ -109,10 +113,9 @@ class Attentions:
         return linked[order], np.asarray(lane[order], np.int64)
 
     def launched_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of events that a thread launched from the start
-        of one operator to the end of another.
+        """Return the indices in `work` of events that a thread launched during two operators or between them.
 
-        `first` and `last` are the rows of these operators.
+        `first` and `last` are the trace rows of the two operators.
         """
         c, work = self.attribution.trace.columns, self.attribution.work
         if work.device is None:
@@ -136,7 +139,10 @@ class Attentions:
         return indices[np.argsort(-work.own[indices], kind="stable")[:KERNELS_AT_MOST]]
 
     def least_ns(self, products: list[int]) -> int:
-        """Return the ns that products (rows) need at the device's peak, or that they took if the peak is unknown."""
+        """Return the ns that some matrix products need at the device's peak, or that they took if it is not known.
+
+        `products` are their trace rows.
+        """
         operations = sum(self.operations.get(row, 0) for row in products)
         if operations and self.formulas.peaks:
             return round(operations / self.formulas.peaks[0] * 1e9)

@@ -40,7 +40,7 @@ class Playback:
 
     @cached_property
     def launched(self) -> Integers:
-        """The time (ns) at which each event would have been launched if the queue always had room.
+        """For each event, the time (ns) at which it would have been launched if the queue always had room.
 
         It is the event's start if its launch is unknown.
         """
@@ -49,10 +49,10 @@ class Playback:
 
     @cached_property
     def blocked(self) -> Integers:
-        """The total ns that launching calls waited for room in the queue, up to and including the call of each event.
+        """For each event, the total ns that launching calls had waited for room in the queue when it was launched.
 
-        The queue is full at about 1024 kernels: a launching call then waits until one ends. With shorter kernels it
-        waits less.
+        The call that launched the event is included. The queue is full at about 1024 kernels: a launching call then
+        waits until one ends. With shorter kernels it waits less.
         """
         work = self.work
         calls = distinct_values(work.launch[work.linked]).astype(np.int64)
@@ -66,16 +66,16 @@ class Playback:
 
     @cached_property
     def segment(self) -> Integers:
-        """The number of `waits` that had ended when each event was launched.
+        """For each event, the number of the host's `waits` that had ended when the event was launched.
 
-        After each wait of the host the device is empty.
+        After each wait of the host the device is empty, so events of different segments do not delay each other.
         """
         at = np.where(self.work.linked, self.work.launch_start, self.work.start)
         return np.searchsorted(self.waits[1], at, side="right")
 
     @cached_property
     def streams(self) -> list[Integers]:
-        """The indices of the events of each stream in order of their start."""
+        """For each stream, the indices of its events in `work`, in order of their start."""
         lanes = self.work.trace.columns["lane"][self.work.rows]
         return [rows[np.lexsort((self.work.start[rows], self.segment[rows]))] for _, rows in rows_by_value(lanes)]
 

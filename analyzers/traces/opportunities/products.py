@@ -53,10 +53,10 @@ def has_tensor_cores(work: Work) -> bool:
 
 
 def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
-    """Return, for each event of `work`, the row of the counted operator that launched it, its FLOP and its bytes.
+    """Return, for each event of `work`, the counted operator (a trace row) that launched it, its FLOP and bytes.
 
-    If an operator launches several kernels, its FLOP and bytes are divided among them by time. Events without such an
-    operator have NONE and zeros.
+    A counted operator is one whose operations `formulas` knows. If it launches several kernels, its FLOP and bytes are
+    divided among them by time. Events that no counted operator launched have the row NONE and zeros.
     """
     work, c = attribution.work, attribution.trace.columns
     rows, operations, moved = formulas.rows
@@ -80,13 +80,13 @@ class MisalignedProducts:
 
     @cached_property
     def shapes(self) -> tuple[Column, Column]:
-        """The row of each matrix product, and the number of the text with its shapes."""
+        """The trace row of each matrix product, and the index of its input shapes in the trace's list of shapes."""
         c = self.attribution.trace.columns
         wanted = self.attribution.trace.text_matches(PRODUCTS)[c["name"][c["shape_row"]]]
         return c["shape_row"][wanted].astype(np.int64), c["shape_text"][wanted].astype(np.int64)
 
     def shortening(self) -> Integers:
-        """Return by how many ns each event would be shorter at the rate of the fastest products with aligned sizes."""
+        """Return the ns that each event of `work` would save at the rate of the fastest aligned products."""
         work = self.attribution.work
         nothing, (rows, texts) = np.zeros(len(work.rows), np.int64), self.shapes
         known = self.attribution.trace.columns.meta["shapes"]

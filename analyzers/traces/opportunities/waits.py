@@ -69,9 +69,9 @@ def gaps_of(work: Work) -> Gaps:
 
 
 def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
-    """Return the starts and ends of the time in which a device runs nothing, and the index of the next event.
+    """Return the starts and ends of the intervals in which a device runs nothing, and the event that ends each of them.
 
-    The index is NONE at the end of the last step.
+    The event is an index into `work`; NONE if the last step ends first.
     """
     busy_start, busy_end = merge(work.start, work.end)
     # Of events that begin at once, one whose launch is known comes first.
@@ -93,11 +93,11 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
 
 
 def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
-    """Return for how many of the `length_ns` before the first event the device waited,
-    judged by the begin of other steps.
+    """Return for how many ns the device waited before the first event of the recording, at most `length_ns`.
 
-    The device may have been busy then with work of a step that was not recorded. With a single step this is not known,
-    and all of the time counts as waiting. `waiting` is the time between events in which the device ran nothing.
+    `length_ns` is the time from the start of the first step to that event. The device may have been busy during it with
+    work of an earlier step that was not recorded. So the result is the median wait at the start of the other steps;
+    with a single step it is `length_ns`. `waiting` is the time between events in which the device ran nothing.
     """
     begins = np.array([start for _, start, _ in work.trace.steps[1:]], np.int64)
     launched = np.sort(work.launch_start[work.linked])
@@ -128,7 +128,7 @@ class Host:
 
     @cached_property
     def rows_by_kind(self) -> dict[OpportunityKind, Integers]:
-        """The rows of the events that show each cause of waiting, such as calls of the data loader."""
+        """By cause of waiting: the trace rows of the events that show it, such as calls of the data loader."""
         trace = self.trace
         return {
             OpportunityKind.DATA_LOADER: trace.rows_named(
@@ -141,20 +141,20 @@ class Host:
 
     @cached_property
     def synchronising(self) -> Integers:
-        """The rows of runtime calls and operators that wait for the device."""
+        """The trace rows of runtime calls and operators that wait for the device."""
         operators = self.trace.rows_named(self.trace.text_matches(SYNCHRONISING), OPS)
         return np.union1d(waiting_calls(self.trace), operators)
 
     def intervals(self, rows: Integers, lanes: Sequence[int]) -> Intervals:
-        """Return the intervals covered by those of the given rows that run in a thread of `lanes`."""
+        """Return the intervals covered by the events in some trace rows, if they run in one of the threads `lanes`."""
         c = self.trace.columns
         rows = rows[np.isin(c["lane"][rows], lanes)]
         return merge(c["start"][rows], c["end"][rows])
 
     def lasting(self, waiting: Intervals) -> tuple[Integers, Integers]:
-        """Return the rows of runtime calls, and of operators, that take longer than a launch could.
+        """Return the events during some intervals that take longer than a launch could, and do not wait for the device.
 
-        Only those that run in the intervals of `waiting` count.
+        The result is two lists of trace rows: runtime calls, and operators. `waiting` are the intervals.
         """
         c, rows = self.trace.columns, self.innermost
         long = rows[c["end"][rows] - c["start"][rows] > LAUNCH_AT_MOST_NS]
@@ -164,7 +164,7 @@ class Host:
 
     @cached_property
     def innermost(self) -> Integers:
-        """The rows of `working` that enclose no other row of it."""
+        """The trace rows of operators and runtime calls (`working`) that enclose no other operator or runtime call."""
         c = self.trace.columns
         holds = np.zeros(len(c["start"]), bool)
         parents = c["parent"][self.working]
@@ -173,7 +173,7 @@ class Host:
 
     @cached_property
     def working(self) -> Integers:
-        """The rows of operators and of runtime calls."""
+        """The trace rows of operators and of runtime calls."""
         operates = self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         return np.flatnonzero(operates | self.trace.category_matches(LAUNCHES))
 
@@ -208,7 +208,7 @@ def joined(parts: Sequence[Cause]) -> Cause:
 def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
     """Yield the causes of gaps that end with a launch by one thread; each ns counts for one cause only.
 
-    `lanes` are the lane numbers of the launching thread and of the training loop.
+    `lanes` are the lane numbers of the launching thread and of the thread of the training loop.
     """
     left: Intervals = merge(gaps.start, gaps.end)
     # In this order: what an event names goes before what its length alone suggests.
@@ -226,7 +226,11 @@ def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> 
 
 
 def further(kind: OpportunityKind, left: Intervals, host: Host, lanes: Sequence[int]) -> Intervals:
-    """Return the intervals of `left` that get this cause because they are long, although no annotation shows it."""
+    """Return the part of the intervals `left` that has the cause `kind` although no annotation shows it.
+
+    A long call of the runtime means compilation; a long operator, or a long time without any operator, means Python.
+    `lanes` are the lane numbers of the threads to search.
+    """
     nothing = left[0][:0], left[1][:0]
     long = longer_than(left, LAUNCH_AT_MOST_NS)
     calls, operators = host.lasting(long) if len(long[0]) else nothing
@@ -252,9 +256,9 @@ def longer_than(intervals: Intervals, least_ns: int) -> Intervals:
 
 
 def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator[Cause]:
-    """Yield the causes of the remaining gaps (`left`): the time after a call that waited, and launching too slowly.
+    """Yield the causes of the gaps that nothing else explains: a call that waited for the device, or slow launching.
 
-    `synchronising` are the intervals of calls that wait for the device.
+    `left` are the unexplained intervals in `gaps`, `synchronising` the intervals of calls that wait for the device.
     """
     waited, remaining = CoveredTime(*synchronising), CoveredTime(*left)
     # A call that waited ends in the gap; it began while the device still worked.
@@ -273,7 +277,7 @@ def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator
 
 
 def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[Integers, Column]:
-    """Return the rows that overlap the intervals, and for how many ns each of them does."""
+    """Return those of the given trace rows whose events overlap the intervals, and the ns of each overlap."""
     c = trace.columns
     inside = CoveredTime(*intervals).between(c["start"][rows], c["end"][rows])
     return rows[inside > 0], inside[inside > 0]

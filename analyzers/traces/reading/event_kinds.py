@@ -80,8 +80,8 @@ class Block:
 class TemplateKinds:
     """A template of event texts that are `length` bytes long, and the known kinds of event with this template.
 
-    `kinds` finds a kind by the digits in an event's names and other texts, which are at `columns` and `mask` of its
-    words.
+    `kinds` finds the number of a kind by the digits inside an event's names and other texts. To get these digits, take
+    the machine words number `columns` of the event's text, and clear all other bytes in them with `mask`.
     """
 
     def __init__(self, template: Template, length: int) -> None:
@@ -105,11 +105,12 @@ class TemplatesOfLength:
 
 
 class EventKinds:
-    """The kinds of events of one file, learned from texts that occur often: events of a kind differ only in numbers.
+    """The kinds of events of one file, learned from texts that occur often.
 
-    `layout[field, :, kind]` is the field's constant, the byte after its last digit, the number of its digits, and its
-    sign; a field with digits has the constant 0. `leading` has the positions of the first digits of the numbers of all
-    kinds, one kind after the other; kind `k` has `leading_counts[k]` of them.
+    Events of one kind have texts that differ only in the digits of numbers. A kind is stored as a number from 0.
+    `layout[field, :, kind]` says where a field is in the text of an event: (CONSTANT, END, LENGTH, SIGN) as in the
+    module's example. `leading` has the positions of the first digits of the numbers of all kinds, one kind after the
+    other; kind `k` has `leading_counts[k]` of them.
     """
 
     def __init__(self, table: EventTable) -> None:
@@ -122,7 +123,7 @@ class EventKinds:
         self.leading = self.leading_counts = np.zeros(0, np.int64)
 
     def recognise(self, block: Block) -> Integers:
-        """Return the kind of each event of a block; a negative number if it is not known."""
+        """Return the number of the kind of each event of a block; a negative number if the kind is not known."""
         kinds = np.full(len(block.start), UNKNOWN)
         readable = np.flatnonzero(block.start >= MARGIN_BYTES)
         for length, events in rows_by_value((block.stop - block.start)[readable]):
@@ -134,7 +135,7 @@ class EventKinds:
         return kinds
 
     def recognise_length(self, length: int, block: Block) -> Integers:
-        """Return the kind of each event of a block whose texts all have this length."""
+        """Return the number of the kind of each event of a block whose texts are all `length` bytes long."""
         if length not in self.by_length:
             self.by_length[length] = TemplatesOfLength(length)
         known = self.by_length[length]
@@ -150,9 +151,9 @@ class EventKinds:
         return kinds
 
     def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
-        """Return the kind of each event of a block whose events all have the template `known`.
+        """Return the number of the kind of each event of a block whose events all have the template `known`.
 
-        The kind is looked up by the digits inside the events' texts.
+        The kind is looked up by `text_digits`, the digits inside the events' texts.
         """
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
@@ -225,7 +226,10 @@ class EventKinds:
         return layout
 
     def constants(self, event: ExactEvent) -> dict[str, int]:
-        """Return, for each of `CONSTANT_FIELDS`, the number of the event's text; `UNKNOWN` if it has none."""
+        """Return, for each of `CONSTANT_FIELDS` such as `name`, the index of the event's text in the event table.
+
+        The index is `UNKNOWN` if the event has no such text.
+        """
         args, text_id = event.args or NO_ARGS, self.table.text_id
         collective = (args.collective, str(args.group), args.dtype, raw_text(args.splits))
         ids = [text_id(text) for text in collective] if args.collective else [UNKNOWN] * len(collective)

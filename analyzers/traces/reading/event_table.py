@@ -43,10 +43,11 @@ SMALLER_TYPES = (np.int8, np.int16, np.int32)
 
 @dataclass(frozen=True)
 class EventRows:
-    """The rows that some events of a block add to the event table.
+    """The rows that some events of a block of text add to the event table.
 
-    `order` has the number of each event in its block, by which the rows of several parts are sorted. The rows of
-    `sparse` tables begin with an index into `order`; those of `memory` begin with an event's number in its block.
+    `order` has, for each row of `columns`, the index of its event in the block; rows from several readers of the block
+    are sorted by it. In the `sparse` tables the first column is an index into `order`. In `memory` (allocations and
+    frees) it is the index of the event in the block.
     """
 
     order: Integers
@@ -100,9 +101,10 @@ class EventTable:
             self.memory.append(memory[np.argsort(memory[:, 0], kind="stable"), 1:])
 
     def rows_of(self, events: Events, order: Integers) -> EventRows:
-        """Return the rows of decoded events, whose numbers in their block are `order`.
+        """Return the rows that decoded events add to the event table.
 
-        Names of threads are stored in the table. Events with impossible times are not added, only counted.
+        `order` has the index of each event in its block. Names of threads are stored in the table at once. Events with
+        impossible times are not added, only counted.
         """
         self.threads += [
             (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
@@ -120,7 +122,10 @@ class EventTable:
         return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
 
     def allocations(self, events: Events, order: Integers) -> Integers:
-        """Return the rows of allocations and frees; each begins with the event's number in its block."""
+        """Return a row for each allocation or free among `events`: the event's index in its block, then `ALLOCATIONS`.
+
+        `order` has the index of each event in its block.
+        """
         rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
         if not rows:
             return NO_ALLOCATIONS
@@ -134,7 +139,10 @@ class EventTable:
         return np.column_stack([order[kept], at, values])
 
     def allocation(self, event: Any) -> tuple[int, ...]:
-        """Return the columns of an allocation or free other than its time; sizes are in bytes, negative for a free."""
+        """Return the values of `ALLOCATIONS` after the time `at`, for the event of one allocation or free.
+
+        Sizes are in bytes, negative for a free.
+        """
         args = event.args
         # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.
         address = (args.address + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -144,7 +152,7 @@ class EventTable:
         return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
 
     def main_columns(self, events: Events, start: Integers, end: Integers) -> dict[str, Column]:
-        """Return the `COLUMNS` of events by name; `start` and `end` are in nanoseconds."""
+        """Return the columns that every event has (`COLUMNS`), by name; `start` and `end` are in nanoseconds."""
         args = [event.args or NO_ARGS for event in events]
         columns = (
             self.text_ids([event.name for event in events]),
@@ -160,7 +168,10 @@ class EventTable:
         return dict(zip(COLUMNS, columns, strict=True))
 
     def sparse_tables(self, events: Events) -> dict[str, Column]:
-        """Return the rows of each of `SPARSE_TABLES` that has any, by the table's name."""
+        """Return the tables of rare arguments (`SPARSE_TABLES`) by name; a row is an event that has the arguments.
+
+        The first column is the index of the event in `events`. Tables without rows are left out.
+        """
         args = [(i, event.args) for i, event in enumerate(events) if event.args]
         tables: dict[str, list[tuple[int, ...]]] = {
             "shape": [(i, self.shape_id(a)) for i, a in args if a.dims],
@@ -174,27 +185,30 @@ class EventTable:
         return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
     def shape_id(self, args: Args) -> int:
-        """Return the number of the text of an operator's input shapes; even a large file has few different texts."""
+        """Return the index of an operator's input shapes in the list of distinct shape texts, which stays short."""
         return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
-        """Return the number of the text of a kernel's occupancy; kernels of one size and code have the same text."""
+        """Return the index of a kernel's occupancy in the list of distinct occupancy texts.
+
+        The list stays short, as kernels of one size and code have the same text.
+        """
         text = b"%b\0%b\0%b\0%b" % (args.occupancy, args.warps, args.blocks, args.limits)
         return self.occupancies.setdefault(text, len(self.occupancies))
 
     def collective(self, row: int, args: Args) -> tuple[int, ...]:
-        """Return the row of a collective in its sparse table, for the event with index `row`."""
+        """Return the row of a collective in the table `collective`; the index `row` of its event is the first value."""
         sizes = bounded(args.elements), bounded(args.elements_out)
         texts = self.text_id(args.collective), self.text_id(str(args.group))
         dtype, splits = self.text_id(args.dtype), self.text_id(raw_text(args.splits))
         return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits)
 
     def text_id(self, text: str) -> int:
-        """Return the number of a text in the table of distinct texts, to which a new text is added."""
+        """Return the index of a text in the list of distinct texts, to which a new text is added."""
         return self.texts.setdefault(text, len(self.texts))
 
     def text_ids(self, texts: Sequence[str]) -> Integers:
-        """Return the number of each text in the table of distinct texts, to which new texts are added."""
+        """Return the index of each text in the list of distinct texts, to which new texts are added."""
         known = self.texts
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 

@@ -86,7 +86,10 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments of an event that answers need; `Raw` arguments are kept as text, as only few are ever decoded."""
+    """Those arguments of a trace event that the analyzers use; all others are skipped when an event is decoded.
+
+    Arguments of type `Raw` are kept as JSON text, as only few of them are ever decoded.
+    """
 
     correlation: int = -1
     device: int = -1
@@ -295,9 +298,10 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
 
 def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
-    """Decode the buffer up to the first of the positions `ends` before which it consists of complete events.
+    """Decode the events in the buffer up to the first position in `ends` for which the text before it is valid.
 
-    The events go to `state.sink`. Return that position, or None if there is none.
+    The text is valid if it consists of complete events. They go to `state.sink`. Return the position, or None if the
+    text before each of `ends` ends inside an event.
     """
     for end in islice(ends, CUTS_AT_MOST):
         try:
@@ -370,9 +374,9 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
 
 
 def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
-    """Find the first of `ends` such that the text from `start` to it is one event.
+    """Find the first of the positions `ends` such that the text from `start` to this position is one event.
 
-    Return how many of `ends` were tried and the event; 0 and no event if none of them worked.
+    Return how many of `ends` were tried, and the event in a list; 0 and an empty list if none of them worked.
     """
     for used, end in enumerate(ends, 1):
         candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"
@@ -390,7 +394,10 @@ def has_control_characters(buffer: bytes) -> bool:
 
 
 def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """Return the keys of the file beside its events, from the text before and after; without `tail` if it is cut."""
+    """Return the keys of a trace file besides its events, from the text before (`head`) and after (`tail`) the events.
+
+    If the file is truncated, so that both together are no JSON object, only `head` is read.
+    """
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:

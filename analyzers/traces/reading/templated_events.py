@@ -66,10 +66,11 @@ def split_block(text: bytes, seam: bytes) -> Block:
 
 @dataclass(frozen=True)
 class TemplatedEvents:
-    """Events of known kinds, parsed without decoding their JSON.
+    """Events of known kinds, whose numbers are parsed without decoding their JSON; arrays have an entry per event.
 
-    They begin at `start` in the text; `order` is the number of each event in its block, `layout` is the layout in
-    `EventKinds`. A field is parsed when it is first used.
+    `start` is where the event begins in `text`, `kind` the number of its kind, and `order` the event's index in its
+    block. `layout` is `EventKinds.layout`: where each field is in the text of each kind. A field is parsed when it is
+    first used.
     """
 
     layout: Integers
@@ -80,13 +81,13 @@ class TemplatedEvents:
     parsed: dict[str, Integers] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Integers:
-        """Return the values of a field of all events."""
+        """Return the values of the field `name`, one per event."""
         if name not in self.parsed:
             self.parsed[name] = self.parse(name)
         return self.parsed[name]
 
     def parse(self, name: str) -> Integers:
-        """Return the number in a field of each event: parsed from its digits, or the constant of its kind."""
+        """Parse the field `name` of all events: its digits, or the constant of the event's kind if it has no digits."""
         constant, end, length, sign = self.layout[FIELDS[name]]
         values: Integers = constant[self.kind]
         if length.any():
@@ -130,12 +131,12 @@ class TemplatedEvents:
         return columns | {"device": self.device("device")}
 
     def sparse_tables(self) -> dict[str, Column]:
-        """Return the rows of each of `event_table.SPARSE_TABLES` that has any, by the table's name."""
+        """Return the tables of rare arguments (`event_table.SPARSE_TABLES`) by name, without empty tables."""
         tables = {table: self.sparse_table(*names) for table, names in SPARSE_FIELDS.items()}
         return {table: rows for table, rows in tables.items() if len(rows)}
 
     def allocations(self) -> Integers:
-        """Return the rows of `event_table.ALLOCATIONS`; each begins with the event's number in its block."""
+        """Return a row for each allocation or free: the event's index in its block, then `event_table.ALLOCATIONS`."""
         totals = [np.maximum(self[name], -1) for name in ("allocated", "reserved")]
         place = (self["pid"], self["tid"], self["address"], self["allocation"])
         device = self.device("device_type"), self.device("device_id")

@@ -189,7 +189,11 @@ def value_of(event: ExactEvent, field: str) -> object:
 
 
 def number_field(value: object, runs: Runs) -> NumberField | None:
-    """Return the position of the digits that a mark replaced; None if the value is the default of a missing field."""
+    """Return where the digits of a number are in the event's text, given the number as the decoder returned it.
+
+    In place of the digits the decoder saw a mark, which says which run of digits it replaced. The result is None if
+    `value` is no mark: the event lacks the field, and has its default.
+    """
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None
     start, end = runs[abs(value) - FIRST_MARK]

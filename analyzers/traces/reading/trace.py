@@ -48,8 +48,9 @@ class Lane(TypedDict):
 
 @dataclass(frozen=True)
 class Trace:
-    """The columns of one trace file:
-    a row per event, `start` and `end` in nanoseconds from the file's own time zero.
+    """The columns of one trace file, with a row per event.
+
+    `start` and `end` are in nanoseconds since the time at which the trace's own clock is 0 (`base_ns` in `header`).
     """
 
     columns: Columns | UnsavedColumns
@@ -66,13 +67,13 @@ class Trace:
 
     @cached_property
     def names(self) -> list[str]:
-        """All distinct texts; the columns `name` and `cat` hold indices into this list."""
+        """All distinct texts of the trace; the columns `name` and `cat` hold indices into this list."""
         return list(self.columns.meta["names"])
 
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
-        """Return a mask of the trace's distinct texts that are in the set or contain the pattern.
+        """Return a mask of the texts in `names` that are in the set `wanted` or contain the pattern `wanted`.
 
-        If `among` is given, only the texts with these numbers can match.
+        If `among` is given, only the texts with these indices can match.
         """
         matches = np.zeros(len(self.names), bool)
         for number in range(len(self.names)) if among is None else among:
@@ -89,21 +90,21 @@ class Trace:
         return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
 
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
-        """Return the rows of events of a category whose name is one of the texts in the mask `texts`.
+        """Return the rows of events whose name is one of some texts and whose category matches `category`.
 
-        This is fast if there are few such texts.
+        `texts` is a mask of these texts in `names`. This is fast if few events have such a name.
         """
         rows = np.flatnonzero(texts.take(self.columns["name"]))
         return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
 
     def lane_is(self, *kinds: int) -> Mask:
-        """Return a mask of the lanes that are of one of these kinds."""
+        """Return, for each of `lanes`, whether it is of one of the given kinds, such as HOST_LANE."""
         # The one lane of a file without events keeps what is indexed by the empty column `lane` of the right type.
         return np.array([lane["kind"] in kinds for lane in self.lanes] or [False])
 
     @cached_property
     def category_ids(self) -> list[int]:
-        """The numbers of the texts that are categories; these are few, so that matching them alone is fast."""
+        """The indices in `names` of the texts that are categories; they are few, so matching them alone is fast."""
         return [int(number) for number in distinct_values(self.columns["cat"])]
 
     @cached_property
@@ -178,5 +179,8 @@ def lane_name(number: str, kind: int, thread_name: str) -> str:
 
 
 def id_text(trace: Trace, number: int) -> str:
-    """Return a pid, tid or stream as text: the number, or the text that a number up to FIRST_TEXT_ID represents."""
+    """Return a pid, tid or stream as text.
+
+    `number` is its value in a column: the id itself, or from FIRST_TEXT_ID downwards a number that stands for a text.
+    """
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
