@@ -72,7 +72,7 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
 
 
 def load_through(entry: Path, paths: list[Path], reader: str, options: Options) -> Columns:
-    """Return the columns of an artefact from the cache entry `entry`; the files are read to create it if there is none.
+    """Return the columns of an artefact from the cache entry `entry`, which is created from the files if it is missing.
 
     Raises:
         InputError: As for `load`.

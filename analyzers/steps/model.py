@@ -26,7 +26,7 @@ class Cause(StrEnum):
 
 
 class Pattern(StrEnum):
-    """In which steps a straggler is late: always, since some step, in turns with other ranks, ..."""
+    """When a straggler is late: in all steps, in all steps since some step, in turns with other ranks, and so on."""
 
     PERSISTENT = "persistent"
     """In nearly all steps since the first late step."""
@@ -146,8 +146,9 @@ class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that makes the others wait.
 
-    `lateness_s` is the mean over the steps in which it is late, `recurrence` the share of such steps. `lost_s` is the
-    time that it costs per step, averaged over all steps; `share` is that cost as a share of all step time.
+    `lateness_s` is the mean of its lateness over the steps in which it is late, `recurrence` the share of such steps.
+    `lost_s` is the time that it costs the job per step, averaged over all steps; `share` is that cost as a share of all
+    step time.
     """
 
     rank: int
@@ -218,9 +219,10 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to the loss or the gradient norm, beginning at `step`.
+    """An event in the loss or the gradient norm that begins at `step`.
 
-    `before` is the level before it, `value` the level it reached, `until` the first step at which it was over.
+    `before` is the loss (or gradient norm) before the event, `value` the one that it reached, and `until` the first
+    step at which the event was over.
     """
 
     kind: EventKind
@@ -231,7 +233,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers to all questions about step logs: one entry per rank, straggler, stall, change and event."""
+    """The `data` of a report on step logs, with one entry per rank, straggler, stall, change and event."""
 
     world_size: int
     ranks: list[RankSteps]

@@ -24,7 +24,11 @@ RECORDER_PHASES = ("profiler", "snapshot")
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """A process that began to write a log; `session` is the number that the log's rows carry."""
+    """The start of a process that wrote a log.
+
+    `session` is the number of the start; the rows that the process logged have it in column `session` of the steps
+    table.
+    """
 
     rank: int
     session: int
@@ -39,9 +43,10 @@ class ProcessStart:
 
 
 class Durations:
-    """The durations of each row of the steps table, as columns by name (such as the phase), stored as whole ns.
+    """The durations in each row of the steps table, as columns by name; the name is that of a phase.
 
-    Columns are converted to seconds only when they are used: as float64 all together would take twice the memory.
+    They are stored as whole ns and are converted to seconds only when they are used: as float64 all columns together
+    would take twice the memory.
     """
 
     def __init__(self, ns: pd.DataFrame) -> None:

@@ -121,7 +121,7 @@ def sparkline(
 
 
 def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
-    """Return, for each bin of steps, the rank that is latest in any of its steps, and its lateness (s).
+    """Return, for each bin of steps, the rank with the largest lateness in any of these steps, and that lateness (s).
 
     `numbers` holds the bin index of each step.
     """

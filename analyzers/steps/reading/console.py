@@ -72,7 +72,7 @@ def amount(text: str) -> float:
 
 
 def time_in(text: str) -> float:
-    """Return the time that the logger printed in seconds, NaN without one.
+    """Return the time that the logger printed in a line, in seconds; NaN if the line has none.
 
     The time zone is unknown, so only differences are meaningful.
     """

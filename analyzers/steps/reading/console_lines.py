@@ -66,9 +66,9 @@ FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 
 @dataclass
 class Printed:
-    """The content of one console line: numbers by name, and the counters of a progress display.
+    """The content of one console line: numbers by name, and what a progress display shows, such as step and epoch.
 
-    `bar`: the line is a progress bar. `plain_bar`: nothing precedes the bar. `opens`: further numbers of the same step
+    `bar`: the line is a progress bar. `plain_bar`: no text precedes the bar. `opens`: further numbers of the same step
     follow on indented lines. `is_dict`: the numbers were printed as a dict.
     """
 
@@ -95,7 +95,7 @@ class Printed:
 
 
 def parsed(text: str) -> Printed:
-    """Return the content of a console line, from which colour codes have been removed."""
+    """Return the content of one console line; colour codes must have been removed from `text`."""
     printed = Printed()
     if match := RANK.match(text):
         printed.rank = int(match[1] or match[2])
@@ -111,7 +111,7 @@ def parsed(text: str) -> Printed:
 
 
 def clock_in(text: str) -> float | None:
-    """Return the time that a logger printed in seconds; None without one.
+    """Return the time of day that a logger printed in a line, in seconds; None if the line has none.
 
     The time zone is unknown, so only differences are meaningful.
     """

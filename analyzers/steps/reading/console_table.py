@@ -155,10 +155,10 @@ def column_of(table: RawTable, quantity: Quantity) -> Floats:
 
 
 def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
-    """Fill in the step number of rows without one, from the counts of the progress bars around them.
+    """Fill in the missing step numbers of a table's rows from the progress bars that were printed around them.
 
     Rows without a loss get the step of the row before. `known` is a mask of the rows with a step number; `before` and
-    `after` are the counts of the bars printed around each row (NaN: none).
+    `after` have, for each row, the step count of the progress bar printed before and after it (NaN: none).
     """
     trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
@@ -172,7 +172,7 @@ def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after
 
 
 def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
-    """Return, for each row, the count of the progress bar before or after it, whichever fits the epoch better.
+    """Return, for each row, the step count of the progress bar before or after it, whichever fits the epoch better.
 
     Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15). The counts after a row
     are 20 per epoch in every row, those before it 16 to 20. So the rate is 20 per epoch, and the counts nearest to it

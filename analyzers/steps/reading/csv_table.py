@@ -140,7 +140,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 
 
 def quoting_of(lines: bytes) -> Literal[0, 3]:
-    """Return the quoting mode for the `csv` module; if the number of quotes is odd, they are read as plain text."""
+    """Return the quoting mode for the `csv` module: quotes count as plain text if their number in `lines` is odd."""
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 
@@ -150,7 +150,7 @@ def blank_lines(lines: bytes) -> int:
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last line has fewer than `columns` cells, because the job stopped while writing it."""
+    """Return whether the last of `lines` is truncated: it has fewer than `columns` cells."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 

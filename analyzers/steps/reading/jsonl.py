@@ -118,7 +118,7 @@ def read_structured(texts: list[bytes]) -> Log:
 
 
 def header_of(row: Row) -> Header:
-    """Return the process information in a record of torchtitan's log, under the names of this project's log header."""
+    """Return the process information in a record of torchtitan's log, as fields of this project's log header."""
     fields = {
         "rank": row.get("global_rank", row.get("rank")),
         "local_rank": row.get("local_rank"),

@@ -25,11 +25,11 @@ Header = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """One step of one rank; times in ns, sizes in bytes.
+    """One step of one rank in a step log; times in ns, sizes in bytes.
 
-    `attempt` is the index, within its file, of the last header before the line; there is a header for each start of
-    the process. `rank` is set where one file holds several ranks. `covers` is the number of steps over which the
-    values are averaged.
+    A process writes a header to the log when it starts; `attempt` is the index of the last header before this line in
+    its file. `rank` is set only if one file holds several ranks. `covers` is the number of steps over which the values
+    are averaged.
     """
 
     step: int
@@ -94,7 +94,7 @@ NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0
 
 
 class Names:
-    """A numbering of names in order of appearance, up to NAMES_AT_MOST of them."""
+    """A numbering of names in order of appearance; there are at most NAMES_AT_MOST names."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -107,7 +107,7 @@ class Names:
 
 
 class Table:
-    """A builder of the columns of several files, so that the lines of only one file are in memory at a time."""
+    """A builder of columns from the lines of several files; only the lines of one file are in memory at a time."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -180,7 +180,7 @@ def narrowed(column: Column) -> Column:
 
 
 def absent_in(column: str) -> float:
-    """Return the value that stands for "absent" in a column of this name, for files that lack it."""
+    """Return the value that column `column` has in rows of files that lack this column."""
     if column.startswith("number."):
         return math.nan
     return UNKNOWN if column.startswith("seq.") else 0

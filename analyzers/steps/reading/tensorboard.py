@@ -36,9 +36,9 @@ class Scalar:
 
 @dataclass
 class Events:
-    """The scalars of an event file. `torn`: its last record is truncated.
+    """The scalars of an event file.
 
-    `damaged` counts records with a wrong checksum.
+    `torn`: the last record of the file is truncated. `damaged` counts records with a wrong checksum.
     """
 
     scalars: list[Scalar] = field(default_factory=list)
@@ -63,7 +63,7 @@ def read(path: Path) -> Events:
 
 
 def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
-    """Yield (content, stored CRC) of each record that is short enough to hold a scalar.
+    """Yield (content, stored CRC) of each TFRecord record; records that are too long to hold a scalar are skipped.
 
     Truncation and damage are recorded in `events`.
     """
@@ -84,7 +84,7 @@ def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
 
 
 def polynomial_table() -> Column:
-    """Return the CRC-32C of each byte (Castagnoli polynomial 0x1EDC6F41, bit-reflected)."""
+    """Return the CRC-32C of each of the 256 bytes (Castagnoli polynomial 0x1EDC6F41, bit-reflected)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1).astype(np.uint32)

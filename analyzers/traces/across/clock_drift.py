@@ -23,10 +23,11 @@ class Drift(NamedTuple):
 
 
 def drift(at: Integers, ahead: Integers) -> Drift:
-    """Return the drift of a clock that is ahead of another clock by `ahead` ns at the moments when it shows `at` (ns).
+    """Return the drift of a clock relative to another: when it shows `at` (ns), it is `ahead` (ns) of the other.
 
-    The drift is zero unless the points prove one: both halves of the time must show the same slope, which a single
-    jump of the clock does not, and the slope must change the difference by more than the scatter of single points.
+    The drift is zero unless the points (`at`, `ahead`) prove one: both halves of the time must show the same slope,
+    which a single jump of the clock does not, and the slope must change the difference by more than the scatter of
+    single points.
 
     Example: a clock that is 1.0 ms ahead at first, 1.2 ms after 10 s and 1.4 ms after 20 s gains 0.2 ms in 10 s: it
     runs fast by 20 ppm. In 20 s that changes the difference by 0.4 ms. If the ends of collectives scattered by more
@@ -48,7 +49,10 @@ def drift(at: Integers, ahead: Integers) -> Drift:
 
 
 def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
-    """Return the points in order of time; if there are many, the medians of `POINTS_AT_MOST` groups of neighbours."""
+    """Return the points (`at`, `ahead`) in order of time.
+
+    If there are more than POINTS_AT_MOST, neighbours are grouped, and each group becomes one point: its median.
+    """
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
     if len(at) <= POINTS_AT_MOST:

@@ -171,10 +171,11 @@ def ranks_timeline(
 
 
 def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
-    """Return the rows to draw, each with its ranks and its int64[part, bin] of ns; at most `rows` of them.
+    """Return at most `rows` rows of a chart, each as (its ranks, int64[part, bin] of ns).
 
-    `parts` is int64[rank, part, bin]. Example: with 512 ranks and 40 rows, each of the 39 ranks farthest from the
-    median has a row of its own, so that an outlier stays visible; the other 473 share the last row.
+    If there are more ranks, those near the median share the last row. `parts` is int64[rank, part, bin]. Example: with
+    512 ranks and 40 rows, each of the 39 ranks farthest from the median has a row of its own, so that an outlier stays
+    visible; the other 473 share the last row.
     """
     if len(ranks) <= rows:
         return [([rank], part) for rank, part in zip(ranks, parts, strict=True)]

@@ -23,8 +23,9 @@ MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"
 class Key(NamedTuple):
     """The properties that identify a collective on all ranks.
 
-    Either `sequence` is its number in the group, or it is the `order`-th collective with this group, name and number
-    of elements in the step. `ranks` are the members, empty if the file does not list them.
+    If `sequence` is known, it is the collective's number in its process group. Else `order` counts the collectives with
+    the same group, name and number of elements within the step. `ranks` are the members of the group, empty if the file
+    does not list them.
     """
 
     group: str
@@ -126,9 +127,10 @@ Members = list[tuple[int, int]]
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
-    """Return the collectives that all of their members with a recording took part in; None if there are none.
+    """Return the collectives that were recorded by all of their ranks that have a recording; None if there are none.
 
-    Outside marked steps the first collective of a recording is left out, as recordings begin at different moments.
+    Outside of marked steps the first collective of each recording is left out, because recordings begin at different
+    times.
     """
     known = sorted((one for one in recordings if one.rank is not None), key=lambda one: one.rank or 0)
     # Two recordings of one rank (two devices, or two files of one step) would count as one participant.
@@ -148,9 +150,10 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
 
 
 def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
-    """Yield (end, members) of each collective that every recorded member has; `end` is its end on one rank, in Unix ns.
+    """Yield (end, members) of each collective that was recorded by all of its ranks that have a recording.
 
-    `keys` are the keys of the collectives of each recording in `known`.
+    `end` is the end of the collective on one rank, in Unix ns. `known` are the recordings; `keys` has, for each of
+    them, the key of each of its collectives.
     """
     members_of = defaultdict[Key, Members](list)
     for rank, rank_keys in enumerate(keys):
@@ -184,7 +187,7 @@ def counted_like(reference: Recording, recording: Recording, keys: list[Key]) ->
 
 
 def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
-    """Return, for each kind of collective, its indices among the collectives of a recording."""
+    """Return the indices of a recording's collectives by their kind: the key that `kinds_of` returns."""
     by_kind = defaultdict[Key, list[int]](list)
     for position, kind in enumerate(kinds_of(recording)):
         by_kind[kind].append(position)

@@ -18,10 +18,10 @@ ANY_NAME = re.compile("")
 
 
 class Cause(StrEnum):
-    """The part of a rank's work that covers most of its excess.
+    """The reason why a straggler works longer than the others: the part of its work with most of the excess.
 
-    `HOST`: it launched work late for a reason that was not recorded. `MIXED`: no part covers half of the excess. The
-    values from `ZERO_GRAD` on are phases of the host (`columns.phases.HOST_PHASES`).
+    `HOST`: the rank launched work late for a reason that was not recorded. `MIXED`: no part covers half of the excess.
+    The values from `ZERO_GRAD` on are phases of the host (`columns.phases.HOST_PHASES`).
     """
 
     COMPUTE = "compute"
@@ -40,7 +40,7 @@ class Cause(StrEnum):
 
     @property
     def is_phase(self) -> bool:
-        """Whether the cause is a phase of the host, which its trace recorded."""
+        """Whether the cause is a recorded phase of the host, such as data loading."""
         return self not in NOT_PHASES
 
 
@@ -52,11 +52,11 @@ MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
 
 
 class ComputeGrowth(NamedTuple):
-    """How a rank's computing differs from that of the median of the other ranks.
+    """How a rank's computing differs from that of the other ranks; each time is compared with the median of the others.
 
-    `slowdown` is the time of its computing kernels divided by theirs, `product_slowdown` the same for matrix products
-    (0: the others have none). `kernel` is the kernel whose total time exceeds theirs by most, which is `growth_ns` (0:
-    none does).
+    `slowdown` is the time of the rank's computing kernels divided by that of the others, `product_slowdown` the same
+    for matrix products (0: the others have none). `kernel` is the kernel whose total time exceeds that of the others by
+    most, and `growth_ns` is by how much (0: there is no such kernel).
     """
 
     on_device: bool
@@ -73,10 +73,11 @@ class ComputeGrowth(NamedTuple):
 
 
 def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
-    """Return the cause that covers most of an excess (ns by measure), and the ns of each cause that contributes to it.
+    """Return the cause that covers most of a rank's excess work, and the ns of each cause that contributes to it.
 
-    Example: of 80 ms excess, 70 ms are in compute and 5 ms in data; the remaining 5 ms count for the host. Compute
-    covers more than half, so it is the cause.
+    `excess` has the ns by which each part of the rank's work (`MEASURES`) is longer than on the other ranks. Example:
+    of 80 ms excess, 70 ms are in compute and 5 ms in data; the remaining 5 ms count for the host. Compute covers more
+    than half, so it is the cause.
     """
     total = excess["work_ns"]
     parts = {cause: excess[measure] for cause, measure in MEASURE_OF.items()}

@@ -26,11 +26,11 @@ TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose own work keeps the others waiting.
 
-    `excess_ns` is how much longer than the others it works in the recorded time (`excess_share` of it), in
-    `late_steps` of `steps`. Without the excess the job would save `saved_ns` (`saved_share` of its time). `causes_ns`
-    divides the excess by cause, and `detail` explains it in a sentence. `last_share`: the share of collectives in
-    which it arrived last; `caused_share`: the share of all waiting that was for it. The `first_` fields are of the
-    first collective in which it was late.
+    The excess is how much longer than the others the rank works: `excess_ns` in total, `excess_share` as a share of the
+    recorded time. The rank is late in `late_steps` of `steps`. Without the excess the job would save `saved_ns`
+    (`saved_share` of its time). `causes_ns` divides the excess by cause, and `detail` explains it in a sentence.
+    `last_share` is the share of collectives in which the rank arrived last; `caused_share` is the share of all waiting
+    that was for this rank. The `first_` fields are of the first collective in which it was late.
     """
 
     rank: int
@@ -91,15 +91,15 @@ def late_rank(comparison: RankComparison) -> LateRank | None:
 
 
 def source_of(comparison: RankComparison, index: int) -> str:
-    """Return where the work of rank number `index` was recorded: `device` or `cpu`."""
+    """Return where the work of the rank with index `index` was recorded: `device` or `cpu`."""
     return comparison.lateness.matched.recordings[index].account.source
 
 
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
-    """Return whether it may be chance that this rank is the late one, as happens on a busy machine.
+    """Return whether the rank with index `index` may be late by chance, as happens on a busy machine.
 
-    Work of a device, or a phase recorded on the host, is no chance. A process on a CPU may only have waited for a
-    core, so it must be late in most of several steps.
+    Work of a device, or a phase recorded on the host, is no chance. A process on a CPU may only have waited for a core,
+    so it must be late in most of several steps.
     """
     evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:
@@ -108,7 +108,7 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
-    """Return rank number `index` of a comparison as a straggler with all numbers, but an empty `detail`."""
+    """Return the rank with index `index` in a comparison as a straggler with all numbers, but an empty `detail`."""
     row, lateness = comparison.waits[index], comparison.lateness
     matched = lateness.matched
     by_step = lateness.excess_by_step()[index]
@@ -140,6 +140,9 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns above which rank number `index` counts as late in one of `steps` steps."""
+    """Return the excess in ns above which the rank with index `index` counts as late in a step.
+
+    `steps` is the number of recorded steps.
+    """
     source = source_of(comparison, index)
     return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

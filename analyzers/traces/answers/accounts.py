@@ -150,7 +150,10 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
 
 
 def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
-    """Return how the time of some events divides, under the title `name`; `indices` select the events in `work`."""
+    """Return how the time of some events divides into computing, communication, copies and idle time.
+
+    `indices` are the indices of the events in `work`; `name` is the title of the result.
+    """
     start, end = work.start[indices], work.end[indices]
     times = break_down(start, end, work.kind[indices])
     return Breakdown(
@@ -170,9 +173,9 @@ def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
 
 
 def phase_breakdowns(work: Work) -> list[Breakdown]:
-    """Return how the time divides by the phase that launched each event; `no launch` if the file does not record it.
+    """Return, for each phase such as `forward`, how the time of the events divides that were launched in it.
 
-    The list is empty if no phase is known at all.
+    Events without a recorded launch are in the phase `no launch`. The list is empty if no phase is known at all.
     """
     rows = [
         breakdown(work, PHASE_NAMES[i] if i >= 0 else "no launch", indices) for i, indices in rows_by_value(work.phase)
@@ -181,13 +184,13 @@ def phase_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def stream_breakdowns(work: Work) -> list[Breakdown]:
-    """Return how the time divides by stream; on a host by thread."""
+    """Return, for each stream (of a host: each thread), how the time of its events divides."""
     lanes, lane = work.trace.columns.meta["lanes"], work.trace.columns["lane"][work.rows]
     return [breakdown(work, lanes[i]["name"], indices) for i, indices in rows_by_value(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
-    """Return each recorded step with the work that was launched in it; `start_ns` is Unix time."""
+    """Return each recorded step with the work that was launched in it."""
     indices, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
     rows = []
     for index, (number, start, end) in enumerate(work.trace.steps):

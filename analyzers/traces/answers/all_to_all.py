@@ -18,9 +18,10 @@ NO_SPLITS: list[object] = [None]
 
 
 def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
-    """Return the bytes that this rank sends to each member of a process group, the group that sends most first.
+    """Return one entry for each process group with all-to-alls: the bytes that this rank sends to each member.
 
-    Calls are left out if their recorded splits are truncated or do not fit the group.
+    The group that sends most comes first. Calls are left out if their recorded splits are truncated or do not fit the
+    group.
     """
     names = [ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
     is_all_to_all = np.array(names, bool)[collectives.name.code]

@@ -15,9 +15,9 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 def tree(trace: Trace, by: str) -> pd.DataFrame:
     """Return the call tree as a table with a row per node and the columns of COLUMNS; a parent precedes its children.
 
-    `by` is "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root. `device_ns` and
-    `kernels` are the time and number of kernels launched inside the node, `own_ns` is the host time outside its
-    children.
+    `by` says what the nodes are: "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root.
+    `device_ns` and `kernels` are the time and number of kernels launched inside the node, `own_ns` is the host time
+    outside its children.
 
     Example: linear calls mm twice, and mm is also called alone. That makes three nodes: linear, linear > mm with a
     count of 2, and mm with a count of 1.
@@ -61,9 +61,10 @@ def is_node(trace: Trace, by: str) -> Mask:
 
 
 def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[int], list[int]]:
-    """Return the node of each event of the trace, the parent of each node, and the number of each node's name.
+    """Return the tree node of each event of the trace, and for each node its parent node and its name.
 
-    `rows` are the events in the tree; `above` has, for each event of the trace, the row of the event that encloses it.
+    Names are indices into `trace.names`. `rows` are the trace rows of the events in the tree; `above` has, for each
+    event of the trace, the row of the event that encloses it.
     """
     node, name = np.full(len(above), NONE), trace.columns["name"]
     known: dict[tuple[int, int], int] = {}

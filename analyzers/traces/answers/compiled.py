@@ -32,7 +32,7 @@ FRAMES_AT_MOST = 50
 
 @dataclass(frozen=True)
 class Regions:
-    """The calls of compiled code in a trace, in order of time; arrays have an entry for each."""
+    """The calls of compiled code (regions) in a trace, in order of time; arrays have an entry for each region."""
 
     trace: Trace
 
@@ -51,12 +51,12 @@ class Regions:
 
     @cached_property
     def outer(self) -> Column:
-        """The trace row of the region around each region; NONE if it is called from code that is not compiled."""
+        """For each region, the trace row of the region that called it; NONE if code that is not compiled called it."""
         return enclosing_rows(self.trace, self.rows)
 
     @cached_property
     def frames(self) -> list[tuple[str, int]]:
-        """The (frame, version) of each region; ("", 0) for older recorders, which write neither."""
+        """For each region, the (frame, version) in its name; ("", 0) for older recorders, which write neither."""
         names = self.trace.columns["name"][self.rows].tolist()
         matches = {name: REGION.match(self.trace.names[name]) for name in set(names)}
         return [((match[1] or ""), int(match[2] or 0)) if (match := matches[name]) else ("", 0) for name in names]
@@ -75,9 +75,9 @@ class Regions:
 
     @cached_property
     def between(self) -> Column:
-        """The host's time (ns) from the graph break to each region that continues after it, without compilations.
+        """For each region that continues after a graph break, the host's time (ns) from the break to the region.
 
-        It is 0 for regions that do not continue after a break.
+        Compilations in between do not count. The time is 0 for regions that do not continue after a break.
         """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
         ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
@@ -190,7 +190,7 @@ def compile_times(regions: Regions, compiling: Integers, which: Integers, size: 
 
 
 def function_and_break(name: str) -> tuple[str, str]:
-    """Return the function, and the line of the graph break after which it continues, from a Python function's name.
+    """Split the name of a Python function into the function, and the line of the graph break after which it continues.
 
     The line is empty for a function that does not continue after a graph break.
     """

@@ -114,9 +114,7 @@ class Allocator:
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
     def most_between(self, edges: Integers) -> tuple[Integers, Integers]:
-        """Return the highest allocated and the highest reserved bytes
-        in each interval between the ascending `edges` (ns).
-        """
+        """Return, for each interval between two successive `edges` (ns), the most allocated and reserved bytes."""
         index = np.searchsorted(self.at, edges)
         # An interval begins with what was allocated before it. Every second maximum lies between two intervals.
         pairs = np.column_stack([index[:-1], index[1:] + 1]).ravel()

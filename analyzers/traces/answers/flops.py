@@ -62,10 +62,9 @@ def elements_of(dims: Dims) -> int:
 
 
 def matrix_product(a: Dims, b: Dims) -> Counted:
-    """Return the operations of [..., m, k] x [..., k, n],
-    which are 2 m k n per matrix of the batch, and the result's size.
+    """Return the operations of the product [..., m, k] x [..., k, n], and the number of elements of its result.
 
-    The size is the number of elements.
+    There are 2 m k n operations per matrix of the batch.
     """
     return 2 * elements_of(a) * int(b[-1]), elements_of(a[:-1]) * int(b[-1])
 
@@ -100,10 +99,10 @@ def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def convolution(dims: list[Dims], values: list[Any]) -> Counted:
-    """Return the operations of a convolution of input [b, c, ...] by weight [o, c / groups, ...] and its result size.
+    """Return the operations of a convolution of input [b, c, ...] by weight [o, c / groups, ...], and its size.
 
-    Stride, padding and dilation are among the values. Each element of the result is a product of as many pairs as the
-    weight has elements per output channel.
+    The size is the number of elements of the result. Stride, padding and dilation are among `values`. Each element of
+    the result is a sum of as many products as the weight has elements per output channel.
     """
     given, weight = dims[0], dims[1]
     stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
@@ -271,7 +270,7 @@ def device_of(trace: Trace) -> str:
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
     """Return, for each of the given trace rows, whether activation checkpointing ran this operator a second time.
 
-    These are the forward operators inside a backward operator.
+    These are the forward operators that run inside a backward operator.
     """
     c = trace.columns
     # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.

@@ -54,7 +54,7 @@ def idle(work: Work) -> Idle:
 
 
 def event_at(work: Work, at: Column) -> Integers:
-    """Return, for each moment (ns), the index in `work` of the event that begins then.
+    """Return, for each time in `at` (ns), the index in `work` of the event that begins at this time.
 
     If several begin, an event with a known launch is preferred.
     """
@@ -97,7 +97,7 @@ def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask]
 
 
 def is_inside(at: Column, intervals: Intervals) -> Mask:
-    """Return a mask of the moments that lie in one of the intervals; an interval's end is outside."""
+    """Return, for each time in `at`, whether it lies in one of the intervals; the end of an interval is outside."""
     start, end = intervals
     if not len(start):
         return np.zeros(len(at), bool)
@@ -125,8 +125,9 @@ def blocking(work: Work) -> Intervals:
 
 
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
-    """Return the intervals of `blocking`, and the exposed communication during which the host launched nothing.
+    """Return the intervals in which a rank does no work because of communication.
 
+    These are `blocked` (as `blocking` returns it) and the exposed communication during which the host launched nothing.
     In the second case it is not recorded, but likely, that the host waited. The host's own phases are left out.
     """
     start, end = exposed(work)

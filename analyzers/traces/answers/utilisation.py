@@ -39,10 +39,10 @@ BEFORE_TF32 = ("V100", "T4")
 
 
 class Coverage(NamedTuple):
-    """How far the counted operations of a device can be compared with its peak.
+    """Whether the counted floating-point operations of a device are enough to be compared with its peak.
 
-    `share` is the part of the time of matrix products that was launched by counted operators (None: there are no
-    products).
+    `share` is the share of the time of matrix products that was launched by operators whose operations are counted
+    (None: there are no products).
     """
 
     share: float | None
@@ -51,7 +51,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(work: Work, formulas: Formulas) -> Coverage:
-    """Return how far the counted operations of a device can be compared with a peak, and with which peak."""
+    """Return whether the counted operations of a device can be compared with its peak, and with which peak."""
     if work.device is None:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)

@@ -9,11 +9,11 @@ from analyzers.columns import Column, Integers, Mask
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """How the time of a device divides into kinds of work, in ns; each length is of a union of intervals.
+    """How the time of a device divides into kinds of work, in ns; overlapping events of one kind count once.
 
-    `kernels` is the union of computing and communication. The other parts follow, as the union of two overlapping
-    intervals is shorter than their sum: compute + exposed communication + exposed memory + idle = span, and overlapped
-    + exposed communication = communication.
+    `kernels` is the time in which something computes or communicates. The other parts follow: compute + exposed
+    communication + exposed memory + idle = span, and overlapped + exposed communication = communication. Exposed
+    communication is that without overlapping computing, exposed memory the copies without overlapping kernels.
     """
 
     span: int
@@ -91,7 +91,7 @@ class CoveredTime:
     """A union of intervals, from which the covered time between two moments can be computed."""
 
     def __init__(self, start: Column, end: Column) -> None:
-        """Store the union of intervals in ns; they may overlap and be in any order."""
+        """Store the union of the intervals from `start` to `end` (ns), which may overlap and be in any order."""
         self.start, self.end = merge(start, end)
         self.before = np.concatenate([[0], np.cumsum(self.end - self.start)])
 

@@ -96,7 +96,10 @@ def reparent(parent: Column, start: Column, end: Column, order: Column, misplace
 
 
 def depths_of(parent: Column) -> Column:
-    """Return how many events enclose each event, by following parents; each round doubles the distance followed."""
+    """Return how many events enclose each event; `parent` has the row of the event directly around each event.
+
+    Each round doubles the number of parents that have been followed.
+    """
     above = np.append(np.where(parent == NONE, len(parent), parent), len(parent))
     count = np.append(parent != NONE, False).astype(np.int32)
     while (above < len(parent)).any():
@@ -129,7 +132,10 @@ def innermost_selected(selected: Mask, parent: Column) -> Column:
 
 
 def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
-    """Return, for each moment `at` (ns), the row of the innermost event that runs in its lane; NONE if none runs."""
+    """Return, for each time in `at` (ns), the row of the innermost event that runs in its lane then, or NONE.
+
+    `lane` has the lane number for each time.
+    """
     innermost = np.full(len(at), NONE)
     end = np.maximum(events.end, events.start + 1)
     for number, queries in rows_by_value(lane):

@@ -54,13 +54,13 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
 
 
 def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]:
-    """Return the starts and ends (ns of the trace) of the annotations that denote one of the named phases."""
+    """Return the starts and ends (ns of the trace) of the annotations that denote one of the phases `names`."""
     rows = trace.rows_named(names_in_phases(trace, names), ANNOTATIONS)
     return trace.columns["start"][rows], trace.columns["end"][rows]
 
 
 def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
-    """Return a mask of the trace's distinct texts that denote one of the named phases."""
+    """Return a mask of the texts in `trace.names` that denote one of the phases `names`."""
     wanted = {PHASE_NAMES.index(name) for name in names}
     return np.array([phase_of(name) in wanted for name in trace.names] or [False])
 
@@ -72,7 +72,7 @@ def phase_of(name: str) -> int:
 
 
 def infer_forward(trace: Trace, phase: Column) -> Column:
-    """Return the phases, with "forward" for events without a phase before their step's first backward operator."""
+    """Return `phase` with "forward" for events without a phase, up to the first backward operator of their step."""
     if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase
     start = trace.columns["start"]

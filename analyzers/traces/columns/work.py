@@ -98,7 +98,7 @@ def device_work(trace: Trace, device: int) -> Work:
 
 
 def launching_rows(trace: Trace, correlation: Column) -> Integers:
-    """Return, for each correlation id, the row of the call that launched it; NONE if the file has none.
+    """Return, for each correlation id, the trace row of the call with this id, which launched a kernel; NONE without.
 
     A kernel and the call that launched it share the id; so do all kernels of a CUDA graph.
     """

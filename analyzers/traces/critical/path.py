@@ -138,9 +138,9 @@ class DevicePath:
 def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> "pd.DataFrame":
     """Return the critical path of a device or host through a window (default: everything) as a table, a row per piece.
 
-    `account` is its index in the trace. Columns, in order of time: start_ns (from the first event, as in `window`) and
-    dur_ns, kind (see `host_path.PathPiece`), name (empty without an event), row (of the event, or -1). The durations
-    add up to that of the window.
+    `account` is the index of the device or host in the trace. The rows are in order of time. Columns: start_ns (from
+    the first event, as in `window`), dur_ns, kind (see `host_path.PathPiece`), name (empty without an event) and row
+    (the trace row of the event, or -1). The durations add up to that of the window.
     """
     import pandas as pd  # a quarter of a second that readers of traces can do without
 
@@ -184,8 +184,9 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return by how many ns the window would be shorter, at most,
-    if all pieces called `name` ran `factor` times as fast.
+    """Return by how many ns, at most, the window of a critical path would be shorter if some kernels were faster.
+
+    All pieces of the path called `name` would run `factor` times as fast.
     """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))
