@@ -59,9 +59,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def add_derived_columns(columns: UnsavedColumns) -> Trace:
-    """Add the columns `lane`, `depth`, `parent` (a row) and `phase`, and return the trace.
+    """Add the columns `lane`, `depth`, `parent` and `phase` to those of a trace, and return the trace.
 
-    `lane` is an index into `meta["lanes"]`, which is added too.
+    `lane` has indices into `meta["lanes"]`, which is added too. `parent` has the row of the event directly around each
+    event.
     """
     trace = Trace(columns)
     lane, columns.meta["lanes"] = find_lanes(trace)
@@ -72,9 +73,9 @@ def add_derived_columns(columns: UnsavedColumns) -> Trace:
 
 
 def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
-    """Return the columns `account`, `kind` and `launch` (a row) for all events of a trace.
+    """Return the columns `account`, `kind` and `launch` for all events of a trace; events that are no work have -1.
 
-    Events that do not count as work have -1.
+    `account` is the index of the device or host in `works`, `launch` the trace row of the call that launched the event.
     """
     columns = {name: np.full(len(trace.columns["start"]), NONE) for name in ("account", "kind", "launch")}
     for number, work in enumerate(works):

@@ -51,7 +51,7 @@ class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(MemoryMoment, frozen=True, kw_only=True):
-    """One allocation, with its lifetime and the operator that freed it, which are missing if it was not freed."""
+    """One allocation, with its lifetime and the operator that freed it; both are missing if it was not freed."""
 
     lifetime_ns: int | None
     freed_by: str
@@ -70,11 +70,12 @@ class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
     """The activity of the allocator of one device, or of the host, while the trace was recorded.
 
-    `total_bytes` is the memory of the device, null if the trace does not have it. start + net = end. If the recorder
-    wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated when the recording began;
-    else it is a lower bound: the memory that was freed later without an allocation in the trace. On a host it counts
-    from the first profiler of the process. `peak` includes the memory at the start; `reserved_peak` is null if nothing
-    was reserved. `older_freed_bytes` were allocated before the recording. The lists have the largest of each kind.
+    `total_bytes` is the memory of the device, null if the trace does not have it. `start_bytes` + net = `end_bytes`. If
+    the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated when the
+    recording began; on a host, totals count from the first profiler of the process. Without totals it is a lower bound:
+    the memory that was freed later without an allocation in the trace. `peak` includes the memory at the start;
+    `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were allocated before the recording. The lists
+    have the largest of each kind.
     """
 
     type: str

@@ -213,8 +213,9 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python frame that torch.compile compiled `versions` times since the job began.
 
-    `breaks` of its `calls` continued after a graph break; `between_ns` is the host's time between the graph before the
-    break and the graph after it. `function` and `broken_at` (file:line) need recorded stacks, else are empty.
+    `breaks` is how many of its `calls` continue after a graph break; `between_ns` is the host's time between the graph
+    before the break and the graph after it. `function` and `broken_at` (file:line) are empty unless stacks were
+    recorded.
     """
 
     frame: str
@@ -229,9 +230,10 @@ class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The activity of torch.compile during the trace; a frame that was `recompiled` has a region `n/1` or higher.
+    """The activity of torch.compile during the trace.
 
-    `breaks` and `between_ns` are sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
+    A recompiled frame, counted by `recompiled`, shows as a region named `n/1` or higher. `breaks` and `between_ns` are
+    sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
     """
 
     regions: int = 0

@@ -92,7 +92,7 @@ def kernels(report: Report[TraceData]) -> pd.DataFrame:
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """Return the items of a list field of `RankTrace` as rows, over all devices and hosts.
+    """Return the items of the list field `name` of `RankTrace` as rows, over all devices and hosts.
 
     The first columns are rank and device.
     """

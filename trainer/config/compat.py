@@ -120,14 +120,14 @@ def negate(key: str) -> Converter:
 def data_parallel(value: object, written: Values) -> Translation:
     """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP).
 
-    The key training.data_parallel_type decides which of the two it is.
+    The key training.data_parallel_type in `written`, the keys that the user wrote, decides which of the two it is.
     """
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
 
 
 def data_parallel_type(value: object, _: Values) -> Translation:
-    """Convert the type "ddp" to a shard degree of 1, and "fsdp" to a replicate degree of 1."""
+    """Convert `training.data_parallel_type`: "ddp" to a shard degree of 1, "fsdp" to a replicate degree of 1."""
     if value == "ddp":
         return Translation("parallelism.data_parallel_shard_degree", 1, "ddp shards nothing")
     return Translation("parallelism.data_parallel_replicate_degree", 1, "fsdp replicates nothing")
@@ -163,7 +163,7 @@ def tokens_to_sequences(key: str) -> Converter:
 
 
 def microbatch_size(key: str) -> Converter:
-    """Return a converter from `key`, a number of microbatches, to the microbatch size in sequences.
+    """Return a converter from the key `key`, a number of microbatches, to the microbatch size in sequences.
 
     The size is 1 if no number is given.
     """

@@ -99,10 +99,10 @@ def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def convolution(dims: list[Dims], values: list[Any]) -> Counted:
-    """Return the operations of a convolution of input [b, c, ...] by weight [o, c / groups, ...], and its size.
+    """Return the operations of a convolution (input [b, c, ...], weight [o, c / groups, ...]), and its result's size.
 
-    The size is the number of elements of the result. Stride, padding and dilation are among `values`. Each element of
-    the result is a sum of as many products as the weight has elements per output channel.
+    The size is the number of elements. Stride, padding and dilation are among `values`. Each element of the result is a
+    sum of as many products as the weight has elements per output channel.
     """
     given, weight = dims[0], dims[1]
     stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))

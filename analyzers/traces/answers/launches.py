@@ -49,7 +49,10 @@ def launch_times(work: Work) -> Launches | None:
 
 
 def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
-    """Return the mean over time and the maximum of a queue's length, given as `queue_length` returns it."""
+    """Return the mean over time and the maximum of the length of a queue.
+
+    The length is `length` from each time `at` (ns) on, as `queue_length` returns it.
+    """
     if not len(at):
         return 0.0, 0
     passed, most = np.diff(at), int(length.max())
@@ -118,7 +121,7 @@ def copies(work: Work) -> list[Copy]:
 
 
 def copy_sizes(work: Work) -> list[CopySize]:
-    """Return copies by name and class of size, because small copies do not reach the bandwidth of large ones."""
+    """Return copies by name and range of sizes, because small copies do not reach the bandwidth of large ones."""
     rows, size = copy_rows(work)
     rows = rows[size[rows] > 0]
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.
@@ -132,7 +135,10 @@ def copy_sizes(work: Work) -> list[CopySize]:
 
 
 def copy_rows(work: Work) -> tuple[Column, Integers]:
-    """Return the trace rows of copies, and the bytes of every event of the trace (0: no copy, or not recorded)."""
+    """Return the trace rows of memory copies, and the copied bytes of every event of the trace.
+
+    The bytes are 0 if the event is no copy, or if its size was not recorded.
+    """
     c, mine = work.trace.columns, work.kind == MEMORY
     size = np.zeros(len(c["start"]), np.int64)
     size[c["copy_row"]] = c["copy_bytes"]

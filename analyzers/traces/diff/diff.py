@@ -67,7 +67,7 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a kernel, operator, module or phase (`kind`) from traces a to traces b, for a mean step."""
+    """The change of one kernel, operator, module or phase (`kind`) from traces a to traces b, in a mean step."""
 
     kind: str
     name: str
@@ -82,7 +82,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes in a mean step from traces a to traces b.
 
-    `ranks` were compared; `changes` are the largest of each kind; `memory` is empty unless both recorded allocations.
+    `ranks` are the ranks that were compared; `changes` has the largest changes of each kind. `memory` is empty unless
+    allocations were recorded in both sets of traces.
     """
 
     ranks: list[int | None]
@@ -108,7 +109,7 @@ def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options
 
 
 def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
-    """Return the changes from `a` to `b`, which have an item for each device or host."""
+    """Return the changes from traces `a` to traces `b`; both have one item for each device or host."""
     steps = [[step for account in side for step in steps_of(account)] for side in (a, b)]
     return TraceDiff(
         ranks=sorted({account.rank for account in a}, key=lambda rank: -1 if rank is None else rank),

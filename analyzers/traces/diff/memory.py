@@ -14,11 +14,11 @@ CHANGES_AT_MOST = 20
 
 
 class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a memory size from traces a to traces b, in bytes; `where` is a type of device ("cpu", "cuda").
+    """The change of an amount of memory from traces a to traces b, in bytes.
 
-    `kind` is "most allocated", "most reserved" or "growth a step", each of the rank with most; or "operator" or
-    "module": the bytes that the operator or module `name` allocates itself, without calls inside it, in a mean step of
-    a rank.
+    `where` is a type of device ("cpu", "cuda"). If `kind` is "most allocated", "most reserved" or "growth a step", the
+    amount is that of the rank with most. If `kind` is "operator" or "module", it is what the operator or module `name`
+    itself allocates, without the calls inside it, in a mean step of a rank.
     """
 
     where: str
@@ -30,7 +30,10 @@ class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_changes(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> list[MemoryChange]:
-    """Return the changes for each type of device that both sets of traces have: totals, then by operator and module."""
+    """Return the changes of memory from traces `a` to traces `b`, for each type of device that both have.
+
+    Totals come first, then operators and modules.
+    """
     first, second = by_type(a), by_type(b)
     shared = [where for where in first if where in second]
     return [change for where in shared for change in changes_of_type(where, first[where], second[where])]

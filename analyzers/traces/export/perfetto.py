@@ -91,9 +91,9 @@ def compressed(file: IO[bytes]) -> IO[bytes]:
 
 
 def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
-    """Yield all events of the export: findings first, then the events of each rank.
+    """Yield all events of the export: those of the findings first, then the events of each rank.
 
-    At most `limit` events of ranks are written.
+    Of the events of ranks the longest are written, at most `limit`.
     """
     files = list(dict.fromkeys(recording.artefact.path for recording in aligned.recordings))
     yield from process_names(FINDINGS_PID, "findings", -1)

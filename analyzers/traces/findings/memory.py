@@ -41,9 +41,9 @@ def step_growth(memory: DeviceMemory) -> list[int]:
 
 
 def grows(growth: Sequence[int], peak: int) -> bool:
-    """Return whether memory grew in every step: a leak does so each time, a cache that fills up does not.
+    """Return whether memory grew in every step, by enough to matter: a leak does, a cache that fills up does not.
 
-    `growth` holds the bytes of each step.
+    `growth` has the bytes by which memory grew in each step, `peak` is the most memory in use (bytes).
     """
     return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_SHARE * peak))
 

@@ -153,7 +153,7 @@ AMPERE = 8
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
     """Return one advice for each kind of opportunity to save time, the largest first.
 
-    Its numbers are of the rank that can save most.
+    The numbers in an advice are of the rank that can save most.
     """
     by_kind: dict[OpportunityKind, list[tuple[RankTrace, Opportunity]]] = {}
     own = [(account, one) for account in accounts for one in account.opportunities]
@@ -166,7 +166,7 @@ def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opp
 def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
     """Return the advice for one kind of opportunity, with the numbers of the device or host that can save most.
 
-    `same` lists all devices or hosts that have it, each with its opportunity.
+    `same` lists all devices or hosts with this opportunity, each as (device or host, opportunity).
     """
     account, most = max(same, key=lambda pair: pair[1].saved_ns)
     words = WORDS[most.kind]
@@ -189,7 +189,10 @@ def has_tf32(account: RankTrace) -> bool:
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:
-    """Return the sentence that recording Python stacks slows the host; empty if that does not matter here."""
+    """Return the sentence that recording Python stacks slows the host; empty if none were recorded.
+
+    It is also empty if the opportunity `one` is no wait for the host.
+    """
     if one.kind not in WAITS or not account.python_stacks:
         return ""
     return (
@@ -219,7 +222,10 @@ def name_with_time(name: NamedTime) -> str:
 
 
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
-    """Yield a finding for each opportunity that is large enough and is not reported by a finding of its own."""
+    """Yield a finding for each opportunity that is large enough, unless another finding already reports it.
+
+    `host_bound`: the finding `trace.host_bound` was made, which reports all opportunities that are waits for the host.
+    """
     for row in rows:
         told = row.kind in TOLD_ELSEWHERE or (host_bound and row.kind in WAITS)
         if row.saved_share >= TELLING and not told:

@@ -17,7 +17,7 @@ ACCELERATORS = re.compile(r"nccl|hccl|mtia|xccl")
 
 
 class VerdictClass(StrEnum):
-    """The classes of a trace verdict; all but the last two are ids of findings."""
+    """The kinds of a verdict on traces; all but the last two (healthy, unknown) are also ids of findings."""
 
     STRAGGLER = "straggler"
     EXPOSED_COMMUNICATION = "exposed_communication"
@@ -110,9 +110,9 @@ def unknown_reason(accounts: Sequence[RankTrace]) -> str:
 
 
 def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
-    """Return the classes of verdicts in order: the verdict on a trace gets the first class that has a finding.
+    """Return the kinds of verdicts in order: the verdict on a trace has the first kind for which there is a finding.
 
-    `opportunities` are sorted by size, the largest first; their classes come in the same order.
+    `opportunities` are sorted by size, the largest first; their kinds come in the same order.
     """
     largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
     return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
@@ -147,7 +147,7 @@ def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Miss
 
 
 def missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
-    """Return a text on missing evidence and, if the user can supply it, how to do so."""
+    """Return a sentence on a kind of evidence that is missing and, if the user can supply it, how to do so."""
     if lack is Missing.CLOCKS:
         ranks = [clock.rank for clock in clocks if not clock.agrees]
         return f"collectives that fix the clock of {rank_names(ranks)}: there are none, or they contradict each other"

@@ -163,7 +163,7 @@ class AccountOpportunities:
             yield self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
 
     def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:
-        """Yield (kind, by how many ns each event could be shorter), the most certain kinds first."""
+        """Yield (kind, ns by which each event of `work` could be shorter), the most certain kinds first."""
         work = self.work
         yield OpportunityKind.UNFUSED_ATTENTION, self.attention_shortening()
         yield OpportunityKind.RECOMPUTATION, self.recomputation_shortening()
@@ -181,7 +181,7 @@ class AccountOpportunities:
         return texts[self.work.trace.columns["name"][self.work.rows]]
 
     def attention_shortening(self) -> Integers:
-        """Return by how many ns each event would be shorter if attention were one fused kernel."""
+        """Return by how many ns each event of `work` would be shorter if attention were one fused kernel."""
         shorter = np.zeros(len(self.work.rows), np.int64)
         for events, least in Attentions(self.attribution, self.formulas).chains():
             spent = self.work.own[events]
@@ -190,9 +190,7 @@ class AccountOpportunities:
         return shorter
 
     def recomputation_shortening(self) -> Integers:
-        """Return the duration in ns of each event
-        that activation checkpointing ran a second time; 0 for other events.
-        """
+        """Return, for each event of `work`, its ns if activation checkpointing ran it a second time, else 0."""
         c = self.work.trace.columns
         forward = c["autograd_row"][c["autograd_thread"] <= 0].astype(np.int64)
         again = np.zeros(len(c["start"]), bool)
@@ -203,7 +201,10 @@ class AccountOpportunities:
         return np.where(self.work.linked & (inside[self.work.launch] != NONE), self.work.own, 0)
 
     def pageable_shortening(self) -> Integers:
-        """Return the ns of each copy from or to pageable memory during which nothing computes; 0 for other events."""
+        """Return, for each event of `work`, the ns in which it copies from or to pageable memory and nothing computes.
+
+        The ns are 0 for all other events.
+        """
         mine = self.named(lambda name: "Pageable" in name) & (self.work.kind == MEMORY)
         mine &= self.work.own >= COPY_AT_LEAST_NS  # a scalar takes its latency, wherever it comes from
         computing = intervals_of_kind(self.work, COMPUTE)
@@ -211,9 +212,9 @@ class AccountOpportunities:
         return np.where(mine, alone.between(self.work.start, self.work.end), 0)
 
     def fusable_shortening(self) -> Integers:
-        """Return by how many ns each event would be shorter if consecutive pointwise kernels were fused.
+        """Return by how many ns each event of `work` would be shorter if consecutive pointwise kernels were fused.
 
-        The fused kernel is assumed to take as long as the longest of them.
+        A fused kernel is assumed to take as long as the longest of its parts.
         """
         work = self.work
         # Only kernels of one stream with no other one between them can become one.

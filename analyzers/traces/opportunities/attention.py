@@ -127,9 +127,9 @@ class Attentions:
         return mine[np.searchsorted(at, c["start"][first]) : np.searchsorted(at, c["end"][last])]
 
     def computed_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of operators that a host ran from one operator to another, both included.
+        """Return the indices in `work` of the operators that a host ran from one operator to another, both included.
 
-        `first` and `last` are the rows of these operators.
+        `first` and `last` are the trace rows of the two.
         """
         c, work = self.attribution.trace.columns, self.attribution.work
         inside = (work.start >= c["start"][first]) & (work.end <= c["end"][last])
@@ -151,6 +151,6 @@ class Attentions:
 
     @cached_property
     def operations(self) -> dict[int, int]:
-        """The floating-point operations of each operator that has a formula, by its row."""
+        """The floating-point operations of each operator that has a formula, by the operator's trace row."""
         rows, operations, _ = self.formulas.rows
         return dict(zip(rows.tolist(), operations.tolist(), strict=True))

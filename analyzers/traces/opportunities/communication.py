@@ -30,8 +30,9 @@ BETWEEN_HOSTS = 40e9
 
 @dataclass(frozen=True)
 class ExposedCollectives:
-    """The collectives of a device that do not overlap with computation (exposed);
-    arrays have an entry for each, in ns.
+    """The search for opportunities in the collectives of a device that do not overlap with computation (exposed).
+
+    Arrays have an entry for each collective.
     """
 
     collectives: RankCollectives
@@ -42,7 +43,7 @@ class ExposedCollectives:
 
     @cached_property
     def exposed(self) -> Integers:
-        """The ns during which each collective ran, nothing computed, and something waited for it."""
+        """For each collective, the ns during which it ran, nothing computed, and something waited for it."""
         c = self.collectives.work.trace.columns
         covered = CoveredTime(*self.collectives.blocking)
         alone = covered.between(c["start"][self.rows], c["end"][self.rows])
@@ -57,21 +58,21 @@ class ExposedCollectives:
 
     @cached_property
     def size(self) -> Integers:
-        """The bytes of each collective's larger buffer; 0 if they were not recorded."""
+        """For each collective, the bytes of the larger of one rank's buffers; 0 if they were not recorded."""
         dtype = self.collectives.dtype
         width = np.array([element_bytes(text) for text in dtype.texts], np.int64)[dtype.code]
         return np.maximum(self.collectives.sizes, 0) * width
 
     @cached_property
     def kind(self) -> Column:
-        """A number for each collective, which is equal for equal name, data type, group size and bytes."""
+        """For each collective, a number that is the same for the same name, data type, group size and bytes."""
         labels = self.collectives.name, self.collectives.dtype
         return combined_codes(*(label.code for label in labels), self.collectives.members, self.size)
 
     def parts(self, steps: int) -> Iterator[tuple[OpportunityKind, Integers, dict[str, float]]]:
-        """Yield (kind, by how many ns each collective could be shorter, measures) for each kind of opportunity.
+        """Yield (kind, ns by which each collective could be shorter, measures) for each kind of opportunity.
 
-        Each ns counts for one kind only.
+        The measures are numbers to show with the opportunity, such as a bandwidth. Each ns counts for one kind only.
         """
         left = self.exposed
         small = self.small(steps)
@@ -96,9 +97,10 @@ class ExposedCollectives:
         return small & (int(small.sum()) >= SMALL_A_STEP * steps)
 
     def slow(self) -> tuple[Integers, dict[str, float]]:
-        """Return by how many ns each large collective takes longer than its links need, and the bandwidths as measures.
+        """Return by how many ns each large collective takes longer than its links need, and two bandwidths.
 
-        The bandwidth is computed from the shortest collective of each kind.
+        These are of the slowest kind of collectives: the one that was reached, computed from the shortest collective of
+        a kind, and the expected one.
         """
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):

@@ -90,7 +90,8 @@ class Playback:
     def saved_in_stream(self, order: Integers, shorter: Integers) -> int:
         """Return the ns saved in one stream, summed over the segments between two waits of the host.
 
-        `order` has the indices of the stream's events; `shorter` says by how many ns each of them is shorter.
+        `order` has the indices of the stream's events in `work`; `shorter` says by how many ns each event of `work` is
+        shorter.
         """
         segment = self.segment[order]
         recorded, played = self.ends(order, np.zeros_like(shorter)), self.ends(order, shorter)

@@ -52,8 +52,10 @@ def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace
 
 
 def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
-    """Return an opportunity reduced by `waited_ns` per step, the waiting for other ranks,
-    if it is exposed communication.
+    """Return an opportunity with less to save if it is exposed communication: `waited_ns` less per step.
+
+    `waited_ns` is the time that is spent waiting for other ranks, which overlapping would not save. Other opportunities
+    are returned as they are.
     """
     if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
         return one

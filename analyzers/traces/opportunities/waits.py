@@ -43,8 +43,8 @@ an operator that takes longer than the third. A launching call that takes so lon
 class Gaps:
     """Intervals (ns of the trace) in which a device has no work because the next kernel is not launched yet.
 
-    `launched_by` is the lane number of the thread that launches that kernel; NONE if it is unknown or the last step
-    ends.
+    `launched_by` has the lane number of the thread that launches this next kernel; NONE if it is unknown, or if the
+    last step ends first.
     """
 
     start: Integers

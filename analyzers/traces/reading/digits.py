@@ -38,7 +38,7 @@ JOIN_STEPS = [
 
 
 def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]:
-    """Return the `length` bytes of the text from each position on, as an array of byte strings of that length.
+    """Return the `length` bytes of the text that begin at each position in `start`, as an array of byte strings.
 
     Raises:
         IndexError: A slice would reach beyond the text.
@@ -55,9 +55,9 @@ def words_needed(length: int) -> int:
 
 
 def words_before(text: bytes, stop: Integers, length: int) -> Words:
-    """Return the `length` bytes before each position as rows of machine words, padded with zero bytes on the left.
+    """Return, for each position in `stop`, the `length` bytes of the text before it as a row of machine words.
 
-    Up to seven more bytes before them are read, so these must exist.
+    Rows are padded with zero bytes on the left. Up to seven more bytes before them are read, so these must exist.
     """
     width = words_needed(length)
     words = slices_at(text, stop - WORD_BYTES * width, WORD_BYTES * width).view("<u8").reshape(-1, width)
@@ -66,14 +66,20 @@ def words_before(text: bytes, stop: Integers, length: int) -> Words:
 
 
 def mask_digits(words: Words) -> Words:
-    """Return the words with every digit replaced by the same byte, to which no other character is mapped."""
+    """Return the words with each digit replaced by one byte, the same for all digits.
+
+    Other characters become other bytes; different characters stay different.
+    """
     # Bounds of the array's own type: with Python's integers numpy takes twenty times as long.
     masked: Words = np.clip(words.view(np.uint8) ^ ZERO, np.uint8(9), np.uint8(255)).view(np.uint64)
     return masked
 
 
 def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
-    """Return the numbers of `length` digits each, 16 at most, that end right before position `end` of the text."""
+    """Return, for each position in `end`, the number whose last digit is right before this position of the text.
+
+    `length` has the number of digits of each number, 16 at most.
+    """
     numbers = parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
     if (length > WORD_BYTES).any():
         high = slices_at(text, end - MARGIN_BYTES, WORD_BYTES).view("<u8")

@@ -36,7 +36,7 @@ def factorize(column: Column) -> tuple[Column, Column]:
 
 
 def combined_codes(*columns: Column) -> Column:
-    """Return a number from 0 for each row; rows that are equal in all columns have the same number."""
+    """Return a number from 0 for each row of the columns; rows that are equal in all columns have the same number."""
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, code = factorize(column)

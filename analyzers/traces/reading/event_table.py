@@ -80,7 +80,7 @@ class EventTable:
         self.add_rows(self.rows_of(events, np.arange(len(events))))
 
     def add_rows(self, *parts: EventRows) -> None:
-        """Add the events of one block of text, given in several parts, in their order in the block."""
+        """Add the events of one block of text in their order in the block; each of `parts` has some of them."""
         order = np.concatenate([part.order for part in parts])
         sorting = np.argsort(order, kind="stable")
         row = np.empty(len(order), np.int64)
@@ -213,7 +213,10 @@ class EventTable:
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
     def id_of(self, value: object) -> int:
-        """Return the number that represents a pid, tid or stream; other values than numbers are stored as texts."""
+        """Return the number that stands for a pid, tid or stream in a column.
+
+        It is the number itself. A text is stored, and a number from FIRST_TEXT_ID downwards stands for it.
+        """
         if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
             return value
         return FIRST_TEXT_ID - self.text_id(str(value))

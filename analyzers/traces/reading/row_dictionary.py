@@ -23,7 +23,7 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RowDictionary:
-    """A dictionary from rows of `width` machine words to a number each, sorted by the rows' hashes."""
+    """A dictionary from rows of `width` machine words to one number per row, sorted by the hashes of the rows."""
 
     def __init__(self, width: int) -> None:
         # A different power of the factor for each word, so that the order of the words matters.
@@ -33,10 +33,10 @@ class RowDictionary:
         self.values: Integers = np.zeros(0, np.int64)
 
     def look_up(self, words: Words, learn: Callable[[int], int | None]) -> Integers:
-        """Return the value of each row of words, `UNKNOWN` if it is not in the dictionary.
+        """Return the number of each row of `words`; `UNKNOWN` if the row is not in the dictionary.
 
-        `learn` is called with the index of a row that is unknown and frequent; it returns the value to store for it,
-        or None to store nothing.
+        `learn` is called with the index of a row that is unknown and frequent; it returns the number to store for the
+        row, or None to store nothing.
         """
         hashes = self.hashed(words)
         values = self.known_values(words, hashes)
@@ -56,7 +56,7 @@ class RowDictionary:
         return hashes
 
     def known_values(self, words: Words, hashes: Words) -> Integers:
-        """Return the value of each row that is in the dictionary, `UNKNOWN` for the others."""
+        """Return the number of each row of `words` that is in the dictionary, `UNKNOWN` for the others."""
         if not len(self.hashes):
             return np.full(len(hashes), UNKNOWN)
         candidate = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -72,7 +72,7 @@ class RowDictionary:
         return first[(count >= LEARN_FROM) & ~np.isin(distinct, self.hashes)]
 
     def add(self, words: Words, hashes: Words, values: list[int]) -> None:
-        """Add rows of words, whose hashes are new, with their values."""
+        """Add rows of words with their numbers (`values`); none of their hashes may be in the dictionary yet."""
         hashes = np.append(self.hashes, hashes)
         order = np.argsort(hashes)
         self.words = np.vstack([self.words, words])[order]

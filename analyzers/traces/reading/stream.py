@@ -213,7 +213,10 @@ class ReadState:
 
 
 def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
-    """Yield the text of a file, gzipped or not, in blocks; a broken gzip stream ends it and sets `state.truncated`."""
+    """Yield the text of a file, gzipped or not, in blocks.
+
+    A broken gzip stream ends the text early, and `state.truncated` is set.
+    """
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     if magic != GZIP_MAGIC:

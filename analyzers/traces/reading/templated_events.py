@@ -108,8 +108,9 @@ class TemplatedEvents:
         return self if len(rows) == len(self.kind) else self.select(rows)
 
     def is_representable(self, microseconds_below: float) -> Mask:
-        """Return a mask of the events whose times are below a limit,
-        and whose process and thread ids fit into columns.
+        """Return a mask of the events whose times are below a limit and whose process and thread ids fit.
+
+        An id fits if it is a number that does not collide with those that stand for texts.
         """
         fits = np.maximum(self["ts"], self["dur"]) < microseconds_below
         for name in ID_FIELDS:
@@ -143,17 +144,20 @@ class TemplatedEvents:
         return np.column_stack([self.order, self.nanoseconds("ts"), *place, *totals, *device])
 
     def device(self, name: str) -> Integers:
-        """Return a field that holds device numbers, with -1 for values that are no device number."""
+        """Return the device numbers in the field `name` of each event; -1 for values that are no device number."""
         return np.where(self[name] < DEVICE_AT_MOST, np.maximum(self[name], -1), -1)
 
     def nanoseconds(self, name: str) -> Integers:
-        """Return a time field of each event in integer nanoseconds; 1023.5 µs is computed as 1023 * 1000 + 5 * 100."""
+        """Return the time field `name` of each event in integer nanoseconds.
+
+        For example, 1023.5 µs is computed as 1023 * 1000 + 5 * 100.
+        """
         decimals = DECIMALS_OF[name]
         scale: Integers = 10 ** (3 - self.layout[FIELDS[decimals], LENGTH])
         return self[name] * 1000 + self[decimals] * scale[self.kind]
 
     def sparse_table(self, first: str, *others: str) -> Integers:
-        """Return the rows of a table of arguments that few events have: the event's index, then the fields.
+        """Return the rows of a table of rare arguments: the index of the event, then the fields `first` and `others`.
 
         An event has a row if its field `first` is set.
         """
@@ -216,11 +220,11 @@ def most_common_seam(text: bytes) -> bytes:
 
 
 def decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[Events, Integers] | None:
-    """Return the decoded events of unknown kinds (indices `unknown`) of a block, and their order in the block.
+    """Decode the events of unknown kinds in a block; return them and the index of each in the block.
 
-    Neighbouring events are decoded at once, and get the number of the first of them. The result is None if a piece is
-    no event, if half of all pieces are unknown, or if there are performance counters, whose arguments only `stream`
-    keeps.
+    `unknown` has their indices. Neighbouring events are decoded at once, and all get the index of the first of them.
+    The result is None if a piece of the text is no event, if half of all pieces are unknown, or if there are
+    performance counters, whose arguments only `stream` keeps.
     """
     if 2 * len(unknown) >= len(block.start):
         return None

@@ -36,8 +36,8 @@ NO_STEP = -1
 class Lane(TypedDict):
     """A thread of the host or a stream of a device; two events of a lane are nested or do not overlap.
 
-    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). Of a stream `pid` is the
-    device and `tid` the stream.
+    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). If the lane is a stream,
+    `pid` is the device and `tid` the stream.
     """
 
     kind: int
@@ -109,7 +109,10 @@ class Trace:
 
     @cached_property
     def work(self) -> Integers:
-        """The rows of device work, selected by category, because other events may have a device or a stream as well."""
+        """The rows of device work.
+
+        It is recognised by category, because other events may have a device or a stream as well.
+        """
         return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
 
     @cached_property
