@@ -11,7 +11,7 @@ from analyzers.steps.columns.quantities import NumberedBy, Quantity
 
 
 class Cause(StrEnum):
-    """The reason for lost time: the work of a late rank while other ranks wait for it, or of all ranks at once."""
+    """The reason why steps lose time: it lies in the work of a late rank, or in that of all ranks at once."""
 
     COMPUTE = "compute"
     DATA = "data"
@@ -178,7 +178,7 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LongStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A single step that took far longer than those around it, in seconds.
+    """A single step that took far longer than the steps around it; times in seconds.
 
     `ranks` are those that the others waited for, or all ranks if that is not known; `phase` is the phase with most of
     the extra time, empty if none explains it. `share` is the extra time as a share of the time of all steps.

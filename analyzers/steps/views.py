@@ -164,7 +164,7 @@ def heat(
 ) -> pd.DataFrame:
     """Return the largest lateness in seconds, as bins of ranks (rows) x bins of steps (columns).
 
-    The result is empty if the logs do not record it.
+    The result is empty if the lateness is not known from the logs.
     """
     late = lateness(opened(artefacts, options))
     if not late.is_known:
@@ -176,9 +176,9 @@ def heat(
 
 
 def goodput(artefacts: Sequence[run.Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return the wall time in seconds by part (columns) and rank (rows).
+    """Return the wall time in seconds by part, such as `productive` (columns), and rank (rows).
 
-    Every row has the same sum, unused parts are left out.
+    Every row has the same sum. Parts that are zero on all ranks are left out.
     """
     steps = opened(artefacts, options)
     table = goodput_by_rank(steps, lateness(steps)) / 1e9

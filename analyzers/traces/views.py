@@ -173,10 +173,10 @@ def timeline(
 
 
 def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
-    """Return the indices in `rows` at which a block begins; the rows are sorted by lane, depth and time.
+    """Return the indices in `rows` at which a block begins; a block is drawn as one and has one event or several.
 
-    A new block begins at another lane or depth, before and after an event as wide as a column, and after a gap that
-    wide.
+    `rows` are trace rows, sorted by lane, depth and time. A new block begins at another lane or depth, before and after
+    an event as wide as a column of the screen (`column_ns`), and after a gap that wide.
     """
     c = trace.columns
     start, end = c["start"][rows], c["end"][rows]
@@ -189,7 +189,10 @@ def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
 
 
 def joined_blocks(trace: Trace, rows: Integers, first: Integers) -> pd.DataFrame:
-    """Return a table of the blocks that begin at the indices `first` of `rows`, with the columns of `timeline`."""
+    """Return a table of blocks, each drawn as one, with the columns of `timeline`.
+
+    `rows` are the trace rows of the events, `first` the indices in `rows` at which a block begins.
+    """
     c = trace.columns
     start, end, kind = c["start"][rows], c["end"][rows], c["kind"][rows]
     length = end - start

@@ -60,10 +60,10 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting in the collectives of one process group.
+    """The waiting of ranks in the collectives of one process group.
 
-    `last_rank` is the rank for which the others waited most; `last_rank_share` is the share of the waiting that was
-    for it.
+    `last_rank` is the rank for which the others waited most; `last_rank_share` is the share of all this waiting that
+    was for it.
     """
 
     name: str
@@ -77,9 +77,9 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting in the process groups along one axis of the mesh, which share a description such as `mesh_tp`.
+    """The waiting in all process groups along one axis of the mesh; they share a description such as `mesh_tp`.
 
-    The `worst_` fields are of the group with most waiting.
+    The fields whose names begin with `worst_` are of the group with most waiting.
     """
 
     desc: str

@@ -26,10 +26,11 @@ class Change(StrEnum):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one what-if: `window_ns`, from the first work to the last collective, would be `saved_ns` shorter.
+    """The result of one what-if: the recorded collectives would take `saved_ns` less than `window_ns`.
 
-    `name` is the phase (`data`) or the collective; `rank` is None unless only one rank is changed. `steps` is the
-    number of recorded steps.
+    `window_ns` is the time from the first work to the end of the last collective. `name` is the phase (`data`) or the
+    collective that is assumed to be faster; `rank` is None unless only one rank is changed. `steps` is the number of
+    recorded steps.
     """
 
     change: Change
@@ -41,7 +42,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) -> list[WhatIf]:
-    """Return the changes that would save enough, the largest saving first.
+    """Return the what-ifs that would save enough, the largest saving first.
 
     `window_ns` is the time of all collectives, `saved_by_rank` the ns that `lateness.savings` returned for each rank.
     """

@@ -85,7 +85,7 @@ def depths_of(parents: list[int]) -> list[int]:
 
 
 def launched_work(trace: Trace) -> tuple[Integers, Column]:
-    """Return, for each piece of device work, the row of the call that launched it and its duration in ns."""
+    """Return, for each event of device work, the trace row of the call that launched it, and its duration in ns."""
     c = trace.columns
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))
     return c["launch"][rows], c["end"][rows] - c["start"][rows]

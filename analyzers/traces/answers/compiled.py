@@ -120,7 +120,7 @@ def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *
 
 
 def compilations(trace: Trace) -> Integers:
-    """Return the rows of outermost torch.compile compilations, in order of time."""
+    """Return the trace rows of compilations by torch.compile, without those inside another one, in order of time."""
     rows = annotated(trace, COMPILATION)
     outermost = rows[enclosing_rows(trace, rows) == NONE]
     return np.asarray(outermost[np.argsort(trace.columns["start"][outermost], kind="stable")])

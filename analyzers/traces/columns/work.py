@@ -52,12 +52,12 @@ class Work:
 
     @cached_property
     def launch_start(self) -> Integers:
-        """The start of each event's launching call in ns of the trace; -1 if it is not known."""
+        """The start of the call that launched each event, in ns of the trace; -1 if the call is not known."""
         return np.where(self.linked, self.trace.columns["start"][self.launch], -1)
 
     @cached_property
     def launch_end(self) -> Integers:
-        """The end of each event's launching call in ns of the trace; -1 if it is not known."""
+        """The end of the call that launched each event, in ns of the trace; -1 if the call is not known."""
         return np.where(self.linked, self.trace.columns["end"][self.launch], -1)
 
     @cached_property
@@ -66,7 +66,7 @@ class Work:
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
     def step(self) -> Integers:
-        """Return the index in `trace.steps` of the step that contains each event's launch, or NO_STEP.
+        """Return, for each event, the index in `trace.steps` of the step in which it was launched, or NO_STEP.
 
         A kernel belongs to the step that launched it, even if it runs while the host is already in the next step.
         """

@@ -97,10 +97,10 @@ class ExposedCollectives:
         return small & (int(small.sum()) >= SMALL_A_STEP * steps)
 
     def slow(self) -> tuple[Integers, dict[str, float]]:
-        """Return by how many ns each large collective takes longer than its links need, and two bandwidths.
+        """Return by how many ns each large collective takes longer than its links need, and measures to show.
 
-        These are of the slowest kind of collectives: the one that was reached, computed from the shortest collective of
-        a kind, and the expected one.
+        The measures are the bus bandwidth of the slowest kind of collectives, and the expected one. The bandwidth of a
+        kind is computed from its shortest collective, because that waited least for other ranks.
         """
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):

@@ -128,7 +128,7 @@ class Host:
 
     @cached_property
     def rows_by_kind(self) -> dict[OpportunityKind, Integers]:
-        """By cause of waiting: the trace rows of the events that show it, such as calls of the data loader."""
+        """For each cause of waiting, the trace rows of the events that show it, such as calls of the data loader."""
         trace = self.trace
         return {
             OpportunityKind.DATA_LOADER: trace.rows_named(
@@ -152,9 +152,10 @@ class Host:
         return merge(c["start"][rows], c["end"][rows])
 
     def lasting(self, waiting: Intervals) -> tuple[Integers, Integers]:
-        """Return the events during some intervals that take longer than a launch could, and do not wait for the device.
+        """Return the host's events that overlap the intervals `waiting` and last longer than a launch could.
 
-        The result is two lists of trace rows: runtime calls, and operators. `waiting` are the intervals.
+        The result is (trace rows of runtime calls, trace rows of operators). Events that wait for the device are left
+        out, and so are events that enclose other ones.
         """
         c, rows = self.trace.columns, self.innermost
         long = rows[c["end"][rows] - c["start"][rows] > LAUNCH_AT_MOST_NS]
@@ -180,7 +181,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause for which a device waited for the host, and the intervals in which it did."""
+    """One cause for which a device waited for the host, how long and how often, and the intervals of this waiting."""
 
     kind: OpportunityKind
     waiting_ns: int
