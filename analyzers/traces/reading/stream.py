@@ -86,10 +86,7 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """Those arguments of a trace event that the analyzers use; all others are skipped when an event is decoded.
-
-    Arguments of type `Raw` are kept as JSON text, as only few of them are ever decoded.
-    """
+    """The arguments of a trace event that the analyzers use; those of type `Raw` are kept as JSON text."""
 
     correlation: int = -1
     device: int = -1
@@ -213,10 +210,7 @@ class ReadState:
 
 
 def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
-    """Yield the text of a file, gzipped or not, in blocks.
-
-    A broken gzip stream ends the text early, and `state.truncated` is set.
-    """
+    """Yield the text of a file, gzipped or not, in blocks; a broken gzip stream sets `state.truncated`."""
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     if magic != GZIP_MAGIC:
@@ -301,10 +295,9 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
 
 def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
-    """Decode the events in the buffer up to the first position in `ends` for which the text before it is valid.
+    """Decode the events in the buffer up to the first position in `ends` that is not inside an event.
 
-    The text is valid if it consists of complete events. They go to `state.sink`. Return the position, or None if the
-    text before each of `ends` ends inside an event.
+    The events go to `state.sink`. Return the position, or None if all of `ends` are inside events.
     """
     for end in islice(ends, CUTS_AT_MOST):
         try:
@@ -397,10 +390,7 @@ def has_control_characters(buffer: bytes) -> bool:
 
 
 def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """Return the keys of a trace file besides its events, from the text before (`head`) and after (`tail`) the events.
-
-    If the file is truncated, so that both together are no JSON object, only `head` is read.
-    """
+    """Return the keys of a trace file besides its events, from the text before (`head`) and after them (`tail`)."""
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:
