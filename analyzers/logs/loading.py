@@ -11,7 +11,7 @@ import msgspec
 from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog
-from analyzers.logs.reading.processes import signal_name
+from analyzers.logs.reading.line_patterns.processes import signal_name
 from analyzers.logs.reading.reader import ABSENT, KINDS
 from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Input

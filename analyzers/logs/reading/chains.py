@@ -2,8 +2,8 @@
 
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.aftermath import is_of_worker
+from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.operations import with_operation
-from analyzers.logs.reading.pattern import Found
 from analyzers.logs.reading.patterns import recognise
 from analyzers.logs.reading.tracebacks import Raised
 

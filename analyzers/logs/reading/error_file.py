@@ -8,7 +8,7 @@ import msgspec
 from analyzers.errors import InputError
 from analyzers.files import read_json
 from analyzers.logs.model import EventKind, LogEvent
-from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.prefixes import NO_PREFIX
 from analyzers.logs.reading.scanner import Scanner
 from analyzers.logs.reading.text import Position

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from analyzers.logs.model import EventKind, Reason
-from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}

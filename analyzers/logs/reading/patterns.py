@@ -2,8 +2,8 @@
 
 import re
 
-from analyzers.logs.reading import collectives, data, devices, memory, processes, startup
-from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.line_patterns import collectives, data, devices, memory, processes, startup
+from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.word_filter import WordFilter
 
 PATTERNS = (

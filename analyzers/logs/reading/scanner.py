@@ -16,7 +16,7 @@ from analyzers.logs.reading.aftermath import (
     with_stack,
 )
 from analyzers.logs.reading.chains import is_wait, meaning_of
-from analyzers.logs.reading.pattern import Found
+from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.patterns import FILTER, NOISE, TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
     NO_PREFIX,

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 
 from analyzers.logs.model import EventKind, Facts
-from analyzers.logs.reading.pattern import Found, number
-from analyzers.logs.reading.processes import signal_name
+from analyzers.logs.reading.line_patterns.pattern import Found, number
+from analyzers.logs.reading.line_patterns.processes import signal_name
 
 FIELD = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.{0,400})")
 RULE = re.compile(r"^\s*[=-]{20,}\s*$")

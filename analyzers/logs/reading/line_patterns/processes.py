@@ -6,7 +6,7 @@ import re
 import signal
 
 from analyzers.logs.model import EventKind, Facts, Reason
-from analyzers.logs.reading.pattern import Found, number, numbers, pattern
+from analyzers.logs.reading.line_patterns.pattern import Found, number, numbers, pattern
 
 SIGNALS = {
     "Segmentation fault": "SIGSEGV",

@@ -3,7 +3,7 @@
 import re
 
 from analyzers.logs.model import EventKind, Facts, Reason
-from analyzers.logs.reading.pattern import Found, number, numbers, pattern, plain
+from analyzers.logs.reading.line_patterns.pattern import Found, number, numbers, pattern, plain
 
 GROUP = re.compile(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^\s(]+))?(?:\s?\(([^)]*)\))? Rank (\d+)\]")
 FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]*)\])?")

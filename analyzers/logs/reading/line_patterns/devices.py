@@ -3,7 +3,7 @@
 import re
 
 from analyzers.logs.model import EventKind, Facts, Reason
-from analyzers.logs.reading.pattern import Found, number, pattern, plain
+from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
 
 SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
 """Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue of Xid errors."""

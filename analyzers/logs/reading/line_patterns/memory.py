@@ -3,7 +3,7 @@
 import re
 
 from analyzers.logs.model import EventKind, Facts, Reason
-from analyzers.logs.reading.pattern import Found, number, pattern, plain, size_in_bytes
+from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain, size_in_bytes
 
 SIZE = r"(\d{1,18}(?:\.\d{1,9})?) (bytes|KiB|MiB|GiB|TiB)"
 MOST_BYTES = 1 << 50
