@@ -126,8 +126,9 @@ def further_evidence(cause: Cause) -> str:
 
 
 def detail(cause: Cause) -> str:
-    """Return the evidence for the field `data.culprits[].detail`:
-    the compared operations, then the evidence that decides.
+    """Return the text of the field `data.culprits[].detail`, which says why these ranks are the culprits.
+
+    For a mismatch it begins with the operations that the ranks issued.
     """
     if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
         return f"{list_issued(cause.sides)}; {evidence_of_reason(cause)}"

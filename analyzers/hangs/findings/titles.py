@@ -49,7 +49,7 @@ def in_function(cause: Cause, otherwise: str = "") -> str:
 
 
 def dead(cause: Cause) -> str:
-    """Return the title of a rank that ended, or that probably did, as it left no dump."""
+    """Return the title of a finding on a rank that ended, or that probably did, as it left no dump."""
     name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
@@ -75,7 +75,7 @@ def in_line(line: Frame | None) -> str:
 
 
 def other_groups(cause: Cause) -> str:
-    """Return the title of ranks that created other process groups than the rest, or did not join in creating one."""
+    """Return the title of a finding on ranks that created other process groups than the rest, or not all of them."""
     assert cause.expected
     expected = f"{format_operation(cause.expected)}, which {rank_names(cause.expected.ranks)} made"
     ranks, step = rank_names(cause.ranks), at_step(cause)
@@ -88,7 +88,7 @@ def other_groups(cause: Cause) -> str:
 
 
 def host_stuck(cause: Cause) -> str:
-    """Return the title of a rank that runs its own code."""
+    """Return the title of a finding on a rank that runs its own code."""
     joined = "issued the other half of" if is_message(cause.culprit) else "joined"
     where = in_function(cause, " outside any collective")
     ranks = cause.ranks
@@ -99,7 +99,7 @@ def host_stuck(cause: Cause) -> str:
 
 
 def skipped(cause: Cause) -> str:
-    """Return the title of a rank that skipped an operation."""
+    """Return the title of a finding on a rank that skipped an operation."""
     line = user_frame(cause.culprit.frames)
     went_on = f" and went on to {format_line(line)}" if line else ""
     return f"{rank_names(cause.ranks)} skipped {name_operation(cause.culprit)}{at_step(cause)}{went_on}"
@@ -113,7 +113,7 @@ DEEDS = {
 
 
 def mismatch(cause: Cause) -> str:
-    """Return the title of members that issued different operations; it names each operation with its ranks and line."""
+    """Return the title of a finding on different operations; it names each operation with its ranks and line."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
     number = f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}"
     if cause.reason is Reason.UNBALANCED:
@@ -131,7 +131,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def aborted(cause: Cause) -> str:
-    """Return the title of a rank that gloo aborted because sizes differ,
+    """Return the title of a finding on a rank that gloo aborted because sizes differ,
     or of two ranks of which either may be wrong.
     """
     ranks, step = rank_names(cause.ranks), at_step(cause)
@@ -189,7 +189,7 @@ def message_halves(cause: Cause) -> str:
 
 
 def order_cycle(cause: Cause) -> str:
-    """Return the title of ranks that used their process groups in different orders."""
+    """Return the title of a finding on ranks that used their process groups in different orders."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.issued and cause.expected:
         mine, theirs = (
@@ -209,7 +209,7 @@ def order_cycle(cause: Cause) -> str:
 
 
 def all_arrived(cause: Cause) -> str:
-    """Return the title of an operation that all members joined and that does not complete."""
+    """Return the title of a finding on an operation that all members joined and that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     everyone = "all joined" if len(cause.ranks) > 1 else "joined, as the only member,"
     joined = "issued both the send and the recv of" if cause.reason is Reason.BOTH_HALVES_ISSUED else everyone
@@ -217,14 +217,14 @@ def all_arrived(cause: Cause) -> str:
 
 
 def lagging(cause: Cause) -> str:
-    """Return the title of ranks that are still in an operation that other members have completed."""
+    """Return the title of a finding on ranks that are still in an operation that other members have completed."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     completed = f"{cause.completed} of its {cause.members} members have"
     return f"{ranks} not completed {name_operation(cause.culprit)}{at_step(cause)}; {completed}"
 
 
 def slow(cause: Cause) -> str:
-    """Return the title of a rank that made progress between two rounds of dumps."""
+    """Return the title of a finding on a rank that made progress between two rounds of dumps."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')}"
     moved = "went on after the dumps" if cause.reason is Reason.MOVED_ON else "made progress between two dumps"
     progress = f"{choose_pronoun(cause.ranks)} {moved}"
@@ -232,7 +232,7 @@ def slow(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title of a send or recv whose counterpart was not issued or does not match."""
+    """Return the title of a finding on a send or recv whose counterpart was not issued or does not match."""
     ranks, step, name = cause.ranks, at_step(cause), name_operation(cause.culprit)
     names = rank_names(ranks)
     match cause.reason:
@@ -253,7 +253,7 @@ def unmatched_p2p(cause: Cause) -> str:
 
 
 def unknown(cause: Cause) -> str:
-    """Return the title of ranks of which nothing is known."""
+    """Return the title of a finding on ranks of which nothing is known."""
     they = agree(cause.ranks, "it is a culprit or a victim", "they are culprits or victims")
     return f"{rank_names(cause.ranks)} left no dump, so nothing shows whether {they}"
 

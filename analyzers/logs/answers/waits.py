@@ -224,9 +224,9 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
 
 
 def only_sends(event: LogEvent) -> bool:
-    """Return whether a rank timed out in a gather or reduce whose root is another rank, which its source line names.
+    """Return whether the rank of a timeout event was in a gather or reduce to a different rank, the root.
 
-    Such a rank only sends, so it waits for no rank but the root.
+    Such a rank only sends, so it waits for no rank but the root. `event.facts.peer` is the root.
     """
     return (event.facts.peer or "").isdecimal() and event.facts.peer != str(event.rank)
 

@@ -42,8 +42,9 @@ class Roster:
     world_size: int | None = None
 
     def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
-        """Record the ranks, steps and last lines in the first and the last part of a chunk.
+        """Record the ranks and steps that a chunk of the log names, and the last line of each rank.
 
+        Of a long chunk only the first `HEAD_BYTES` and the last `TAIL_BYTES` are read.
         `triggers` finds lines that may report errors, `labelled` says whether srun labelled the lines, and `first` is
         the number of the chunk's first line.
         """

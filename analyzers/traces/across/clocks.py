@@ -24,12 +24,13 @@ from analyzers.traces.loading import Recording
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's clock minus the first rank's clock: `offset_ns` lies between `low_ns` and `high_ns`.
+    """By how much a rank's clock is ahead of the first rank's clock, in ns.
 
-    If the clock runs fast by `drift_ppm` (with an error of at most `drift_error_ppm`), all offsets are for the moment
-    when it shows `at_ns` (Unix). `residual_ns` is the median distance of the ends of collectives from this offset and
-    drift. `same_host`: both ranks ran on one host, so offset and drift are 0, and `estimate_ns` only tests the method.
-    If no chain of collectives connects the two ranks, the bounds are null and the offset is 0.
+    The offset `offset_ns` lies between `low_ns` and `high_ns`. It holds at the moment when the rank's clock shows
+    `at_ns` (Unix time) and grows by `drift_ppm` parts per million, with an error of at most `drift_error_ppm`.
+    `residual_ns` is the median distance of the ends of collectives from this line. If `same_host`, both ranks read the
+    clock of one host: offset and drift are 0, and `estimate_ns` is the offset that the method would have found, as a
+    check of it. If no chain of collectives connects the two ranks, the bounds are null and the offset is 0.
     """
 
     rank: int
