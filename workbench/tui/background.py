@@ -29,6 +29,11 @@ def ask_in_background(
             app.call_from_thread(widget.notify, error.message, severity="error", markup=False)
             return
         if not worker.is_cancelled:
-            app.call_from_thread(show, found)
+            app.call_from_thread(show_if_present, found)
+
+    def show_if_present(found: Answer) -> None:
+        # An app that closes removes the children of a widget before the widget itself.
+        if app.is_running and widget.is_attached:
+            show(found)
 
     widget.run_worker(answer, thread=True, exclusive=True, group=group)

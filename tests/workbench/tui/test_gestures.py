@@ -30,7 +30,7 @@ async def test_a_click_does_what_a_key_does(fixtures):
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "memory"
         area = app.query_one(MemoryTimeline)
-        await pilot.click(MemoryTimeline, offset=(11, 5))
+        await pilot.click(MemoryTimeline, offset=(1 + area.axis_width + 10, 5))
         await settle(app, pilot)
         assert area.cursor == 10 // area.wide
         line = str(app.query_one(KeyLine).render())
