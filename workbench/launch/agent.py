@@ -94,6 +94,7 @@ def run_under_agent(plan: Plan) -> Outcome:
         min_nodes=asked.nnodes,
         max_nodes=asked.nnodes,
         nproc_per_node=plan.nproc,
+        # The same on all nodes: launchers meet by this name, so a random one would keep them apart.
         run_id="workbench",
         rdzv_backend="c10d",
         rdzv_endpoint=asked.rdzv_endpoint,
@@ -106,12 +107,14 @@ def run_under_agent(plan: Plan) -> Outcome:
         elastic_launch(config, plan.words[0])(*plan.words[1:])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        # Only a failure names both ranks of a worker; its folder of logs is numbered by the local one.
         first = next((rank - failure.local_rank for rank, failure in error.failures.items()), None)
         return Outcome("failed", codes, logs=launch_folder(logs), first_rank=first)
     # The node that hosts the rendezvous has ended, or was never started.
     except (RendezvousError, DistError) as error:
         note(f"the launchers of the nodes cannot reach each other at {asked.rdzv_endpoint} ({type(error).__name__})")
         return Outcome("failed", logs=launch_folder(logs))
+    # The agent's handlers of SIGTERM and SIGINT raise an exception of its own; before they are set, Ctrl-C is Python's.
     except (KeyboardInterrupt, SignalException):
         return Outcome("interrupted")
     return Outcome("completed")

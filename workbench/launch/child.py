@@ -33,6 +33,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
         # A terminal sends Ctrl-C to its whole foreground group; elsewhere the command gets a group that we can signal.
         group = None if in_foreground() else 0
         process = stack.enter_context(subprocess.Popen(words, process_group=group, stdout=out_end, stderr=err_end))
+        # While this process also holds the command's ends open, reading from ours never reaches an end.
         os.close(out_end)
         os.close(err_end)
         copies = [
@@ -67,6 +68,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
     modes = termios.tcgetattr(theirs)
     modes[1] &= ~termios.OPOST  # the real terminal turns line ends into its own
     termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    # A new pseudo-terminal has no size, but progress bars fit their width to it.
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(sink.fileno(), termios.TIOCGWINSZ, bytes(8)))
     return ours, theirs
 
@@ -107,6 +109,7 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
         with contextlib.suppress(ProcessLookupError):
             if own_group:
                 os.killpg(process.pid, number)
+            # In the foreground group, the terminal has already sent Ctrl-C to the command.
             elif number != signal.SIGINT:
                 process.send_signal(number)
 
@@ -126,6 +129,7 @@ def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
     """
     while True:
         try:
+            # A wait without a timeout resumes after a signal (PEP 475), and would never see that patience has run out.
             return process.wait(0.5)
         except subprocess.TimeoutExpired:
             if received and (len(received) > 2 or time.monotonic() - received[0] > PATIENCE_S):

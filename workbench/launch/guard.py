@@ -28,6 +28,7 @@ def guarded_job(folder: Path, job: str) -> Iterator[None]:
         return
     guard = subprocess.Popen(
         command("workbench.launch.guard", str(folder.resolve()), job, str(os.getpid())),
+        # With the mark, the guard would count as a process of the job and be ended with it.
         env={name: value for name, value in environment().items() if name != MARK},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -89,6 +89,7 @@ def job_command(words: Sequence[str]) -> JobCommand:
     if PYTHON.fullmatch(Path(words[0]).name):
         return python_command(tuple(words))
     names = [Path(word).name for word in words]
+    # Only a wrapper's arguments can be a program: in `grep -r ray .` the word is no launcher.
     named = names if names[0] in WRAPPERS else names[:1]
     return JobCommand(tuple(words), Form.LAUNCHER if LAUNCHERS.intersection(named) else Form.OTHER)
 

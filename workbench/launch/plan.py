@@ -28,6 +28,7 @@ KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
     "--profile-step": "the trainer has --profiling.enable_profiling --profiling.profile_freq",
 }
+# torchtitan's default for comm.trace_buf_size.
 RING_ENTRIES = 20_000
 FR_NAMES_SINCE = (2, 8)
 """Older versions of torch know only the TORCH_NCCL_ names, for which newer ones print a warning on each rank."""
@@ -122,6 +123,7 @@ def plan(request: Request) -> Plan:
     if request.command is not None:
         return plan_command(request, job_command(request.command))
     refuse_options_of_commands(request)
+    # Looked up and not imported, because importing torch takes seconds.
     if find_spec("torch") is None:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
     return plan_own_trainer(request) if request.trainer == OWN_TRAINER else plan_module(request)

@@ -71,6 +71,7 @@ def settling(folder: Path) -> Iterator[None]:
     once.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
     with (folder / ".settling").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

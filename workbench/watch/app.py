@@ -74,6 +74,7 @@ class WatchApp(RaisingApp[bool]):
             job = self._watcher.look()
         finally:
             self._looking.release()
+        # Textual's widgets may only be changed on the event loop.
         self.call_from_thread(self._show, job)
 
     def _show(self, job: WatchedJob) -> None:

@@ -79,6 +79,7 @@ class LiveDisplay:
 
     def _redraw(self) -> None:
         console = Console(stderr=True, highlight=False)
+        # By default Rich also redraws from a thread of its own, although the text changes only here.
         with Live(console=console, auto_refresh=False) as live:
             for job in self._states():
                 live.update(status_text(job, *console.size), refresh=True)

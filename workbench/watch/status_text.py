@@ -94,6 +94,7 @@ def phase_bar(shares: dict[str, float], width: int) -> Text:
     room = max(0, width - sum(map(len, labels)))
     line = Text("phases".ljust(LABEL_WIDTH), style="dim")
     for label, name in labels.items():
+        # Rounded down: bars that are rounded up could together exceed the room, and the line would wrap.
         piece = "█" * int(shares[name] * room)
         line = Text.assemble(line, (piece, PHASES.get(name, PHASES["other"])), (label, ""))
     return line

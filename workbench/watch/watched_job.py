@@ -78,6 +78,7 @@ class JobWatcher:
         settled = time.monotonic() - self._newest_since > patience_s
         if self._newest != self._analysed and settled and not self._busy:
             self._analysed = self._newest
+            # A daemon, because leaving must not wait for an analysis that takes minutes.
             self._thread = threading.Thread(target=self._analyse, daemon=True)
             self._thread.start()
 
