@@ -98,6 +98,7 @@ class Attached:
         if multiprocessing.parent_process() is None:
             atexit.register(self.close)
         else:
+            # `multiprocessing` skips finalizers without a priority when the process exits.
             Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:

@@ -59,6 +59,7 @@ def group_position() -> tuple[int, int] | None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically, so that readers never see a part of it; its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(content)
     # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.

@@ -25,9 +25,11 @@ def describe_children(worker: RankProcess) -> bytes:
 def find_children(pid: int) -> list[int]:
     """Return the ids of the child processes of `pid`, ascending, without the calling process."""
     found: list[int] = []
+    # Linux lists a child under the thread that started it, not under the process.
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             found += map(int, path.read_text().split())
+    # Local rank 0 started the collector, which is therefore one of its children.
     return sorted(child for child in found if child != os.getpid())
 
 

@@ -191,6 +191,7 @@ class Collector:
     def _has_exit_file(self, worker: RankProcess) -> bool:
         found = read_json(self.dumps / f"exit_{worker.rank}.json")
         beat = worker.heartbeat
+        # An exit file from an earlier attempt is older than the heartbeat of this process.
         return bool(found and beat and found["time_ns"] > beat.time_ns)
 
     def _requests(self) -> list[Path]:

@@ -54,6 +54,7 @@ def ask_all(
     `answers`.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
+        # `map` raises a worker's exception only when its results are read.
         list(pool.map(lambda worker: question(worker, answers[worker.rank], folder), workers))
 
 
@@ -138,6 +139,7 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
         return
+    # By default py-spy pauses the process while it reads, which would delay a rank that is only slow.
     command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(worker.side_file["pid"])]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PY_SPY_TIMEOUT_S, check=True)

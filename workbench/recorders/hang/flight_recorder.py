@@ -83,6 +83,7 @@ class FlightRecorder:
         self._rank_info = RankInfo.here()
         self._timeouts = (init_timeout_s, train_timeout_s)
         self._request = self._dumps / f".ask_{self._rank_info.rank}.json"
+        # Not in the run's folder, whose path may be long: that of a Unix socket has at most 107 bytes.
         self._socket_home = tempfile.mkdtemp(prefix="wb_")
         self._groups = 0
         self._termination_delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
@@ -112,6 +113,7 @@ class FlightRecorder:
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
+        # An attribute, because faulthandler keeps only the descriptor, which a collected file object would close.
         self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
         rank = self._rank_info.rank
@@ -223,5 +225,6 @@ class FlightRecorder:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # torchrun ends a worker together with its process group, which must not include the collector.
                 start_new_session=True,
             )

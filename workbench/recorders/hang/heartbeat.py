@@ -31,6 +31,7 @@ class Heartbeat:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w+b") as file:
+            # `mmap` refuses an empty file.
             file.truncate(LAYOUT.size)
             self._memory = mmap.mmap(file.fileno(), LAYOUT.size)
         self._pid = os.getpid()

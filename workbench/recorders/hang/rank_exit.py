@@ -127,8 +127,10 @@ class TerminationDelay:
         ):
             return
         self._pipe = os.pipe()
+        # `set_wakeup_fd` refuses a blocking descriptor, because a full pipe would block the signal handler.
         os.set_blocking(self._pipe[1], False)
         self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        # Python writes to the wakeup descriptor only for signals that have a Python handler, even an empty one.
         signal.signal(signal.SIGTERM, self._handler)
         os.register_at_fork(after_in_child=self._forget_in_child)
         threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
@@ -139,6 +141,7 @@ class TerminationDelay:
             if self._is_installed():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(self._previous_fd)
+            # The thread that reads the other end then gets an end of file, and stops.
             os.close(self._pipe[1])
             self._pipe = (-1, -1)
 

@@ -65,6 +65,7 @@ def is_running(pid: int) -> bool:
 def process_state(pid: int) -> str:
     """Return Linux's letter for the state of a process, such as "S" for sleeping; empty if there is no such process."""
     try:
+        # After the last parenthesis: the program's name is in parentheses, and may contain spaces and parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
@@ -166,6 +167,7 @@ class RankProcess:
         while time.monotonic() < deadline:
             time.sleep(0.1)
             written = self._signal_file.read_bytes()[before:]
+            # faulthandler makes many small writes, so a file that still grows is not complete.
             if written.endswith(b"\n") and self._signal_file.stat().st_size == before + len(written):
                 return written
         return b""

@@ -175,6 +175,7 @@ class MemoryRecorder:
         try:
             yield
         except BaseException:
+            # The innermost of the nested marks sees the error first, before the frames around it free their tensors.
             self._failed_ns = self._failed_ns or time.time_ns()
             raise
         finally:

@@ -152,6 +152,7 @@ class TensorHooks:
 
     def _hook(self, module: nn.Module, name: str) -> None:
         self._handles.append(module.register_forward_pre_hook(self._before_forward(name)))
+        # Also after an exception: otherwise the stack of modules would keep the one that failed.
         self._handles.append(module.register_forward_hook(self._after_forward, always_call=True))
 
     def _before_forward(self, name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:

@@ -13,6 +13,7 @@ from torch.profiler import ProfilerAction
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 
+# SIGUSR2 is taken: it requests stacks.
 SIGNAL = signal.SIGUSR1
 LEAD_STEPS = 3
 """Ranks get the signal within this number of steps of each other."""

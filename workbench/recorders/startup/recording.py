@@ -66,6 +66,7 @@ class Recording:
             self._start_alone()
         self._enter("optim")
         if self._optimizer() is None or self._others_steps > OTHERS_STEPS:
+            # A strong reference would keep the state of an optimizer in memory after the script has dropped it.
             self._optimizer = weakref.ref(optimizer)
 
     def after_step(self, optimizer: object) -> None:
@@ -159,6 +160,7 @@ class Recording:
         if multiprocessing.parent_process() is None:
             atexit.register(self.close)
         else:
+            # After the recorder of hangs, whose priority is 100, as it is with `atexit`.
             Finalize(None, self.close, exitpriority=50)
         self._begin_step()
         return self._steps
@@ -167,6 +169,7 @@ class Recording:
         """Wrap the data loader and the backward pass, which most scripts have, to measure them as phases."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
+        # `Tensor.backward` looks this name up in each call, so one wrapper sees both ways to run the backward pass.
         torch.autograd.backward = self._timed(BACKWARD, torch.autograd.backward)
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -71,6 +71,7 @@ def hook() -> "ModuleType":
         __import__("workbench.recorders.startup.hook")
         return sys.modules["workbench.recorders.startup.hook"]
     finally:
+        # The last occurrence, because the user may have the same folder earlier on the path.
         del sys.path[len(sys.path) - 1 - sys.path[::-1].index(root)]
 
 

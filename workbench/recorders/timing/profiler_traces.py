@@ -134,6 +134,7 @@ class TraceRecorder:
             on_trace_ready=self._save,
             record_shapes=True,
         )
+        # The profiler counts from 0, so that `ProfilerStep#n` would name another step than the step log.
         profiler.step_num = step
         profiler.current_action = self.plan.action(step)  # type: ignore[assignment]
         profiler.start()

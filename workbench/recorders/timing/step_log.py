@@ -29,6 +29,7 @@ from workbench.recorders.timing.step_table import StepTable
 
 BETWEEN = "between"
 RESIDUAL = "step"
+# `ru_maxrss` is in bytes on macOS and in KiB on Linux.
 PAGE = 1 if sys.platform == "darwin" else 1024
 
 

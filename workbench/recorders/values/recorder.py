@@ -81,6 +81,7 @@ class ValueRecorder:
         """
         if self._recording:
             self._add(DATA, "inputs", sums_of(inputs, copies=copies))
+            # Sums of the labels alone stay the same if labels belong to other tokens; the squares here do not.
             self._add(DATA, "labels", sums_of(inputs * 1000 + labels, copies=copies))
 
     def gradients(self) -> None:

@@ -26,6 +26,7 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
         meshes = max(copies // tensor.device_mesh.size(), 1)
         tensor, copies = own_part(tensor)
         copies *= meshes
+    # In float64, the order of the sum, which depends on the mesh, does not reach the digits that are compared.
     values = tensor.detach().double() * factor
     return Sums(torch.stack((values.sum(), values.abs().sum(), values.square().sum())), copies)
 
