@@ -80,6 +80,7 @@ def text_colour(colour: str) -> str:
         ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # At 0.18 black and white have the same contrast: (L + 0.05) / 0.05 = 1.05 / (L + 0.05).
     return "#000000" if luminance > 0.18 else "#ffffff"
 
 

@@ -10,6 +10,7 @@ from typing import IO
 
 from workbench.python_path import command, environment
 
+# With a blank after it, because the file may be read in the middle of a write.
 ADDRESS = re.compile(r"https?://\S+(?=\s)")
 POLL_S = 0.1
 OUTPUT_BYTES = 1 << 16

@@ -33,6 +33,7 @@ class SourceScreen(ModalScreen[None]):
         rows = self.query_one(RowList)
         rows.show(list(enumerate(lines, 1)))
         rows.focus()
+        # The list has no height before it is laid out.
         self.call_after_refresh(self._center)
 
     def _center(self) -> None:

@@ -40,6 +40,7 @@ class Door:
     def inner_path(self, path: str) -> str | None:
         """Return the URL path of a request relative to the dashboard's folder; None if it is outside this folder."""
         offered, _, rest = path.removeprefix("/").partition("/")
+        # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         is_inside = hmac.compare_digest(offered.encode(errors="surrogateescape"), self.folder.encode())
         return f"/{rest}" if is_inside else None
 

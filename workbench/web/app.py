@@ -61,6 +61,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     app = Dash(
         __name__,
         title=f"workbench {clean(served.name)}",
+        # By default Dash changes the title to `Updating...` while a callback runs.
         update_title="",
         index_string=INDEX,
         # Charts of the other pages are not in the layout when their callbacks are registered.

@@ -135,6 +135,7 @@ def started(app: AccessControl, **place: Any) -> Server:
             channel_timeout=SILENCE_S,
             max_request_header_size=HEADER_BYTES,
             max_request_body_size=MOST_BYTES,
+            # `select` cannot watch descriptors from 1024 on.
             asyncore_use_poll=True,
             clear_untrusted_proxy_headers=True,
             ident=None,
@@ -161,6 +162,7 @@ def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
         def parse_header(self, header_plus: bytes) -> None:
             super().parse_header(header_plus)
             if not admits(self.headers.get("COOKIE", "")):
+                # All connections share this object: a change in place would limit admitted requests, too.
                 self.adj = copy.copy(self.adj)
                 self.adj.max_request_body_size = STRANGER_BYTES
 

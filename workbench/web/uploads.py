@@ -107,6 +107,7 @@ class Uploads:
             raise InputError(f"{file}: too large to drop", "open it by its path: workbench serve PATH")
         home.mkdir(exist_ok=True)
         target = home / safe(file)
+        # Before the free space is computed: a file that is dropped again replaces itself.
         target.unlink(missing_ok=True)
         # Counted anew each time: the folder is the only record, and files are few.
         free = MOST_BYTES - sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())

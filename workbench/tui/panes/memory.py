@@ -116,6 +116,7 @@ class MemoryPane(Vertical):
     def _load(self) -> None:
         """Compute the timeline for the chart's width in a thread, because reading a large file takes seconds."""
         wide, artefact = self.query_one(MemoryTimeline).columns, self._artefacts.get(self._device.path)
+        # A widget has no width before its first layout; `on_resize` then calls this again.
         if artefact is not None and wide > 0:
             ask_in_background(self, "timeline", self._timeline(artefact, wide), self._show)
 

@@ -42,4 +42,5 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
         number = top + y - 1
         text = self._head if y == 0 else self._line_of(self._items[number]) if number < len(self._items) else Text("")
         strip = Strip(text.render(self.app.console))
+        # A strip has no background of its own: without the style, the terminal's would show instead of the theme's.
         return strip.crop_extend(left, left + self.size.width, None).apply_style(self.rich_style)

@@ -55,6 +55,7 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> Fig
         "legend": {**ABOVE, "y": 1.07},  # above the names of the steps
         "showlegend": True,
         "hovermode": "x unified",
+        # Plotly keeps the user's zoom across new data while this value stays the same.
         "uirevision": "timeline",
         "shapes": [
             *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
@@ -127,6 +128,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
             ],
             marker={"colors": colours, "line": {"width": 1, "color": "rgba(0,0,0,0.3)"}},
             leaf={"opacity": 1},
+            # A node's bytes include those of its children; by default Plotly would add the children once more.
             branchvalues="total",
             tiling={"orientation": "v"},
             textfont={"color": [text_colour(colour) for colour in colours]},

@@ -50,6 +50,7 @@ def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -
 def below(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
     """Return the parts as a legend below the chart: `head`, then colour, name and value of each part."""
     total = sum(part.value for part in parts)
+    # No-break spaces, because a legend that wraps must not separate a name from its value.
     pieces = (
         Text.assemble(
             ("█", part.colour), f" {clean(part.name)} {written(part.value)}".replace(" ", "\N{NO-BREAK SPACE}")

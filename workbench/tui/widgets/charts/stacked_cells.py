@@ -38,6 +38,7 @@ def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
     with the second above it.
     """
     columns, count = layers.shape
+    # The tiny divisor is for a table of zeros, whose top is 0.
     heights = np.nan_to_num(np.maximum(layers, 0.0)) / max(top, 1e-300) * rows * EIGHTHS
     dealt, owed = deal_eighths(heights, rows * EIGHTHS), np.zeros(count + 1)
     return [[divided(runs, owed) for runs in runs_of_cells(dealt[column], rows)] for column in range(columns)]

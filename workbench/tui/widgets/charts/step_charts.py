@@ -52,6 +52,7 @@ class LossChart(StackedChart):
         """Draw the losses in a table; a step whose loss is not finite has a mark instead."""
         known = frame.dropna(subset="step")
         finite = known["loss"].replace([math.inf, -math.inf], math.nan)
+        # A constant loss has no range to divide by.
         self._lowest, self._span = float(finite.min()), float(finite.max() - finite.min()) or 1.0
         height = ((finite - self._lowest) / self._span + BASE).fillna(0.0)
         drawn = known.assign(height=height, broken=known["broken"])
