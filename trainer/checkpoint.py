@@ -116,6 +116,7 @@ class Checkpointer:
         self.state.step = step
         if not self._is_due(step):
             return False
+        # Two saves at once would mix their collectives in the one process group that both use.
         self.wait()
         path = self._new_folder(step)
         if step == self.last_step and self.config.last_save_in_hf:
@@ -212,6 +213,7 @@ class Checkpointer:
         keep = self.config.keep_latest_k
         # All ranks share the folder: only one may delete, and only checkpoints that are complete.
         if dist.get_rank() == 0 and keep > 0:
+            # Step 0 is the seed checkpoint, from which other runs start, so it is never deleted.
             for step in [step for step in self._complete_steps() if step][:-keep]:
                 shutil.rmtree(self.folder / f"step-{step}")
 

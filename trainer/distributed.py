@@ -26,6 +26,7 @@ def join(config: JobConfig) -> World:
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("WORLD_SIZE", "1")
     os.environ.setdefault("MASTER_ADDR", "localhost")
+    # Port 0 means any free one; a single rank has nobody to tell it to.
     os.environ.setdefault("MASTER_PORT", "0")
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
@@ -71,6 +72,7 @@ def seed_everything(config: Debug, device: torch.device) -> int:
     ranks.
     """
     if config.deterministic:
+        # cuBLAS is deterministic only with a fixed workspace; without this setting torch raises an error or warns.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=config.deterministic_warn_only)
         torch.backends.cudnn.deterministic = True
@@ -80,6 +82,7 @@ def seed_everything(config: Debug, device: torch.device) -> int:
     shared_seed = torch.tensor(own_seed, dtype=torch.int64, device=device)
     dist.broadcast(shared_seed, src=0)
     seed = int(shared_seed)
+    # This process has already read it, so it is for child processes; Python accepts no more than 32 bits.
     os.environ["PYTHONHASHSEED"] = str(seed % 2**32)
     random.seed(seed)
     torch.manual_seed(seed)
@@ -94,6 +97,7 @@ def seed_step(seed: int, stage: int, step: int) -> None:
     mesh.
     """
     text = f"{seed}/{stage}/{step}".encode()
+    # Not `hash`, which Python salts differently in each process.
     torch.manual_seed(zlib.crc32(text))
 
 

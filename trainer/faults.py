@@ -172,6 +172,7 @@ def limit_memory(fault: Faults) -> None:
         torch.cuda.set_per_process_memory_fraction(room / torch.cuda.mem_get_info(device)[1], device)
         return
     pages = int(Path("/proc/self/statm").read_text().split()[5])
+    # Not RLIMIT_AS, which also counts mapped libraries and address space that is only reserved.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + MEMORY_MARGIN_BYTES, hard))
 
@@ -207,6 +208,7 @@ STEP_FAULTS: dict[str, Callable[[Faults], None]] = {
     "oom": limit_memory,
     "stuck": lambda _: loop_in_python(),
     "stuck_sleep": lambda _: time.sleep(STUCK_S),
+    # Longer than the timeout, so that the other ranks give up while the GIL is still held.
     "stuck_gil": lambda fault: hold_gil(1.5 * fault.timeout_s + 5),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
 }

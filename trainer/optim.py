@@ -18,6 +18,7 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
         betas=(config.beta1, config.beta2),
         eps=config.eps,
         weight_decay=config.weight_decay,
+        # Both are False rather than None: if both are None, torch chooses an implementation itself.
         fused=config.implementation == "fused",
         foreach=config.implementation == "foreach",
     )

@@ -53,6 +53,7 @@ class OptimizerStep:
     def forward_backward(self, batch: Batch) -> Tensor:
         """Accumulate the gradients of one batch, and return its share of the step's mean loss."""
         inputs, labels = batch
+        # The backward pass of a loss over split logits needs the same context as its forward pass.
         with split_loss(self.world.tensor):
             with self.phase("fwd"), self.autocast():
                 # Divided before the backward pass, so that accumulated gradients are those of the mean over the whole
@@ -82,6 +83,7 @@ class OptimizerStep:
             balance_experts(self.model, self.world.data, self.world.tensor)
             self.optimizer.step()
             self.optimizer.zero_grad()
+            # After the update, because the next forward pass gathers the new weights with these scales.
             if self.precomputes_scales:
                 precompute_scales(self.model)
         return norm

@@ -48,6 +48,7 @@ class Trainer:
         Recorders.prepare(options)
         self.world = join(config)
         self.seed = seed_everything(config.debug, self.world.device)
+        # Python would collect at a different time on each rank, and the others would wait: see `collect_garbage`.
         gc.disable()
 
         whole_model = build_model(config)
@@ -64,6 +65,7 @@ class Trainer:
         self.checkpointer = Checkpointer(config, self.state, made)
         is_seed = config.checkpoint.create_seed_checkpoint
         self.loaded = None if is_seed else self.checkpointer.load()
+        # A resumed run without a configured seed continues with the seed of the run before.
         self.seed = self.checkpointer.made["seed"]
         self.compute = build_step(config, self.world, self.parts, self.model, self.optimizer, self.phase)
         self.validator = Validator(config, self.world, self.parts, self.compute) if config.validation.enable else None
@@ -175,6 +177,7 @@ class Trainer:
         self.collect_garbage(step, line)
         lr = self.config.optimizer.lr * lr_factor(step, self.config.training.steps, self.config.lr_scheduler)
         set_lr(self.optimizer, lr)
+        # The sum stays on the device: reading each loss would wait for all queued work.
         loss = torch.zeros((), device=self.world.device)
         for _ in range(self.compute.accumulation_steps):
             loss += self.compute.forward_backward(self.next_batch(step))

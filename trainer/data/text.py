@@ -44,6 +44,7 @@ def synthetic_documents(seed: int) -> Iterator[str]:
     learn.
     """
     rng = random.Random(seed)  # noqa: S311
+    # Sorted, because the order of a set of strings differs between processes, and with it the text.
     words = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(120)})[:100]
     following = {word: rng.sample(words, 4) for word in words}
     while True:

@@ -79,6 +79,7 @@ class MoE(nn.Module):
         super().__init__()
         self.router, self.experts, self.shared_experts = router, experts, shared
         self.register_buffer("expert_bias", torch.zeros(len(experts.w1)))
+        # Not in checkpoints, as the counts are zero between two steps.
         self.register_buffer("tokens_per_expert", torch.zeros(len(experts.w1)), persistent=False)
 
     def reset_buffers(self) -> None:
@@ -126,6 +127,7 @@ def balance_experts(model: nn.Module, *meshes: DeviceMesh | None) -> None:
     for group in [group for mesh in meshes if mesh for group in mesh.get_all_groups()]:
         dist.all_reduce(counts, group=group)
     moves = BIAS_STEP * torch.sign(counts.mean(1, keepdim=True) - counts)
+    # Without the mean move: only differences between biases matter, and a common drift would cost precision.
     for moe, move in zip(layers, moves - moves.mean(1, keepdim=True), strict=True):
         moe.expert_bias += move
         moe.tokens_per_expert.zero_()

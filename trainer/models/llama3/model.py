@@ -103,6 +103,7 @@ class Llama3(Decoder):
         self.layers = nn.ModuleDict({str(i): self.block(i) for i in range(args.n_layers)})
         self.norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
+        # Not in checkpoints, as it follows from the positions, and these differ between ranks of context parallelism.
         self.register_buffer("rope", self.rotations(), persistent=False)
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
