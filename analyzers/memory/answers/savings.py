@@ -66,13 +66,14 @@ def saving_of_peak(scenario: Scenario) -> int:
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return a bound on how many bytes of the activations `rows` checkpointing would free in the forward pass.
+    """Return how many bytes of activations checkpointing every layer would free at most at the peak of a step.
 
-    `layers` are the rows of each layer. Each layer's input must stay; its size is taken to be the most frequent size
-    of the layer's saved tensors. One more part stays alive, whichever is larger: the tensors that the rest of the
-    model saved, or the largest layer, which is computed again. Example: 4 layers save 10 MiB each, of which 1 MiB is
-    input, and the rest of the model saves 8 MiB. Of these 48 MiB, 4 stay as inputs and at most 10 are computed again
-    at a time: 34 MiB are freed.
+    `rows` are the blocks that hold activations, `layers` those of each layer. With checkpointing each layer keeps only
+    its input, whose size is taken to be the most frequent size among the layer's saved tensors. The peak then comes
+    when the backward pass either starts, with all that the rest of the model saved, or computes the largest layer
+    again. Example: 4 layers save 10 MiB each, of which 1 MiB is the input, and the rest of the model saves 8 MiB, in
+    all 48 MiB. Afterwards 4 MiB of inputs stay, and the larger of 8 MiB (the rest) and 10 MiB (a layer): 34 MiB are
+    freed.
     """
     whole = [int(scenario.size[layer].sum()) for layer in layers]
     inputs = sum(most_frequent(scenario.size[layer]) for layer in layers)
