@@ -6,7 +6,7 @@ import pandas as pd
 from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
-from analyzers.hangs.model import HangData
+from analyzers.hangs.model import Group, HangData
 from analyzers.words import rank_names
 from workbench.console import clean
 from workbench.present.tables.hang import current_positions, hang_tables, operations
@@ -43,11 +43,8 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
     """Return the matrix and operations of a process group: the one in the address, or else the one that hangs."""
-    wanted = query.get("group", data.culprits[0].group if data.culprits else None)
-    group = next((g for g in data.groups if g.name == wanted), data.groups[0])
-    frame = views.matrix(served.run, group.name, COLLECTIVES, served.options)
-    # Thousands of rows would take the browser seconds, and nearly all of them are equal.
-    frame = frame if len(frame) <= SINGLE_RANKS else views.folded(frame)
+    group = shown_group(data, query)
+    frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
     names = [(g.name, g.desc or g.name) for g in data.groups]
     title = f"Group {group.name} ({group.desc}), {rank_names(group.ranks)}"
     return [
@@ -57,6 +54,22 @@ def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
         html.P("Click a rank to highlight its stack below.", className="hint"),
         html.Div(table(operations(views.operations(served.run, group.name, options=served.options))), id="operations"),
     ]
+
+
+def shown_group(data: HangData, query: Query) -> Group:
+    """Return the process group that `query` names, or else the one that hangs."""
+    wanted = query.get("group", data.culprits[0].group if data.culprits else None)
+    return next((group for group in data.groups if group.name == wanted), data.groups[0])
+
+
+def rank_states(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
+    """Return the state of the last `collectives` of a process group on each rank, as `hangs.views.matrix` does.
+
+    If there are more than `single_ranks` ranks, those with equal rows share one.
+    """
+    frame = views.matrix(served.run, group.name, collectives, served.options)
+    # Thousands of rows would take the browser seconds, and nearly all of them are equal.
+    return frame if len(frame) <= single_ranks else views.folded(frame)
 
 
 def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:

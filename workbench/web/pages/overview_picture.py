@@ -5,7 +5,6 @@ from collections.abc import Callable
 import plotly.graph_objects as go
 from dash import html
 
-from analyzers.hangs import views as hangs
 from analyzers.steps import views as steps
 from workbench.ask import ROOMS
 from workbench.evidence_link import EvidenceLink, evidence_link
@@ -14,6 +13,7 @@ from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.figure import Figure, drawn
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
 from workbench.web.evidence_links import room_query
+from workbench.web.pages.hang import rank_states, shown_group
 from workbench.web.pages.memory_timeline import chart
 from workbench.web.query import memory_query
 from workbench.web.served_run import ServedRun
@@ -45,10 +45,7 @@ def picture(served: ServedRun) -> html.Figure | None:
 def captioned(drawing: Drawing) -> html.Figure:
     """Return a drawing as HTML, with its caption above it."""
     title, figure = drawing
-    figure = (
-        go.Figure(figure, layout_height=HEIGHT) if isinstance(figure, dict) else figure.update_layout(height=HEIGHT)
-    )
-    shown = drawn("picture", figure, title)
+    shown = drawn("picture", go.Figure(figure).update_layout(height=HEIGHT), title)
     shown.children = [html.Figcaption(title), shown.children]
     return shown
 
@@ -69,13 +66,10 @@ def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     data = served.rooms.hang
     if data is None or not data.groups:
         return None
-    wanted = room_query(served, at).get("group")
-    group = next((group for group in data.groups if group.name == wanted), data.groups[0])
-    frame = hangs.matrix(served.run, group.name, COLLECTIVES, served.options)
-    if frame.empty:
-        return None
-    figure = collective_matrix(frame if len(frame) <= SINGLE_RANKS else hangs.folded(frame))
-    return f"State of the last collectives of process group {group.desc or group.name}, by rank", figure
+    group = shown_group(data, room_query(served, at))
+    frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
+    title = f"State of the last collectives of process group {group.desc or group.name}, by rank"
+    return None if frame.empty else (title, collective_matrix(frame))
 
 
 def steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
@@ -83,12 +77,12 @@ def steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     logs, data = served.run.of(*ROOMS["steps"]), served.rooms.steps
     if data is None:
         return None
-    series = steps.series(logs, served.options)
-    if at.part == "loss":
-        return "Loss of each step", loss_chart(series, data.first_nonfinite_step)
     if at.part == "phases" and at.rank is not None:
         phases = steps.phases(logs, served.options, at.rank).droplevel("rank")
         return f"Time of each phase in the steps of rank {at.rank}", phase_stack(phases)
+    series = steps.series(logs, served.options)
+    if at.part == "loss":
+        return "Loss of each step", loss_chart(series, data.first_nonfinite_step)
     return "Duration of each step, by rank", step_durations(series, [straggler.rank for straggler in data.stragglers])
 
 

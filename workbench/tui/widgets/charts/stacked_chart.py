@@ -69,6 +69,7 @@ class StackedChart(Widget, can_focus=True):
         self._colours: dict[str, str] = {}
         self._cells: list[list[Cell]] = []
         self._scaled_for = Size(0, 0)
+        self._tick_text = ""
         self._drawn: dict[int, list[Segment]] = {}
 
     def signs(self) -> dict[int, str]:
@@ -134,6 +135,7 @@ class StackedChart(Widget, can_focus=True):
         self._drawn.clear()
         self._scaled_for = self.size
         self.wide = max(1, min(WIDEST_COLUMNS, self.columns // max(1, len(self.instants))))
+        self._tick_text = self._tick_line()
         self._cells = []
         if len(self.instants) and self._colours:
             layers = np.nan_to_num(self.instants[list(self._colours)].to_numpy(float))
@@ -177,7 +179,7 @@ class StackedChart(Widget, can_focus=True):
         if y == 0:
             return Strip([Segment(" " * self.axis_width), *self._marks(self.columns)], width)
         if y == height - RULER_ROWS + 1:
-            return Strip([Segment(" " * self.axis_width), Segment(self._tick_line(), Style(dim=True))], width)
+            return Strip([Segment(" " * self.axis_width), Segment(self._tick_text, Style(dim=True))], width)
         line = height - RULER_ROWS - y
         return Strip([Segment(self._axis_label(line), Style(dim=True)), *self._columns(line)], width).simplify()
 
