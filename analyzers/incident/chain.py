@@ -1,7 +1,7 @@
 """Build the causal chain of a run: from the first cause to the last effect.
 
 Several analyzers may describe one incident. If rank 3 runs out of memory, the memory analyzer reports that, the hang
-analyzer reports that rank 3 is dead and that the others wait for it, and the other ranks report broken connections.
+analyzer reports that rank 3 exited and that the others wait for it, and the other ranks report broken connections.
 `chain_of` tries possible causes in a fixed order, causes before consequences, and returns the chain of the first
 match:
 

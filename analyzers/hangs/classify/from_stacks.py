@@ -163,8 +163,8 @@ def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tupl
     """Return (culprits, victims) for a job in which some ranks (`in_message`) wait in sends and receives.
 
     If exactly one rank waits in a collective instead, that rank is the culprit: it has gone past its own sends and
-    receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is to
-    blame, and `culprits` is empty. If all ranks are in sends and receives, they wait for each other, and all are
+    receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is the
+    culprit, and `culprits` is empty. If all ranks are in sends and receives, they wait for each other, and all are
     culprits.
     """
     past = [place for place in places if place not in in_message]

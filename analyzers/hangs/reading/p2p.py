@@ -39,7 +39,7 @@ class Peer(NamedTuple):
 
 
 def other_half_name(match: re.Match[str]) -> str:
-    """Return the name of the counterpart of a send or recv, whose own name was matched with `NAME`."""
+    """Return the name of the recv that belongs to a send, or of the send that belongs to a recv."""
     return Half(match["verb"]).other.name_between(match["peer"], match["me"])
 
 
@@ -56,7 +56,7 @@ def peer_of(job: Job, op: Op) -> Peer | None:
 def find_absent_peers(job: Job, current: Op) -> list[int]:
     """Return the peers because of which a batch of sends and receives (operations launched together) cannot complete.
 
-    These are peers that have not launched the counterpart of each operation; if there are none, peers whose own batch
+    These are peers that have not issued the matching recv or send; if there are none, peers whose own batch
     waits for a third rank, because NCCL completes a batch as a whole. `current` is any operation of the batch.
     """
     if lacking := find_unmet_peers(job, current):
