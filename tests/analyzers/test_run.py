@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import subprocess
 
 import pytest
 
@@ -142,17 +143,26 @@ def test_links_to_nowhere_are_passed_by(tmp_path):
     assert len(run.discover(tmp_path).artefacts) == 1
 
 
-def test_folders_without_end_are_named(tmp_path):
+@pytest.fixture
+def endless(tmp_path):
+    """Fixture: a folder of 1,200 nested folders, removed here because pytest's own clean-up recurses and fails."""
+    top = tmp_path / "endless"
+    top.mkdir()
+    yield top
+    subprocess.run(["rm", "-rf", top], check=True)
+
+
+def test_folders_without_end_are_named(endless):
     """A walk that follows them down would end in a RecursionError."""
-    (tmp_path / "train.log").write_text('Traceback (most recent call last):\n  File "a", line 1\nValueError: x\n')
-    number = os.open(tmp_path, os.O_RDONLY)
+    (endless / "train.log").write_text('Traceback (most recent call last):\n  File "a", line 1\nValueError: x\n')
+    number = os.open(endless, os.O_RDONLY)
     for _ in range(1200):
         os.mkdir("d", dir_fd=number)
         below = os.open("d", os.O_RDONLY, dir_fd=number)
         os.close(number)
         number = below
     os.close(number)
-    found = run.discover(tmp_path)
+    found = run.discover(endless)
     assert [artefact.path.name for artefact in found.artefacts] == ["train.log"]
     assert ["nested too deeply" in reason for _, reason in found.unreadable] == [True]
 
