@@ -1,8 +1,6 @@
-"""Read an artefact in a child process, which limits its own memory and time before it opens the file.
+"""A child process that reads an artefact, which can be hostile and huge.
 
-Artefacts can be hostile and huge. If this process has a single thread, the child is a fork of it, because starting a
-Python interpreter takes longer than reading a small file. With more threads a new interpreter is started: another
-thread may hold a lock, such as that of the logging module, which would never be released in a fork.
+The child limits its own memory and time before it opens the file. It is a fork of this process, or a new interpreter.
 """
 
 import contextlib
@@ -19,13 +17,16 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
 from analyzers.cache import CacheFailure, write_entry
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.words import duration, size
+
+if TYPE_CHECKING:
+    import socket
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 SPARSE_AT_LEAST = 1 << 20
@@ -67,32 +68,6 @@ class ChildExit(NamedTuple):
     message: bytes
 
 
-def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
-    """Read `paths` with the module `reader` in a child process, which writes the columns to the folder `target`.
-
-    Without `max_memory` (bytes) a child gets 1 GiB and eight times the size of its files, 48 times if they are gzipped:
-    JSON and pickles grow that much as Python objects.
-
-    Raises:
-        InputError: The file is missing, damaged, hostile, or needs more than the limits allow.
-    """
-    file_bytes = sum(bytes_on_disk(path) for path in paths)
-    wanted = (1 << 30) + file_bytes * unpacked_factor(paths)
-    memory = min(max_memory or wanted, memory_of_machine())
-    task = Task(reader, target, paths, memory, seconds=20 + file_bytes // 1_000_000)  # real recordings take far less
-    if can_fork() and reader.startswith("analyzers."):
-        # Once here, not in each child: importing takes several times as long as reading a small file.
-        importlib.import_module(reader)
-    ended = run_forked(task) if can_fork() else run_in_new_interpreter(task)
-    if ended.status != DONE:
-        raise explain(ended, task)
-
-
-def can_fork() -> bool:
-    """Return whether a child may be forked: this process has no other thread."""
-    return sys.platform == "linux" and threading.active_count() == 1
-
-
 def unpacked_factor(paths: Iterable[Path]) -> int:
     """Return the factor by which a reader's memory may exceed the size of its files; it is larger for gzipped files."""
     return 48 if any(path.suffix == ".gz" for path in paths) else 8
@@ -114,20 +89,27 @@ def memory_of_machine() -> int:
     return max(LEAST_MEMORY, min(limits) // 4 * 3)
 
 
+def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs a module of ours in a new interpreter, and the environment for it."""
+    # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
+    search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    # -P: a module in the working folder must not be imported in place of ours.
+    command = [sys.executable, "-P", "-m", module]
+    return command, os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"}
+
+
 def run_in_new_interpreter(task: Task) -> ChildExit:
     """Run the task in a new interpreter and return how it ended."""
     import subprocess
 
-    # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
-    search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    command, environment = interpreter("analyzers.child")
     limits = str(task.memory), str(task.seconds)
     try:
         child = subprocess.run(  # noqa: PLW1510  # the caller looks at the status
-            # -P: a module in the working folder must not be imported in place of ours.
-            [sys.executable, "-P", "-m", "analyzers.child", task.reader, str(task.target), *limits],
+            [*command, task.reader, str(task.target), *limits],
             input=b"\0".join(os.fsencode(path) for path in task.paths),
             capture_output=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"},
+            env=environment,
             timeout=task.wall_s,
         )
     except subprocess.TimeoutExpired:
@@ -163,8 +145,8 @@ def run_forked(task: Task) -> ChildExit:
     return ChildExit(os.waitstatus_to_exitcode(status) if in_time else TIMED_OUT, message)
 
 
-def is_readable(pipe: IO[bytes], seconds: int) -> bool:
-    """Wait until a pipe has something to read, or is closed; return whether that happened in time."""
+def is_readable(pipe: "IO[bytes] | socket.socket", seconds: int) -> bool:
+    """Wait until a pipe or socket has something to read, or is closed; return whether that happened in time."""
     waiting = select.poll()  # `select` fails for numbers beyond 1023
     waiting.register(pipe, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))

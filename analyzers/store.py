@@ -17,8 +17,9 @@ from pathlib import Path
 
 from analyzers import cache
 from analyzers.cache import CacheFailure, Columns
-from analyzers.child import bytes_on_disk, can_fork, read_in_child
+from analyzers.child import bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
+from analyzers.isolation import can_fork, read_in_child
 
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from analyzers import child
-from analyzers.child import Task, memory_of_machine, read_in_child, run_forked
+from analyzers.child import Task, memory_of_machine, run_forked
 from analyzers.errors import InputError
 from analyzers.files import RANKS_AT_MOST, rank_in, read_json
+from analyzers.isolation import read_in_child
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import ask, room_for

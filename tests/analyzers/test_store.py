@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analyzers import cache as cache_module
-from analyzers import child, store
+from analyzers import child, isolation, store
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
 
@@ -140,7 +140,7 @@ def test_one_bad_file_does_not_stop_the_rest(dump, tmp_path):
 
 
 def test_children_share_the_memory_and_what_needs_more_is_read_alone(reader, dump, tmp_path, monkeypatch):
-    monkeypatch.setattr(child, "run_forked", child.run_in_new_interpreter)  # its limit is beyond what it inherits
+    monkeypatch.setattr(isolation, "run_forked", child.run_in_new_interpreter)  # a fork's limit counts what it inherits
     paths = [tmp_path / f"rank_{number}" for number in range(store.FEW_FILES + 1)]
     for path in paths:
         path.write_bytes(dump.read_bytes())

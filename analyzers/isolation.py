@@ -1,0 +1,63 @@
+"""Read an artefact apart from this process, in a child with limits of its own, started in the quickest safe way."""
+
+import importlib
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from analyzers.child import (
+    DONE,
+    ChildExit,
+    Task,
+    bytes_on_disk,
+    explain,
+    memory_of_machine,
+    run_forked,
+    run_in_new_interpreter,
+    unpacked_factor,
+)
+
+
+def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
+    """Read `paths` with the module `reader` in a child process, which writes the columns to the folder `target`.
+
+    Without `max_memory` (bytes) a child gets 1 GiB and eight times the size of its files, 48 times if they are gzipped:
+    JSON and pickles grow that much as Python objects.
+
+    Raises:
+        InputError: The file is missing, damaged, hostile, or needs more than the limits allow.
+    """
+    file_bytes = sum(bytes_on_disk(path) for path in paths)
+    wanted = (1 << 30) + file_bytes * unpacked_factor(paths)
+    memory = min(max_memory or wanted, memory_of_machine())
+    task = Task(reader, target, paths, memory, seconds=20 + file_bytes // 1_000_000)  # real recordings take far less
+    ended = run_in_child(task)
+    if ended.status != DONE:
+        raise explain(ended, task)
+
+
+def run_in_child(task: Task) -> ChildExit:
+    """Run the task in a child process and return how it ended.
+
+    The child is a fork of this process if it has a single thread, because starting a Python interpreter takes longer
+    than reading a small file. With more threads a server process forks in its place: another thread may hold a lock,
+    such as that of the logging module, which would never be released in a fork. Readers of other packages, and other
+    systems than Linux, get a new interpreter.
+    """
+    ours = task.reader.startswith("analyzers.")
+    if can_fork():
+        if ours:
+            # Once here, not in each child: importing takes several times as long as reading a small file.
+            importlib.import_module(task.reader)
+        return run_forked(task)
+    if ours and sys.platform == "linux":
+        from analyzers.reader_server import run_by_server
+
+        return run_by_server(task)
+    return run_in_new_interpreter(task)
+
+
+def can_fork() -> bool:
+    """Return whether a child may be forked: this process has no other thread."""
+    return sys.platform == "linux" and threading.active_count() == 1

@@ -1,0 +1,166 @@
+"""Read artefacts in forks of a small server process, for a process whose own threads make forking unsafe.
+
+Starting a Python interpreter and importing a reader costs a few hundred milliseconds of processor time, reading a small
+file a few. The server is one interpreter that imports each reader once and has no thread, so that it can fork for each
+file: first a handler, which then runs the task in a fork of itself as `child.run_forked` does everywhere else.
+
+Each request has a socket of its own. Its one end is sent to the server together with the name of the reader. The task
+goes to the handler through it, and the end of the child comes back. The server ends as soon as the process that started
+it has gone, however it went, because nobody else holds the other end of its control socket.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from analyzers.child import TIMED_OUT, ChildExit, Task, end_with_parent, interpreter, is_readable, run_forked
+
+LONGEST_NAME = 4096
+GRACE_S = 30
+"""So long the client waits beyond the wall time of a task, for a handler that has to report that time as exceeded."""
+
+
+class ReaderServer:
+    """A server process that has been started, as its client sees it."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command, environment = interpreter("analyzers.reader_server")
+            self.process = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+            )
+
+    def run(self, task: Task) -> ChildExit:
+        """Run the task in a fork of the server and return how it ended.
+
+        Raises:
+            OSError: The server has gone.
+        """
+        here, there = socket.socketpair()
+        with here:
+            with there:
+                socket.send_fds(self.control, [task.reader.encode()], [there.fileno()])
+            return answer_of_handler(here, task)
+
+    def stop(self) -> None:
+        """End the server, and with it the children that are still reading."""
+        self.control.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
+    """Send a task to its handler and return how its child ended; a handler without an answer has been killed."""
+    with contextlib.suppress(BrokenPipeError):  # killed before it had read the task
+        connection.sendall(encode(task))
+        connection.shutdown(socket.SHUT_WR)
+    if not is_readable(connection, task.wall_s + GRACE_S):
+        return ChildExit(TIMED_OUT, b"")
+    answer = read_to_end(connection)
+    if not answer:
+        return ChildExit(-signal.SIGKILL, b"")
+    status, _, message = answer.partition(b"\n")
+    return ChildExit(int(status), message)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """Return all that comes through a socket until its other end is closed."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def encode(task: Task) -> bytes:
+    """Return a task as JSON; paths are written byte by byte in hexadecimal, for they need not be text."""
+    paths = [os.fsencode(path.absolute()).hex() for path in (task.target, *task.paths)]
+    return msgspec.json.encode([task.reader, paths, task.memory, task.seconds])
+
+
+def decode(request: bytes) -> Task:
+    """Return the task that `encode` wrote."""
+    reader, names, memory, seconds = msgspec.json.decode(request)
+    target, *paths = (Path(os.fsdecode(bytes.fromhex(name))) for name in names)
+    return Task(reader, target, paths, memory, seconds)
+
+
+STARTED: list[ReaderServer] = []
+LOCK = threading.Lock()
+
+
+def run_by_server(task: Task) -> ChildExit:
+    """Run the task in a fork of this process's server, which is started when it is first needed."""
+    server = running_server()
+    try:
+        return server.run(task)
+    except OSError:  # somebody has killed the server since the last task
+        with LOCK:
+            if [server] == STARTED:
+                STARTED.clear()
+                server.stop()
+        return running_server().run(task)
+
+
+def running_server() -> ReaderServer:
+    """Return the server of this process, and start it if there is none."""
+    with LOCK:
+        if not STARTED:
+            STARTED.append(ReaderServer())
+            atexit.register(STARTED[0].stop)
+        return STARTED[0]
+
+
+def main(control: socket.socket) -> None:
+    """Fork a handler for each request that comes through the control socket, until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the children that read
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # handlers leave no zombies
+    # The limits of an analysis that runs in the client at this moment are not for the readers.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    while True:
+        reader, descriptors, *_ = socket.recv_fds(control, LONGEST_NAME, 1)
+        if not reader:
+            return
+        with socket.socket(fileno=descriptors[0]) as connection:
+            importlib.import_module(reader.decode())
+            gc.freeze()  # the collector of a fork would otherwise touch, and so copy, the pages of all modules
+            if not os.fork():
+                control.close()
+                handle(connection)
+
+
+def handle(connection: socket.socket) -> NoReturn:
+    """Run the task of one request in a fork of this handler, send how it ended, and exit."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        end_with_parent()
+        ended = run_forked(decode(read_to_end(connection)))
+        connection.sendall(b"%d\n%s" % (ended.status, ended.message))
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
