@@ -2,10 +2,9 @@
 
 import os
 import pickle
-import subprocess
-import sys
 
 import pytest
+from command_line import run
 
 DUMP = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []}
 
@@ -25,8 +24,7 @@ BAD = {
 
 
 def hang(folder):
-    command = [sys.executable, "-m", "workbench", "hang", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    return run("hang", folder)
 
 
 @pytest.mark.parametrize("kind", BAD)

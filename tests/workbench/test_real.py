@@ -1,12 +1,10 @@
 """Files of other people's jobs through the real command line: analysed, or refused with two lines."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from wild import DATA
 
@@ -22,15 +20,9 @@ FILES = sorted(
 @pytest.mark.real
 @pytest.mark.skipif(not FILES, reason="no artefacts of other jobs here")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_inspect_analyses_or_refuses(path, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-m", "workbench", "inspect", str(path), "--json"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"WORKBENCH_CACHE": str(tmp_path)},
-        check=False,
-    )
+def test_inspect_analyses_or_refuses(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    ended = run("inspect", path, "--json")
     assert "Traceback" not in ended.stderr
     if ended.returncode == 3:
         assert [line.split(":")[0] for line in ended.stderr.strip().splitlines()[-2:]] == ["error", "hint"]

@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from command_line import run
 
 from workbench.cli import app
 from workbench.commands.capabilities import DOCUMENT_OF, capabilities, skill
@@ -21,11 +20,7 @@ def told():
 
 def helped(name):
     """Return the options in the `--help` text of a command."""
-    environment = {"NO_COLOR": "1", "COLUMNS": "300", "PATH": "/usr/bin"}
-    shown = subprocess.run(
-        [sys.executable, "-m", "workbench", *name.split(), "--help"],
-        capture_output=True, text=True, check=True, env=environment,
-    ).stdout  # fmt: skip
+    shown = run(*name.split(), "--help", env={"NO_COLOR": "1", "COLUMNS": "300", "PATH": "/usr/bin"}).stdout
     rows = [line.strip(" │") for line in shown.splitlines() if line.strip(" │").startswith(("-", "*"))]
     return {flag for row in rows for flag in OPTION.findall(re.split(r"\s{3,}", row)[0])} - {"-h", "--help"}
 
@@ -54,9 +49,7 @@ def test_the_skill_asks_only_what_can_be_asked(told):
 
 
 def test_the_document_is_json():
-    shown = subprocess.run(
-        [sys.executable, "-m", "workbench", "capabilities", "--json"], capture_output=True, text=True, check=True
-    )
+    shown = run("capabilities", "--json")
     document = json.loads(shown.stdout)
     assert document["schema"] == "workbench.capabilities/1"
     assert document["data"]["exit_codes"]["input"] == 3

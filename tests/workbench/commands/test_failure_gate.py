@@ -1,11 +1,10 @@
 """The meaning of `compare --fail-on`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from workbench.commands.failure_gate import parse_gate
 from workbench.errors import UsageProblem
@@ -52,8 +51,7 @@ def run_of(folder, ms):
 def test_the_exit_status(tmp_path, monkeypatch, gates, status):
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     a, b = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 120)
-    command = [sys.executable, "-m", "workbench", "compare", str(a), str(b), *gates]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = run("compare", a, b, *gates)
     assert done.returncode == status, done.stderr
     if status == 2:
         assert done.stderr.startswith("error: --fail-on nothing: not known\nhint: ")

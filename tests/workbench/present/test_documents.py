@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from analyzers.memory import extend
 from analyzers.run import Kind
@@ -66,12 +65,6 @@ def test_html_has_pictures_of_the_same_numbers(oom, report):
 def test_tables_have_as_many_cells_as_heads(report):
     for section in sections(report):
         assert {len(row) for row in section.rows} == {len(section.columns)}
-
-
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "workbench", *arguments], capture_output=True, text=True, check=False, timeout=240
-    )
 
 
 def test_each_door_tells_its_part(oom):
