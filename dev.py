@@ -57,7 +57,8 @@ def command(words: list[str]) -> list[str]:
 def chosen_tests(words: list[str]) -> list[str]:
     if words not in ([], ["--slow"]):
         return words
-    return ["-n", "3", "--dist", "loadfile", "-m", "slow" if words else "not slow"]
+    # In the order of tests/conftest.py, one file after the other, by three processes for two cores: many tests wait.
+    return ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "slow" if words else "not slow"]
 
 
 def main() -> None:
