@@ -18,6 +18,7 @@ from trainer.config import JobConfig, as_dict
 from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
 from workbench.recorders.files import RankInfo, write_json
+from workbench.recorders.memory.limits import soft_limits
 
 ARTEFACTS = ("dumps", "steps", "tb", "logs", "values")
 
@@ -59,6 +60,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
         "backend": dist.get_backend(),
         "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
         "hosts": host_names(world.size),
+        "memory_limits": soft_limits(),
         "attempt": RankInfo.here().attempt,
         "started_ns": time.time_ns(),
         "ended_ns": None,

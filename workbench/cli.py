@@ -53,11 +53,14 @@ def inspect(
     show: opt.ShowOptions,
     breakdown: opt.Breakdown = False,
     what_if: opt.WhatIf = None,
+    prove: opt.Prove = False,
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Say what is wrong with a run, from any of its files or folders."""
     from workbench.commands import analyse
 
+    if prove:
+        raise typer.Exit(analyse.prove_advice(paths, read, show, fail_on))
     if breakdown or what_if:
         tables = analyse.MemoryTables(breakdown, what_if)
         raise typer.Exit(analyse.memory_with_tables(paths, read, show, tables, fail_on))

@@ -133,6 +133,14 @@ WhatIf = Annotated[
         show_default=False,
     ),
 ]
+Prove = Annotated[
+    bool,
+    typer.Option(
+        "--prove",
+        help="Apply the best advice against a failed allocation, run two steps under the same memory limit, and print"
+        " predicted against measured memory.",
+    ),
+]
 FailOnOption = Annotated[
     FailOn | None,
     typer.Option(

@@ -7,6 +7,7 @@ from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
 from workbench.errors import UsageProblem
+from workbench.proof_data import ProofData
 from workbench.trainer_answers import EstimateData, PlanData, TokensData
 
 DOCUMENTS: dict[str, type[Report[object]]] = {
@@ -20,6 +21,7 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
     "parity": Report[parity.ParityData],
     "estimate": Report[EstimateData],
     "plan": Report[PlanData],
+    "proof": Report[ProofData],
     "tokens": Report[TokensData],
     "doctor": Report[DoctorData],
     "capabilities": Report[CapabilitiesData],

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import resource
 import socket
 import sys
 import time
@@ -46,9 +47,17 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
         "started_ns": time.time_ns(),
         "ended_ns": None,
         "status": "running",
+        "memory_limits": memory_limits(),
         "launcher": {"host": socket.gethostname(), "pid": os.getpid(), "started_ns": time.time_ns()},
     }
     write_manifest(folder / "run.json", {key: value for key, value in manifest.items() if key != "world_size" or value})
+
+
+def memory_limits() -> dict[str, int]:
+    """Return the soft limits that this process's children inherit, in bytes: `data` and `address_space`, where set."""
+    kinds = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
+    limits = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
+    return {name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY}
 
 
 def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:

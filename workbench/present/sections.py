@@ -104,6 +104,14 @@ def parity(data: object) -> Tables:
     return parity_tables(data) if isinstance(data, ParityData) else []
 
 
+def proof(data: object) -> Tables:
+    """Return the tables of an advice that was applied and run."""
+    from workbench.present.tables.proof import proof_tables
+    from workbench.proof_data import ProofData
+
+    return proof_tables(data) if isinstance(data, ProofData) else []
+
+
 TABLES: Mapping[str, Callable[[object], Tables]] = {
     "memory": memory,
     "hang": hang,
@@ -116,4 +124,5 @@ TABLES: Mapping[str, Callable[[object], Tables]] = {
     "plan": plan,
     "tokens": tokens,
     "parity": parity,
+    "proof": proof,
 }

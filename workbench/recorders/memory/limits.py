@@ -32,6 +32,12 @@ def memory_room() -> Room:
     return min(rooms, key=lambda room: room.free or 0, default=Room(None, None))
 
 
+def soft_limits() -> dict[str, int]:
+    """Return the soft limits on this process's memory in bytes, by name: `data` and `address_space`, where set."""
+    limits = {name: resource.getrlimit(kind)[0] for name, kind in zip(("data", "address_space"), LIMITS, strict=True)}
+    return {name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY}
+
+
 def resident_bytes() -> int | None:
     """Return the resident memory of this process in bytes, or None if the system does not report it."""
     try:

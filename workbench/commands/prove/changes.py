@@ -1,0 +1,110 @@
+"""The changes of our trainer's settings that are tried against a failed allocation, in the order of the advice."""
+
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+from typing import Any
+
+from analyzers.memory.model import OomPattern
+from analyzers.words import figures, size
+from workbench.commands.prove.recorded_run import RecordedRun
+from workbench.proof_data import Settings
+
+BATCH, EVAL_BATCH = "training.local_batch_size", "validation.local_batch_size"
+FULL: Settings = {"activation_checkpoint.mode": "full"}
+STATE = ("parameters", "gradients", "optimizer_state")
+LARGER_INPUTS = 1.5
+HALVINGS = 10
+
+
+def reason_against_settings(run: RecordedRun) -> str:
+    """Return why no setting of the job would mend the failure; empty if one may."""
+    oom = run.device.oom
+    if oom is None:
+        return ""
+    if oom.pattern is OomPattern.GROWTH:
+        since = f" from step {oom.since_step} on" if oom.since_step is not None else ""
+        return (
+            f"memory grew step by step{since}, so that any settings run out of memory later: find what keeps the tensors"
+        )
+    usual, now = oom.usual_inputs_bytes, oom.categories.get("inputs", 0)
+    if oom.pattern is OomPattern.SPIKE and usual and now >= LARGER_INPUTS * usual:
+        return (
+            f"the inputs of the failing step were {figures(now / usual)} times as large as before"
+            f" ({size(now)}, before {size(usual)}), and no setting says so: check the batch"
+        )
+    return ""
+
+
+def is_validation(run: RecordedRun) -> bool:
+    """Return whether the allocation failed while the validation loss was computed."""
+    oom = run.device.oom
+    return bool(oom and any("validation.py" in frame for frame in oom.frames))
+
+
+def changes(run: RecordedRun) -> Iterator[Settings]:
+    """Yield the changes to compare, the one that the finding advises first; each has all keys that it changes."""
+    config = run.manifest["config"]
+    if is_validation(run):
+        yield from ({EVAL_BATCH: batch} for batch in halved(config["validation"]["local_batch_size"]))
+        return
+    oom = run.device.oom
+    categories = oom.categories if oom else run.device.categories
+    of_state = max(categories, key=lambda name: categories[name]) in STATE
+    groups = [list(against_activations(config, run)), list(against_state(config, run))]
+    yield from (change for group in (reversed(groups) if of_state else groups) for change in group)
+    smallest = smallest_batch(config, run) | checkpointing(config)
+    for change in against_state(config, run):
+        yield smallest | change
+    for length in halved(config["training"]["seq_len"]):
+        yield smallest | {"training.seq_len": length}
+
+
+def against_activations(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
+    """Yield changes that make activations smaller: recomputation, smaller batches with accumulation, and both."""
+    recompute, batches = checkpointing(config), list(smaller_batches(config, run))
+    yield from [recompute] if recompute else []
+    yield from batches
+    yield from (recompute | batch for batch in batches) if recompute else ()
+
+
+def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
+    """Yield changes that make parameters, gradients and the optimizer's state smaller."""
+    mesh = run.manifest.get("mesh") or {}
+    copies = mesh.get("dp_replicate", 1)
+    if copies > 1:
+        yield {
+            "parallelism.data_parallel_replicate_degree": 1,
+            "parallelism.data_parallel_shard_degree": copies * mesh.get("dp_shard", 1),
+        }
+    if config["training"]["dtype"] == "float32":
+        yield {"training.dtype": "bfloat16"}
+
+
+def checkpointing(config: Mapping[str, Any]) -> Settings:
+    """Return the change to recompute all activations; empty if the run does so already."""
+    return {} if config["activation_checkpoint"]["mode"] == "full" else dict(FULL)
+
+
+def smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
+    """Yield smaller batches of a pass, each with the same batch of a step: the passes accumulate gradients."""
+    batch = config["training"]["local_batch_size"]
+    for smaller in halved(batch):
+        yield {BATCH: smaller, "training.global_batch_size": sequences_a_step(config, run)}
+
+
+def smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
+    """Return the change to the smallest batch of a pass; empty if there is none smaller."""
+    return ([{}, *smaller_batches(config, run)])[-1]
+
+
+def sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
+    """Return the sequences of one step over all ranks."""
+    asked, mesh = config["training"]["global_batch_size"], run.manifest.get("mesh") or {}
+    copies = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
+    return int(asked) if asked > 0 else int(config["training"]["local_batch_size"]) * copies
+
+
+def halved(number: int) -> Iterator[int]:
+    """Yield half of a number, a quarter and so on, as long as the halves are whole numbers: 12 gives 6 and 3."""
+    parts = (number // 2**power for power in range(1, HALVINGS) if number % 2**power == 0)
+    yield from takewhile(lambda part: part > 0, parts)

@@ -1,0 +1,83 @@
+"""The sentences of a proof: whether the advice made the run fit, and how far the prediction was from the measurement."""
+
+from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
+from analyzers.report import Status as Light
+from analyzers.words import quantity, signed_percent, size
+from workbench.commands.prove.recorded_run import RecordedRun
+from workbench.proof_data import Basis, ProofData, Settings
+
+AT_LEAST = "the request that failed may come before the peak: the prediction is what that request would need"
+
+
+def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
+    """Return the report of a proof."""
+    findings = [finding(run, data)]
+    proved = data.rerun is not None and data.rerun.passed
+    return Report(
+        schema="workbench.proof/1",
+        version=tool_version(),
+        inputs=[],
+        verdict=Verdict(
+            status=status_of(findings) if data.rerun else Light.UNKNOWN,
+            kind="proved" if proved else "disproved" if data.rerun else "not_applied",
+            ranks=findings[0].ranks,
+            sentence=findings[0].title,
+            confidence=findings[0].confidence,
+            missing=[AT_LEAST] if data.basis is Basis.FAILED_REQUEST and data.rerun else [],
+        ),
+        findings=findings,
+        data=data,
+    )
+
+
+def finding(run: RecordedRun, data: ProofData) -> Finding:
+    """Return the finding of a proof: the advice works, does not work, or was not applied."""
+    if data.rerun is None or data.applied is None:
+        return not_applied(run, data)
+    passed, measured = data.rerun.passed, data.rerun.peak_bytes
+    change = in_words(data.applied.changes)
+    by = f" ({signed_percent(data.error)})" if data.error is not None else ""
+    return Finding(
+        id="proof.proved" if passed else "proof.disproved",
+        severity=Severity.INFO if passed else Severity.ERROR,
+        title=f"With {change} the run fits: {quantity(data.rerun.steps, 'step')} ran under the same limit"
+        if passed
+        else f"With {change} the run still fails",
+        why=f"Predicted {size(data.applied.predicted_bytes)}, measured"
+        f" {'nothing' if measured is None else size(measured)}{by}; tensors had room for {size(data.room_bytes)}."
+        + (f" The settings as they were need {size(data.needed_bytes)}." if data.needed_bytes else ""),
+        next=f"Set {change} in the job." if passed else f"Look at the second run: workbench inspect {data.rerun.folder}",
+        ranks=[] if run.device.rank is None else [run.device.rank],
+        step=run.device.oom.step if run.device.oom else run.device.step,
+        evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
+        confidence=1.0,
+    )
+
+
+def not_applied(run: RecordedRun, data: ProofData) -> Finding:
+    """Return the finding that no advice was applied, and why."""
+    smallest = min((one.predicted_bytes for one in data.considered), default=None)
+    room = size(data.room_bytes)
+    needs = f" The settings as they were need {size(data.needed_bytes)} of {room}." if data.needed_bytes else ""
+    compared = (
+        f" Of {quantity(len(data.considered), 'change')} the smallest needs {size(smallest)} of {room}."
+        if smallest is not None
+        else ""
+    )
+    return Finding(
+        id="proof.not_applied",
+        severity=Severity.WARNING,
+        title=f"No advice was applied: {data.not_applied.partition(':')[0]}",
+        why=f"{data.not_applied}.{needs}{compared}",
+        next="Use more ranks or a smaller model." if data.considered else "Follow the finding of workbench inspect.",
+        ranks=[] if run.device.rank is None else [run.device.rank],
+        evidence=[Evidence(text=f"room for tensors {room}", source=str(run.folder))],
+        confidence=0.8,
+    )
+
+
+def in_words(change: Settings) -> str:
+    """Return changes as a phrase: `activation_checkpoint.mode = full, training.local_batch_size = 4`."""
+    return ", ".join(f"{key} = {value}" for key, value in change.items())
+
+

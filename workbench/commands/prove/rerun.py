@@ -1,0 +1,134 @@
+"""Run a job again with changed settings, under the memory limits of the first run."""
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.files import read_json
+from analyzers.run import Kind, Run, discover
+from analyzers.store import Options
+from workbench.ask import memory_report, steps_report
+from workbench.console import note
+from workbench.proof_data import Rerun, Settings
+from workbench.python_path import command, environment
+
+STEPS = 2
+"""The first step makes the optimizer's state, the second has all of it."""
+LIMITS = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
+LONGEST_S = 900.0
+WAIT_S = 30.0
+
+
+def proof_folder(run: Path) -> Path:
+    """Return the folder of the second run, beside that of the first."""
+    return run.resolve().with_name(f"{run.resolve().name}-proof")
+
+
+def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, folder: Path) -> str:
+    """Return the configuration of the second run as TOML: that of the first with `changes`, and all that it takes to
+    record a few steps.
+    """
+    new: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in config.items()}
+    recorded: Settings = {
+        "job.dump_folder": str(folder), "training.steps": STEPS, "profiling.enable_memory_snapshot": True,
+        "profiling.enable_profiling": False, "profiling.profile_freq": STEPS, "checkpoint.enable": False,
+        "metrics.enable_wandb": False, "metrics.enable_tensorboard": False,
+    }  # fmt: skip
+    for key, value in (recorded | changes).items():
+        section, _, name = key.partition(".")
+        new.setdefault(section, {})[name] = value
+    new["profiling"]["memory_snapshot_freq"] = STEPS
+    lines: list[str] = []
+    for section, keys in new.items():
+        lines.append(f"[{section}]")
+        lines += [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in keys.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def written(text: str, folder: Path) -> Path:
+    """Write a configuration into a folder and return the file's path.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "proof.toml"
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"--prove: {folder} cannot be written ({error.strerror})", "copy the run to a folder of yours"
+        ) from error
+    return path
+
+
+def rerun(arguments: Sequence[str], folder: Path, limits: Mapping[str, int]) -> Rerun:
+    """Run `workbench launch` with these arguments under the limits, and return how it went and its highest peak."""
+    words = command("workbench", "launch", "--no-watch", *arguments)
+    note(f"running {STEPS} steps with the advice; logs in {folder / 'logs'}")
+    status = run_limited(words, limits)
+    run = discover(folder)
+    return Rerun(
+        folder=str(folder),
+        command=["workbench", *words[words.index("launch") :]],
+        passed=status == 0 and not failed_allocation(run),
+        steps=steps_done(run, folder),
+        peak_bytes=measured_peak(run),
+    )
+
+
+def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
+    """Run a command under memory limits and return its exit status; it is interrupted if it takes too long."""
+    with subprocess.Popen(
+        words,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=limited_by(limits),  # no threads run in this process yet
+        start_new_session=True,
+    ) as job:
+        try:
+            return job.wait(LONGEST_S)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            os.kill(job.pid, signal.SIGINT)
+            job.wait(WAIT_S)
+            raise
+
+
+def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
+    """Return a function that sets soft memory limits on the process that calls it."""
+    wanted = [(LIMITS[name], bytes_) for name, bytes_ in limits.items() if name in LIMITS]
+
+    def limit() -> None:
+        for kind, soft in wanted:
+            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+
+    return limit
+
+
+def failed_allocation(run: Run) -> bool:
+    """Return whether a snapshot of a run ends with a failed allocation."""
+    return any(device.oom for device in memory_report(run, Options()).data.devices) if run.of(Kind.SNAPSHOT) else False
+
+
+def measured_peak(run: Run) -> int | None:
+    """Return the highest peak of any rank's tensors in a run's snapshots; None without snapshots."""
+    if not run.of(Kind.SNAPSHOT):
+        return None
+    return max(device.peak_allocated_bytes for device in memory_report(run, Options()).data.devices)
+
+
+def steps_done(run: Run, folder: Path) -> int:
+    """Return the number of steps that every rank of a run ended."""
+    try:
+        ended = int(read_json(folder / "run.json").get("last_step") or 0)
+        return ended or min((rank.last_step for rank in steps_report(run, Options()).data.ranks), default=0)
+    except (OSError, ValueError, WorkbenchError):
+        return 0

@@ -1,0 +1,76 @@
+"""The change of a user's command that is tried against a failed allocation: a batch size named on its command line."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from workbench.commands.prove.recorded_run import RecordedRun
+from workbench.proof_data import Settings
+
+BATCH_FLAG = re.compile(
+    r"--?(?:(?:local|train|micro|per_device(?:_train)?|per_gpu(?:_train)?|device|train_micro)_)?batch_?size|--?bs"
+)
+"""Names of a batch size, with dashes read as underscores."""
+
+
+def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
+    """Return where a command names its batch size: the word's position, the flag, and the batch size.
+
+    The result is None if no known flag with a number larger than 1 is there.
+
+    >>> batch_flag(["python", "train.py", "--batch-size", "32"])
+    (3, '--batch-size', 32)
+    >>> batch_flag(["train.py", "--per_device_train_batch_size=8"])
+    (1, '--per_device_train_batch_size', 8)
+    """
+    for position, word in enumerate(command):
+        flag, equals, value = word.partition("=")
+        if not BATCH_FLAG.fullmatch("--" + flag.lstrip("-").replace("-", "_")) or not flag.startswith("-"):
+            continue
+        at = position if equals else position + 1
+        text = value if equals else command[at] if at < len(command) else ""
+        if text.isdecimal() and int(text) > 1:
+            return at, flag, int(text)
+    return None
+
+
+def script_changes(run: RecordedRun) -> Iterator[Settings]:
+    """Yield smaller batches for a user's command: half, a quarter and so on."""
+    named = batch_flag(run.manifest["command"])
+    batch = named[2] if named else 1
+    while named and (batch := batch // 2):
+        yield {named[1]: batch}
+
+
+def changed_command(run: RecordedRun, change: Settings, folder: Path) -> list[str]:
+    """Return the user's command with the changed batch size; words that name the run's folder name `folder`."""
+    words = list(run.manifest["command"])
+    if named := batch_flag(words):
+        at, flag, _ = named
+        words[at] = f"{flag}={change[flag]}" if "=" in words[at] else str(change[flag])
+    return [moved(word, run.folder, folder) for word in words]
+
+
+def moved(word: str, old: Path, new: Path) -> str:
+    """Return a word of a command with the path of the folder `old` replaced by `new`, if the word is that path or one
+    below it.
+    """
+    flag, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    path = Path(value).resolve() if value else None
+    if path is None or not path.is_relative_to(old.resolve()):
+        return word
+    return f"{flag}{equals}{new / path.relative_to(old.resolve())}"
+
+
+def launch_options(run: RecordedRun, folder: Path) -> list[str]:
+    """Return the options of `workbench launch` with which the command was started, with another folder of outputs."""
+    words = [word for word in run.manifest.get("argv", []) if isinstance(word, str)]
+    given = words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []
+    kept: list[str] = []
+    for word in given:
+        if word.startswith("--job.dump_folder=") or word in ("--no-watch", "--job.dump_folder"):
+            continue
+        if given[max(given.index(word) - 1, 0)] == "--job.dump_folder":
+            continue
+        kept.append(word)
+    return [*kept, "--job.dump_folder", str(folder)]

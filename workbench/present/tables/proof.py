@@ -1,0 +1,36 @@
+"""The tables of a proof: predicted against measured memory, and the changes that were compared."""
+
+from analyzers.words import share, size
+from workbench.present.table import Table, table
+from workbench.proof_data import ProofData, Settings
+
+
+def proof_tables(data: ProofData) -> list[Table]:
+    """Return the tables of a proof."""
+    rows = []
+    if data.needed_bytes:
+        rows.append(("as it was", size(data.needed_bytes), "an allocation failed", "", ""))
+    if data.rerun and data.applied:
+        measured = data.rerun.peak_bytes
+        rows.append(
+            (
+                phrase(data.applied.changes),
+                size(data.applied.predicted_bytes),
+                "not recorded" if measured is None else size(measured),
+                "" if data.error is None else f"{data.error:+.1%}",
+                "yes" if data.rerun.passed else "no",
+            )
+        )
+    compared = (
+        (phrase(one.changes), size(one.predicted_bytes), share(one.predicted_bytes, data.room_bytes), "yes" if one.fits else "no")
+        for one in data.considered
+    )
+    return [
+        table("Predicted against measured", "settings | predicted> | measured> | error> | fits", rows),
+        table(f"Changes compared, with room for {size(data.room_bytes)}", "change | predicted> | of the room> | fits", compared),
+    ]
+
+
+def phrase(change: Settings) -> str:
+    """Return changes as a phrase without sections: `mode full, local_batch_size 4`."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in change.items())
