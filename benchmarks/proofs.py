@@ -41,8 +41,10 @@ CASES = [
     Case("batch too large with recomputation", 300 * MB, "local_batch_size", (*LARGE, *FULL, BATCH, "64")),
     Case("optimizer in float32", 80 * MB, "dtype", (*LARGE, *FULL, BATCH, "1", "--training.seq_len", "16")),
     Case("two copies of the model", 80 * MB, "shard", (*LARGE, *FULL, BATCH, "1", "--training.seq_len", "16",
-         "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "1"), ranks=2),
-    Case("leak", 200 * MB, "grew", (BATCH, "8", "--faults.name", "leak", "--faults.step", "2", "--training.steps", "60")),
+         "--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "1"),
+         ranks=2),
+    Case("leak", 200 * MB, "grew", (BATCH, "8", "--faults.name", "leak", "--faults.step", "2",
+         "--training.steps", "60")),
     Case("one batch of 64 times the size", 0, "inputs", ("--faults.name", "oom")),
     Case("batch of the validation", 250 * MB, "validation", (*LARGE, *FULL, BATCH, "1", *EVAL,
          "--validation.local_batch_size", "64")),
@@ -51,8 +53,8 @@ CASES = [
 ]  # fmt: skip
 KEPT_BACK = [
     Case("experts", 300 * MB, "mode", ("--model.name", "llama4", BATCH, "64", "--training.seq_len", "256")),
-    Case("two ranks in bfloat16", 350 * MB, "mode", (*LARGE, BATCH, "32", "--training.mixed_precision_param", "bfloat16"),
-         ranks=2),
+    Case("two ranks in bfloat16", 350 * MB, "mode", (*LARGE, BATCH, "32",
+         "--training.mixed_precision_param", "bfloat16"), ranks=2),
     Case("script with --per_device_train_batch_size", 400 * MB, "per_device", ("--per_device_train_batch_size=96",),
          script=True),
     Case("accumulation", 500 * MB, "mode", (*LARGE, BATCH, "24", "--training.global_batch_size", "96")),
@@ -105,7 +107,8 @@ def workbench(*words: str, limit: int | None = None) -> subprocess.CompletedProc
     """Run a command of the workbench under a limit on memory."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "workbench", *words],
-        cwd=ROOT, capture_output=True, text=True, check=False, preexec_fn=lambda: limited(limit),
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: limited(limit),  # this process has no other threads
     )  # fmt: skip
 
 

@@ -140,9 +140,7 @@ def memory_with_tables(
     return deliver(whole, document, run, fail_on)
 
 
-def prove_advice(
-    paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None
-) -> Exit:
+def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None) -> Exit:
     """Apply the best advice against a run's failed allocation, run it, and print or write the report on that."""
     from workbench.commands.prove.command import prove
 

@@ -14,6 +14,8 @@ FULL: Settings = {"activation_checkpoint.mode": "full"}
 STATE = ("parameters", "gradients", "optimizer_state")
 LARGER_INPUTS = 1.5
 HALVINGS = 10
+BATCH_TENSORS, TOKEN_BYTES = 2, 8
+"""The tokens and the labels of a batch, in int64."""
 
 
 def reason_against_settings(run: RecordedRun) -> str:
@@ -23,9 +25,7 @@ def reason_against_settings(run: RecordedRun) -> str:
         return ""
     if oom.pattern is OomPattern.GROWTH:
         since = f" from step {oom.since_step} on" if oom.since_step is not None else ""
-        return (
-            f"memory grew step by step{since}, so that any settings run out of memory later: find what keeps the tensors"
-        )
+        return f"memory grew step by step{since}, and any settings run out of it later: find what keeps the tensors"
     usual, now = oom.usual_inputs_bytes, oom.categories.get("inputs", 0)
     if oom.pattern is OomPattern.SPIKE and usual and now >= LARGER_INPUTS * usual:
         return (
@@ -33,6 +33,19 @@ def reason_against_settings(run: RecordedRun) -> str:
             f" ({size(now)}, before {size(usual)}), and no setting says so: check the batch"
         )
     return ""
+
+
+def reason_outside_settings(run: RecordedRun) -> str:
+    """Return what filled the memory of a run whose settings fit in a rehearsal."""
+    training, oom = run.manifest["config"]["training"], run.device.oom
+    inputs = oom.categories.get("inputs", 0) if oom else 0
+    usual = BATCH_TENSORS * TOKEN_BYTES * training["local_batch_size"] * training["seq_len"]
+    if inputs >= LARGER_INPUTS * usual:
+        return (
+            f"the inputs were {figures(inputs / usual)} times as large as the settings say ({size(inputs)}): check the"
+            " batch"
+        )
+    return "a rehearsal of these settings fits: what filled the memory is in no setting"
 
 
 def is_validation(run: RecordedRun) -> bool:
@@ -45,7 +58,8 @@ def changes(run: RecordedRun) -> Iterator[Settings]:
     """Yield the changes to compare, the one that the finding advises first; each has all keys that it changes."""
     config = run.manifest["config"]
     if is_validation(run):
-        yield from ({EVAL_BATCH: batch} for batch in halved(config["validation"]["local_batch_size"]))
+        for batch in halved(config["validation"]["local_batch_size"]):
+            yield {EVAL_BATCH: batch}
         return
     oom = run.device.oom
     categories = oom.categories if oom else run.device.categories

@@ -9,14 +9,20 @@ from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.commands.estimate import trainer_estimate
-from workbench.commands.prove.changes import EVAL_BATCH, changes, is_validation, reason_against_settings
+from workbench.commands.prove.changes import (
+    EVAL_BATCH,
+    changes,
+    is_validation,
+    reason_against_settings,
+    reason_outside_settings,
+)
 from workbench.commands.prove.recorded_run import RecordedRun, recorded_run
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration, proof_folder, rerun, written
 from workbench.commands.prove.script import batch_flag, changed_command, launch_options, script_changes
 from workbench.console import note
 from workbench.launch.plan import Request
-from workbench.proof_data import Basis, Considered, ProofData, Settings
+from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
 USABLE_SHARE = 0.95
 """Of the room for tensors: the rest is for buffers of libraries, which no tensor holds."""
@@ -55,8 +61,7 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
         return decided(run, changes(run), partial(scaled, run), Basis.FAILED_REQUEST, None)
     needed = rehearsed_peak(run, folder, {})
     if run.device.oom and needed <= USABLE_SHARE * run.room_bytes:
-        why = "a rehearsal of these settings fits: what filled the memory is in no setting"
-        return unproved(run, why, needed)
+        return unproved(run, reason_outside_settings(run), needed)
     return decided(run, changes(run), partial(rehearsed_peak, run, folder), Basis.REHEARSAL, needed)
 
 
@@ -93,7 +98,7 @@ def decided(
     )  # fmt: skip
 
 
-def started(run: RecordedRun, change: Settings):  # type: ignore[no-untyped-def]
+def started(run: RecordedRun, change: Settings) -> Rerun:
     """Run a few steps with the changes and return how it went."""
     folder = proof_folder(run.folder)
     if run.is_own_trainer:
@@ -126,5 +131,3 @@ def scaled(run: RecordedRun, change: Settings) -> int:
     oom = run.device.oom
     total = oom.allocated_bytes + oom.requested_bytes if oom else run.device.peak_allocated_bytes
     return total - round(run.growing_bytes() * (1 - int(value) / before))
-
-

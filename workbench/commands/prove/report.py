@@ -1,4 +1,4 @@
-"""The sentences of a proof: whether the advice made the run fit, and how far the prediction was from the measurement."""
+"""The sentences of a proof: whether the run fits with the advice, and how far off the prediction was."""
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
@@ -46,7 +46,9 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         why=f"Predicted {size(data.applied.predicted_bytes)}, measured"
         f" {'nothing' if measured is None else size(measured)}{by}; tensors had room for {size(data.room_bytes)}."
         + (f" The settings as they were need {size(data.needed_bytes)}." if data.needed_bytes else ""),
-        next=f"Set {change} in the job." if passed else f"Look at the second run: workbench inspect {data.rerun.folder}",
+        next=f"Set {change} in the job."
+        if passed
+        else f"Look at the second run: workbench inspect {data.rerun.folder}",
         ranks=[] if run.device.rank is None else [run.device.rank],
         step=run.device.oom.step if run.device.oom else run.device.step,
         evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
@@ -79,5 +81,3 @@ def not_applied(run: RecordedRun, data: ProofData) -> Finding:
 def in_words(change: Settings) -> str:
     """Return changes as a phrase: `activation_checkpoint.mode = full, training.local_batch_size = 4`."""
     return ", ".join(f"{key} = {value}" for key, value in change.items())
-
-

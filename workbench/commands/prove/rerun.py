@@ -48,7 +48,9 @@ def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, fo
     lines: list[str] = []
     for section, keys in new.items():
         lines.append(f"[{section}]")
-        lines += [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in keys.items() if value is not None]
+        lines += [
+            f"{name} = {msgspec.json.encode(value).decode()}" for name, value in keys.items() if value is not None
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -91,7 +93,7 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=limited_by(limits),  # no threads run in this process yet
+        preexec_fn=limited_by(limits),  # noqa: PLW1509  # this process has no other threads
         start_new_session=True,
     ) as job:
         try:

@@ -22,12 +22,21 @@ def proof_tables(data: ProofData) -> list[Table]:
             )
         )
     compared = (
-        (phrase(one.changes), size(one.predicted_bytes), share(one.predicted_bytes, data.room_bytes), "yes" if one.fits else "no")
+        (
+            phrase(one.changes),
+            size(one.predicted_bytes),
+            share(one.predicted_bytes, data.room_bytes),
+            "yes" if one.fits else "no",
+        )
         for one in data.considered
     )
     return [
         table("Predicted against measured", "settings | predicted> | measured> | error> | fits", rows),
-        table(f"Changes compared, with room for {size(data.room_bytes)}", "change | predicted> | of the room> | fits", compared),
+        table(
+            f"Changes compared, with room for {size(data.room_bytes)}",
+            "change | predicted> | of the room> | fits",
+            compared,
+        ),
     ]
 
 

@@ -1,0 +1,110 @@
+"""`workbench inspect RUN --prove`: which advice is applied, and why none is where no setting helps."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from analyzers.errors import InputError
+from analyzers.memory.model import OomPattern
+from analyzers.run import discover
+from analyzers.store import Options
+from benchmarks.proofs import Case, answered
+from trainer.config import load
+from workbench.commands.prove.changes import changes, halved
+from workbench.commands.prove.command import prove
+from workbench.commands.prove.rerun import configuration
+from workbench.commands.prove.script import batch_flag, changed_command, launch_options
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CONFIG = {
+    "training": {"local_batch_size": 4, "global_batch_size": -1, "seq_len": 128, "dtype": "float32"},
+    "activation_checkpoint": {"mode": "none"},
+}
+
+
+def run_with(categories, config=CONFIG, **mesh):
+    """Return a recorded run whose memory at the failure had these categories."""
+    oom = SimpleNamespace(categories=categories, frames=[], pattern=OomPattern.UNKNOWN)
+    manifest = {"config": config, "mesh": {"dp_replicate": 1, "dp_shard": 1} | mesh}
+    return SimpleNamespace(manifest=manifest, device=SimpleNamespace(oom=oom))
+
+
+def test_a_batch_that_no_setting_names_is_not_mended_by_one():
+    """The fixture's failing step had a batch 64 times as large as those before it."""
+    report = prove(discover(FIXTURES / "oom_2ranks"), Options(cache=False))
+    assert report.verdict.kind == "not_applied"
+    assert "times as large" in report.data.not_applied
+    assert report.data.rerun is None
+
+
+def test_a_run_whose_memory_sufficed_has_nothing_to_prove():
+    with pytest.raises(InputError, match="no allocation failed"):
+        prove(discover(FIXTURES / "leak_4ranks"), Options(cache=False))
+
+
+def test_the_first_change_is_the_advice_of_the_finding():
+    """Against activations recomputation comes first; against the optimizer's state, fewer copies and smaller types."""
+    first = next(changes(run_with({"activations": 9, "optimizer_state": 1})))
+    assert first == {"activation_checkpoint.mode": "full"}
+    tried = list(changes(run_with({"activations": 1, "optimizer_state": 9}, dp_replicate=2)))
+    assert tried[0]["parallelism.data_parallel_shard_degree"] == 2
+    assert tried[1] == {"training.dtype": "bfloat16"}
+
+
+def test_smaller_batches_keep_the_sequences_of_a_step():
+    batches = [one for one in changes(run_with({"activations": 9}, dp_shard=2)) if "training.local_batch_size" in one]
+    assert batches[0] == {"training.local_batch_size": 2, "training.global_batch_size": 8}
+    assert {one["training.global_batch_size"] for one in batches} == {8}
+
+
+@pytest.mark.parametrize(("number", "expected"), [(12, [6, 3]), (1, []), (8, [4, 2, 1])])
+def test_halves_are_whole_numbers(number, expected):
+    assert list(halved(number)) == expected
+
+
+def test_the_second_run_has_the_changed_settings(tmp_path):
+    """The written file is read by the trainer's own reader."""
+    written = tmp_path / "proof.toml"
+    sections = {"training": {"local_batch_size": 4, "seq_len": 64}, "optimizer": {"lr": 1e-08}}
+    written.write_text(configuration(sections, {"training.local_batch_size": 2}, tmp_path))
+    config = load(None, ["--job.config_file", str(written)])
+    assert (config.training.local_batch_size, config.training.seq_len, config.optimizer.lr) == (2, 64, 1e-08)
+    assert config.job.dump_folder == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (["python", "train.py", "--batch-size", "32"], "--batch-size"),
+        (["train.py", "--per_device_train_batch_size=8", "--lr", "3"], "--per_device_train_batch_size"),
+        (["train.py", "--bs", "2"], "--bs"),
+        (["train.py", "--batch-size-of-eval", "8"], None),
+        (["train.py", "--batch-size", "auto"], None),
+        (["train.py", "--batch-size"], None),
+        (["train.py", "--batch-size", "1"], None),
+    ],
+)
+def test_a_batch_size_on_a_command_line(command, flag):
+    named = batch_flag(command)
+    assert (named[1] if named else None) == flag
+
+
+def test_a_command_is_run_again_in_another_folder(tmp_path):
+    old, new = tmp_path / "run", tmp_path / "run-proof"
+    manifest = {
+        "command": ["train.py", "--out", str(old / "x"), "--batch-size", "8"],
+        "argv": ["workbench", "launch", "--nproc", "2", "--job.dump_folder", str(old), "--", "train.py"],
+    }
+    run = SimpleNamespace(manifest=manifest, folder=old)
+    assert changed_command(run, {"--batch-size": 4}, new) == ["train.py", "--out", str(new / "x"), "--batch-size", "4"]
+    assert launch_options(run, new) == ["--nproc", "2", "--job.dump_folder", str(new)]
+
+
+@pytest.mark.slow
+def test_the_advice_makes_a_run_fit(tmp_path):
+    """A job on CPU runs out of memory under a limit; with the advice two steps run under the same limit."""
+    row = answered(Case("small", 300_000_000, "mode", ("--training.local_batch_size", "256")), tmp_path)
+    assert (row["answer"], row["steps"]) == ("proved", 2), json.dumps(row)
+    assert row["predicted"] == pytest.approx(row["measured"], rel=0.02)
