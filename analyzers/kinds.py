@@ -44,6 +44,8 @@ class Kind(StrEnum):
     METRICS = "metrics"
     VALUES = "values"
     """Sums of tensors, which are compared between runs on several meshes."""
+    NOT_FINITE = "not_finite"
+    """The operation of a rank at which values stopped being finite."""
     MESHES = "meshes"
     """The list of folders with the runs of `workbench parity`."""
 
@@ -181,6 +183,8 @@ def json_kind(text: bytes) -> Kind | None:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:
         return Kind.STEPS
+    if b'"workbench.not_finite/' in text[:200]:
+        return Kind.NOT_FINITE
     if b'"workbench.values/' in text[:200]:
         return Kind.VALUES
     if b'"traceEvents"' in text or re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) or b'"schemaVersion"' in text:

@@ -20,7 +20,7 @@ from trainer.parallel.mesh import World
 from workbench.recorders.files import RankInfo, write_json
 from workbench.recorders.memory.limits import soft_limits
 
-ARTEFACTS = ("dumps", "steps", "tb", "logs", "values")
+ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
 
 
 class RunFile:

@@ -31,6 +31,7 @@ from trainer.validation import Validator
 from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.files import write_json
 from workbench.recorders.timing.step_log import StepLine
+from workbench.recorders.values.finite_check import FiniteCheck
 from workbench.recorders.values.recorder import Place, ValueRecorder
 
 logger = logging.getLogger("root")
@@ -72,6 +73,7 @@ class Trainer:
         self.run_file = RunFile(config, self.world, self.facts())
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
         self.values = self.value_recorder() if config.debug.record_values else None
+        self.finite = FiniteCheck(self.parts, config.job.dump_folder) if config.debug.check_finite else None
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
 
     def value_recorder(self) -> ValueRecorder:
@@ -139,6 +141,8 @@ class Trainer:
             return
         first, last = self.state.step + 1, self.config.training.steps
         for step in range(first, last + 1):
+            if self.finite:
+                self.finite.step = step
             with self.recorders.step(step) as line:
                 if step == first:
                     line.tag("first")
@@ -245,8 +249,9 @@ class Trainer:
     def close(self) -> None:
         """Close the recorders and logs, and write to `run.json` that the run ended cleanly."""
         self.recorders.close()
-        if self.values:
-            self.values.close()
+        for check in (self.values, self.finite):
+            if check:
+                check.close()
         self.meter.close()
         self.run_file.end(0 if self.config.checkpoint.create_seed_checkpoint else self.config.training.steps)
 

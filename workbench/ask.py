@@ -58,6 +58,8 @@ def room_for(run: Run) -> str:
     present = {artefact.kind for artefact in run.artefacts}
     if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):
         return PARITY
+    if Kind.NOT_FINITE in present:
+        return JOINED
     if present.intersection(PRINTED) and present - {Kind.TEXT}:
         return JOINED
     kinds = present.intersection((*ANALYSED, Kind.MANIFEST)) or present

@@ -8,6 +8,7 @@ from typing import TypeVar
 from analyzers import hangs, logs, memory, steps, store, traces
 from analyzers.errors import NothingRecorded, WorkbenchError
 from analyzers.hangs import HangData
+from analyzers.incident.not_finite import not_finite_findings
 from analyzers.limits import limited
 from analyzers.logs import EventKind, LogsData
 from analyzers.memory import MemoryData
@@ -27,7 +28,8 @@ MOST_SNAPSHOTS = 32
 class AnalyzerReports:
     """The report of each analyzer; None if it had nothing to read, or failed (see `problems`).
 
-    `unreadable` has the findings on analyzers that could read none of their files.
+    `unreadable` has the findings on analyzers that could read none of their files, `not_finite` the one on the
+    operation at which values stopped being finite.
     """
 
     memory: Report[MemoryData] | None = None
@@ -35,6 +37,7 @@ class AnalyzerReports:
     trace: Report[TraceData] | None = None
     steps: Report[StepsData] | None = None
     logs: Report[LogsData] | None = None
+    not_finite: list[Finding] = field(default_factory=list)
     has_empty_step_logs: bool = False
     problems: list[str] = field(default_factory=list)
     unreadable: list[Finding] = field(default_factory=list)
@@ -65,7 +68,7 @@ class AnalyzerReports:
 
 def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
     """Return the reports of all analyzers on their own artefacts of a run."""
-    reports = AnalyzerReports()
+    reports = AnalyzerReports(not_finite=not_finite_findings(run.of(Kind.NOT_FINITE)))
     if snapshots := snapshots_to_read(run):
         reports.memory = try_analyzer(reports, snapshots, "memory", lambda: memory.analyze(snapshots, options))
     if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()) or is_foreign_end(run):

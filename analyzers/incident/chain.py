@@ -241,10 +241,15 @@ def group_label(data: HangData, name: str) -> str:
 
 
 def broken_loss(reports: AnalyzerReports) -> list[Event]:
-    """Return an event for each finding about a loss that is not finite."""
+    """Return an event for the operation that made the first value that is not finite, if that is known, and one for
+    each finding about a loss that is not finite.
+    """
     findings = reports.steps.findings if reports.steps else []
     kind = Problem.NONFINITE_LOSS
-    return [Event(kind, f.ranks, f.step, [f.id], title=f.title) for f in findings if f.id == f"steps.{kind}"]
+    losses = [f for f in findings if f.id == f"steps.{kind}"]
+    made = [Event(kind, f.ranks, f.step, [f.id], title=f.title) for f in reports.not_finite]
+    # All ranks share the loss: those that made the value are to blame, not those that saw it.
+    return [*made, *(Event(kind, [] if made else f.ranks, f.step, [f.id], title=f.title) for f in losses)]
 
 
 def warnings(reports: AnalyzerReports) -> list[Event]:

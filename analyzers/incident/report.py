@@ -56,7 +56,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     findings += log_findings(reports, chain)
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
     findings += [launcher_finding(e.launcher) for e in chain if e.launcher is not None]
-    findings += reports.unreadable
+    findings += [*reports.not_finite, *reports.unreadable]
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -209,5 +209,5 @@ def inputs(run: Run, reports: AnalyzerReports) -> list[Input]:
     """Return the files that the analyzers read, and the files about the run itself."""
     # Two reports may read one file, such as a step log.
     read = {given.path: given for report in reports.existing() for given in report.inputs}
-    own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION)
+    own = run.of(Kind.MANIFEST, Kind.ERROR, Kind.EXIT, Kind.COLLECTION, Kind.NOT_FINITE)
     return [*read.values(), *(artefact.as_input() for artefact in own)]

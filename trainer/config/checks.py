@@ -296,6 +296,11 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             "debug.record_values with compile.enable: the values inside of compiled blocks cannot be recorded",
             'set --compile.no_enable, or compile.components = ["loss"]',
         )
+    if config.debug.check_finite and config.compile.enable:
+        raise ConfigError(
+            "debug.check_finite with compile.enable: the operations of compiled code cannot be seen",
+            "set --compile.no_enable to find the operation",
+        )
     if mesh.pp > 1 and config.faults.name == "oom":
         raise ConfigError(
             f"faults.name oom with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline takes batches of one"

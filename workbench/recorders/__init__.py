@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from workbench.recorders.attach import start as start
     from workbench.recorders.combined import Recorders as Recorders
     from workbench.recorders.options import RecorderOptions as RecorderOptions
+    from workbench.recorders.values.finite_check import check_finite as check_finite
 
-__all__ = ["Attached", "RecorderOptions", "Recorders", "start"]
+__all__ = ["Attached", "RecorderOptions", "Recorders", "check_finite", "start"]
 
-HOMES = {"Attached": "attach", "start": "attach", "Recorders": "combined", "RecorderOptions": "options"}
+HOMES = {
+    "Attached": "attach",
+    "start": "attach",
+    "Recorders": "combined",
+    "RecorderOptions": "options",
+    "check_finite": "values.finite_check",
+}
 
 
 def __getattr__(name: str) -> object:

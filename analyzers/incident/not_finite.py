@@ -1,0 +1,179 @@
+"""What `recorders.check_finite` wrote: the operation, module and tensor at which values stopped being finite."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from analyzers.files import read_json
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.run import Artefact
+from analyzers.words import rank_names
+
+FINDING = "values.not_finite"
+LARGE_PARAMETER = 1e6
+"""A parameter this large has diverged: trained weights stay below some hundreds."""
+BACKWARD, INPUT = "backward", "input"
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A tensor that an operation read: its name or what made it, and its largest absolute value (`nan`, `inf` as
+    text).
+    """
+
+    name: str = ""
+    kind: str = ""
+    largest: float | str = 0.0
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The first operation whose result is not finite. `kind` is forward, backward, or input: a tensor from outside."""
+
+    kind: str
+    operation: str = ""
+    module: str = ""
+    line: str = ""
+    tensor: str = ""
+    dtype: str = ""
+    value: str = "nan"
+    inputs: list[Source] = []
+
+
+class LargestParameter(msgspec.Struct, frozen=True):
+    """The parameter with the largest absolute value in the step, if all were finite."""
+
+    name: str
+    value: float
+
+
+class NotFinite(msgspec.Struct, frozen=True):
+    """The file of one rank; `origin` is None if no operation of this rank made the value."""
+
+    rank: int
+    step: int
+    seen_in: str
+    seen_names: list[str] = []
+    origin: Origin | None = None
+    largest_parameter: LargestParameter | None = None
+
+
+def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
+    """Return the finding on the first operation that was not finite, in a list; empty without a readable file.
+
+    Of several ranks the first step decides; a rank that made the value comes before ranks that received it.
+    """
+    files = [(artefact, content) for artefact in artefacts if (content := read(artefact))]
+    if not files:
+        return []
+    first = min(content.step for _, content in files)
+    files = [(artefact, content) for artefact, content in files if content.step == first]
+    made = [(artefact, content) for artefact, content in files if content.origin and not came_from_outside(content)]
+    return [finding(made or files)]
+
+
+def read(artefact: Artefact) -> NotFinite | None:
+    """Return the content of a file; None if it is damaged."""
+    try:
+        return msgspec.convert(read_json(artefact.path), NotFinite, strict=False)
+    except (OSError, ValueError, msgspec.ValidationError):
+        return None
+
+
+def came_from_outside(content: NotFinite) -> bool:
+    """Return whether the value came from a tensor that no operation of the step wrote and that has no name."""
+    return content.origin is not None and content.origin.kind == INPUT and not content.origin.tensor
+
+
+def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
+    """Return the finding on the files of the ranks in which values stopped being finite first."""
+    _, content = files[0]
+    ranks = sorted(content.rank for _, content in files)
+    return Finding(
+        id=FINDING,
+        severity=Severity.ERROR,
+        title=f"{what(content)} on {rank_names(ranks)} at step {content.step}",
+        why=" ".join(reasons(content)),
+        next=advice(content),
+        ranks=ranks,
+        step=content.step,
+        evidence=[
+            Evidence(text=fact(one), source=str(artefact.path), line=one.origin.line if one.origin else "")
+            for artefact, one in files
+        ],
+        confidence=0.95 if content.origin else 0.6,
+    )
+
+
+def what(content: NotFinite) -> str:
+    """Return, as a phrase, which tensor or operation is not finite first."""
+    origin = content.origin
+    if origin is None:
+        return f"the {content.seen_in} of {first_name(content)} is not finite, by no operation of its own"
+    value = "NaN" if origin.value == "nan" else "infinite"
+    if origin.kind == INPUT:
+        name = f"parameter or buffer {origin.tensor}" if origin.tensor else "a tensor from outside of the model's step"
+        return f"{name} is {value} where {module_of(origin)} reads it"
+    written = f" into {origin.tensor}" if origin.tensor else ""
+    return f"{operation_of(origin)}{written} returns the first {value} value in {module_of(origin)}"
+
+
+def operation_of(origin: Origin) -> str:
+    """Return an operation as a name: `log`, or `div in the backward pass of Sqrt`."""
+    name, _, node = origin.operation.partition(" in ")
+    short = name.removeprefix("aten.").partition(".")[0]
+    return f"{short} in the backward pass of {node.rstrip('0123456789').removesuffix('Backward')}" if node else short
+
+
+def module_of(origin: Origin) -> str:
+    """Return the module of an operation as a phrase."""
+    return f"module {origin.module}" if origin.module else "code outside of the modules, such as the loss"
+
+
+def first_name(content: NotFinite) -> str:
+    """Return the name of the first tensor that was seen to be not finite."""
+    return content.seen_names[0] if content.seen_names else "a tensor"
+
+
+def reasons(content: NotFinite) -> list[str]:
+    """Return sentences on what the operation read, and on parameters that are too large."""
+    origin, sentences = content.origin, []
+    if origin and origin.inputs:
+        parts = [f"{source.name or 'a tensor'} up to {number(source.largest)}" for source in origin.inputs]
+        sentences.append(f"It read {', '.join(parts)}, and computes in {origin.dtype}.")
+    if origin is None:
+        sentences.append("Another rank sent the value, or a step before the check began made it.")
+    largest = content.largest_parameter
+    if largest and largest.value >= LARGE_PARAMETER:
+        sentences.append(f"The parameters have diverged: {largest.name} reaches {largest.value:.2g}.")
+    sentences.append(f"It was seen in the {content.seen_in} of {first_name(content)}.")
+    return sentences
+
+
+def number(value: float | str) -> str:
+    """Return a value as short text."""
+    return value if isinstance(value, str) else f"{value:.3g}"
+
+
+def advice(content: NotFinite) -> str:
+    """Return what to do about the origin."""
+    origin, largest = content.origin, content.largest_parameter
+    if largest and largest.value >= LARGE_PARAMETER:
+        return (
+            f"Lower the learning rate or clip the gradients, and resume from a checkpoint before step {content.step}."
+        )
+    if origin is None:
+        return "Look at the files of the other ranks, and begin the check some steps earlier."
+    if origin.kind == INPUT and not origin.tensor:
+        return f"Check the batch of step {content.step}: a value in it is not finite."
+    if origin.kind == INPUT:
+        return f"Look at the update of {origin.tensor} before step {content.step}, and at the checkpoint it came from."
+    if origin.dtype == "float16" and origin.value == "inf":
+        return f"Compute {operation_of(origin)} in float32 or bfloat16, or scale its inputs: float16 ends at 65504."
+    where = origin.line or module_of(origin)
+    return f"Guard {operation_of(origin)} against these inputs at {where}, for example with an epsilon or a clamp."
+
+
+def fact(content: NotFinite) -> str:
+    """Return the evidence of one rank as a sentence."""
+    origin = content.origin
+    made = f"{operation_of(origin) or origin.tensor or 'an input'} ({origin.kind})" if origin else "no operation"
+    return f"rank {content.rank}: {made} in step {content.step}"

@@ -1,0 +1,55 @@
+"""The check that names the first operation whose result is not finite, on loops with one planted fault each."""
+
+import pytest
+import torch
+
+from analyzers import incident
+from benchmarks.not_finite import CASES, KEPT_BACK, answer, infinite_gradient, is_right, nan_in_parameter, perceptron
+from workbench.recorders import check_finite
+
+
+@pytest.mark.parametrize("name", [*CASES, *KEPT_BACK])
+def test_a_planted_fault_is_named(name):
+    case = {**CASES, **KEPT_BACK}[name]
+    said = answer(case)
+    assert is_right(case, said), said
+
+
+def test_the_verdict_of_a_run_is_the_operation(tmp_path):
+    infinite_gradient(tmp_path)
+    report = incident.analyze(tmp_path)
+    assert report.verdict.kind == "nonfinite_loss"
+    assert "backward pass of Sqrt" in report.verdict.sentence
+    assert report.findings[0].evidence[0].line.rpartition(":")[0].endswith("not_finite.py")
+
+
+def test_the_step_of_a_broken_parameter(tmp_path):
+    nan_in_parameter(tmp_path)
+    [finding] = incident.analyze(tmp_path).findings
+    assert (finding.step, finding.ranks) == (3, [0])
+    assert "2.weight" in finding.title
+
+
+def test_nothing_is_left_behind(tmp_path):
+    """After `close` operations are logged no more, and the model has no hooks."""
+    model = perceptron()
+    check = check_finite(model, tmp_path)
+    check.close()
+    check.close()
+    model(torch.full((1, 16), float("nan"))).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    assert not list(tmp_path.iterdir())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_ranks_that_received_the_value_are_not_blamed(tmp_path):
+    """Rank 0 reads a NaN that came from elsewhere; rank 1 made it."""
+    folder = tmp_path / "not_finite"
+    folder.mkdir()
+    head = '{"schema": "workbench.not_finite/1", "rank": %d, "step": 6, "seen_in": "gradient", "seen_names": ["w"], '
+    (folder / "rank_0.json").write_text(head % 0 + '"origin": {"kind": "input", "value": "nan"}}')
+    (folder / "rank_1.json").write_text(head % 1 + '"origin": {"kind": "forward", "operation": "aten.log"}}')
+    (folder / "rank_2.json").write_text("{")
+    report = incident.analyze(tmp_path)
+    assert report.verdict.ranks == [1]
+    assert "Log returns" in report.verdict.sentence

@@ -1,0 +1,176 @@
+"""Name the first tensor, operation and module whose values are not finite. In any training script, on every rank:
+
+    from workbench import recorders
+    recorders.check_finite(model, "outputs")
+
+After each optimizer step the parameters and gradients are looked at; where one is not finite, the log of the step's
+operations is traced back to the origin, which is written to `not_finite/rank_R.json`. Then the check ends, because
+everything after it is not finite either. It costs a reduction for each operation: turn it on to find a NaN.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from workbench.recorders.files import RankInfo, write_json
+from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.values.operation_log import Operation, OperationLog, has_range, local_part, storage_of
+from workbench.recorders.values.origin import Range, losses, origin
+
+SCHEMA = "workbench.not_finite/1"
+PARAMETER, GRADIENT = "parameter", "gradient"
+INPUTS_SHOWN = 6
+
+
+class FiniteCheck:
+    """Checks the steps of one rank. It begins at once, and ends at `close` or after the first finding.
+
+    `step` is the number of the current step: set it, or it is counted from 1 by the updates of the optimizer.
+    """
+
+    def __init__(self, models: nn.Module | Sequence[nn.Module], folder: str | Path = "outputs") -> None:
+        self._models = [models] if isinstance(models, nn.Module) else list(models)
+        self._path = Path(folder) / "not_finite" / f"rank_{RankInfo.here().rank}.json"
+        self._log = OperationLog(self._models)
+        self.step, self._suspected = 1, False
+        self._handles: list[Removable] = [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        self._begin()
+        self._log.begin()
+        self._is_active = True
+
+    def close(self) -> None:
+        """End the check and remove all hooks."""
+        if self._is_active:
+            self._is_active = False
+            self._log.end()
+            self._log.close()
+            for handle in self._handles:
+                handle.remove()
+
+    def _begin(self) -> None:
+        self._log.clear((name, tensor) for name, tensor, _ in self._tensors())
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor, str]]:
+        """Yield the name, tensor and kind of each parameter and buffer."""
+        for model in self._models:
+            for name, parameter in model.named_parameters():
+                yield without_wrappers(name), parameter, PARAMETER
+            for name, buffer in model.named_buffers():
+                yield without_wrappers(name), buffer, "buffer"
+
+    def _before_update(self, *_: Any) -> None:
+        """Look at the gradients. A loss scaler may skip a step whose gradients are not finite: it is only suspected."""
+        gradients = [(name, p.grad) for name, p, kind in self._tensors() if kind == PARAMETER and p.grad is not None]
+        if self._is_active and (broken := not_finite(gradients)):
+            self._suspected = True
+            self._write(GRADIENT, broken)
+
+    def _after_update(self, *_: Any) -> None:
+        """Look at the parameters; where they are finite, forget the step."""
+        if not self._is_active:
+            return
+        parameters = [(name, tensor) for name, tensor, kind in self._tensors() if kind == PARAMETER]
+        broken = not_finite(parameters)
+        if broken and not self._suspected:
+            self._write(PARAMETER, broken)
+        if broken:
+            self.close()
+            return
+        if self._suspected:
+            self._path.unlink(missing_ok=True)
+        self._suspected = False
+        self.step += 1
+        self._begin()
+
+    def _largest_parameter(self) -> dict[str, object] | None:
+        """Return the parameter with the largest absolute value, if all are finite."""
+        parameters = [
+            (name, local_part(tensor).detach()) for name, tensor, kind in self._tensors() if kind == PARAMETER
+        ]
+        known = [(float(tensor.abs().max()), name) for name, tensor in parameters if tensor.numel()]
+        value, name = max(known, default=(math.nan, ""))
+        return {"name": name, "value": value} if math.isfinite(value) else None
+
+    def _write(self, kind: str, broken: Sequence[tuple[str, Tensor]]) -> None:
+        """Trace broken tensors back to their origin and write it."""
+        with paused(self._log):
+            operations = self._log.operations
+            ranges = values_of(operations)
+            writers = [
+                self._log.writers[place] for _, tensor in broken if (place := storage_of(tensor)) in self._log.writers
+            ]
+            first = origin(operations, ranges, [*losses(operations), *writers])
+            content = {
+                "schema": SCHEMA, "rank": RankInfo.here().rank, "world_size": RankInfo.here().world_size,
+                "step": self.step, "seen_in": kind, "seen_names": [name for name, _ in broken][:INPUTS_SHOWN],
+                "operations": len(operations), "largest_parameter": self._largest_parameter(),
+                "origin": None if first is None else described(operations, ranges, first),
+            }  # fmt: skip
+            write_json(self._path, content)
+
+
+@contextmanager
+def paused(log: OperationLog) -> Iterator[None]:
+    """Return a context in which an operation log logs nothing."""
+    log.end()
+    try:
+        yield
+    finally:
+        log.begin()
+
+
+@torch.no_grad()
+def not_finite(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Return the tensors with a value that is NaN or infinite."""
+    parts = [(name, tensor, local_part(tensor)) for name, tensor in named if has_range(tensor)]
+    if not parts:
+        return []
+    # The largest absolute value of each: unlike the sum it overflows only where a value has.
+    norms = torch._foreach_norm([part for _, _, part in parts], math.inf)  # noqa: SLF001  # what optimizers use
+    finite = torch.stack([norm.float().isfinite() for norm in norms]).tolist()
+    return [(name, tensor) for (name, tensor, _), fine in zip(parts, finite, strict=True) if not fine]
+
+
+def values_of(operations: Sequence[Operation]) -> list[Range]:
+    """Return the ranges of all operations, copied from the device at once."""
+    rows = torch.stack([operation.range for operation in operations]).tolist()
+    return [Range(low, high) for low, high in rows]
+
+
+def described(operations: Sequence[Operation], ranges: Sequence[Range], number: int) -> dict[str, object]:
+    """Return the origin as JSON: the operation, its module and line, its result's range, and those of its inputs."""
+    operation = operations[number]
+    return {
+        "kind": operation.kind, "operation": operation.name, "module": operation.module, "line": operation.line,
+        "tensor": operation.tensor,
+        "dtype": operation.dtype.removeprefix("torch."), "value": "nan" if ranges[number].is_nan else "inf",
+        "inputs": [
+            {
+                "name": operations[one].tensor or operations[one].name, "kind": operations[one].kind,
+                "largest": json_number(ranges[one].largest),
+            }
+            for one in operation.parents[:INPUTS_SHOWN]
+        ],
+    }  # fmt: skip
+
+
+def json_number(value: float) -> float | str:
+    """Return a number as JSON can represent it: NaN and infinities become strings."""
+    return value if math.isfinite(value) else str(value)
+
+
+def check_finite(model: nn.Module, folder: str | Path = "outputs") -> FiniteCheck:
+    """Name in `folder`/not_finite the first operation of this rank whose result is not finite, and return the check.
+
+    Call it once, before the first step.
+    """
+    return FiniteCheck(model, folder)

@@ -1,0 +1,219 @@
+"""Log the operations of a step with the range of what each returns, so that the first NaN can be traced to its origin.
+
+Every operation costs one more reduction over its result; the ranges stay on the device until they are asked for.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+
+UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
+"""Operations whose result holds nothing yet, or what another rank sends: it is looked at where it is used."""
+NO_RANGE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+MOST_OPERATIONS = 200_000
+"""A loop without an optimizer, such as an evaluation, would log operations for ever."""
+LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
+Given = tuple[tuple[object, ...], dict[str, object] | None]
+"""Positional and keyword arguments."""
+BACKWARD, FORWARD, INPUT = "backward", "forward", "input"
+
+
+@dataclass
+class Operation:
+    """One operation, or a tensor that no logged operation wrote (`kind` is `input`): what it is called, the module and
+    the user's line that ran it, the operations that wrote its inputs, and the range of its result on the device.
+
+    `tensor` is the name of the parameter, buffer or batch that is the result, if it has one. `elements` is the number
+    of elements of the result.
+    """
+
+    kind: str
+    name: str
+    module: str
+    line: str
+    parents: list[int]
+    range: Tensor
+    dtype: str
+    tensor: str = ""
+    elements: int = 0
+
+
+class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Logs operations while it is active. The modules of `models` get hooks that say which of them runs."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+        self.writers: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self._running = [""]
+        self._origins: dict[int, tuple[str, str]] = {}
+        self._handles: list[Removable] = [handle for model in models for handle in self._hook(model)]
+
+    def clear(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Forget all operations; `named` are the tensors that have names, such as parameters."""
+        self.operations.clear()
+        self.writers.clear()
+        self._origins.clear()
+        self.names = {storage_of(tensor): name for name, tensor in named if storage_of(tensor)}
+
+    def begin(self) -> None:
+        """Log from now on."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Log no more until the next `begin`."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        with suppress(NotImplementedError):
+            self._log(func, (args, kwargs), result)
+        return result
+
+    def _log(self, func: Any, given: Given, result: object) -> None:
+        name = str(func).removesuffix(".default")
+        outputs = written_by(func, given, result)
+        if len(self.operations) >= MOST_OPERATIONS:
+            self.clear([])
+        if name.startswith(UNWRITTEN):
+            for tensor in outputs:
+                self.writers.pop(storage_of(tensor), None)
+            return
+        parents = [self._writer(tensor) for tensor in tensors_in(given) if has_range(tensor)]
+        ranges = [range_of(tensor) for tensor in outputs if has_range(tensor)]
+        if not ranges:
+            return
+        kind, module, line = self._position()
+        if kind == BACKWARD:
+            name = f"{name} in {torch._C._current_autograd_node().name()}"  # noqa: SLF001  # no public name
+        first = next(tensor for tensor in outputs if has_range(tensor))
+        written = self.names.get(storage_of(first), "")
+        self.operations.append(
+            Operation(kind, name, module, line, parents, joined(ranges), str(first.dtype), written, first.numel())
+        )
+        for tensor in outputs:
+            self.writers[storage_of(tensor)] = len(self.operations) - 1
+
+    def _writer(self, tensor: Tensor) -> int:
+        """Return the operation that wrote a tensor; a tensor from outside is logged as an input first."""
+        storage = storage_of(tensor)
+        if storage not in self.writers:
+            name, module, line = self.names.get(storage, ""), self._running[-1], user_line()
+            self.operations.append(
+                Operation(INPUT, "", module, line, [], range_of(tensor), str(tensor.dtype), name, tensor.numel())
+            )
+            self.writers[storage] = len(self.operations) - 1
+        return self.writers[storage]
+
+    def _position(self) -> tuple[str, str, str]:
+        """Return the kind, the module and the user's line of the operation that runs now.
+
+        An operation of the backward pass has those of the forward operation that it belongs to: both have one number
+        in the sequence of autograd.
+        """
+        node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
+        if node is not None:
+            return BACKWARD, *self._origins.get(node._sequence_nr(), ("", ""))  # noqa: SLF001
+        position = self._running[-1], user_line()
+        if torch.is_grad_enabled():
+            self._origins[torch._C._autograd._get_sequence_nr() - 1] = position  # noqa: SLF001
+        return FORWARD, *position
+
+    def _hook(self, model: nn.Module) -> Iterator[Removable]:
+        for name, module in model.named_modules():
+            yield module.register_forward_pre_hook(self._enters(without_wrappers(name)), prepend=True)
+            yield module.register_forward_hook(self._leaves, always_call=True)
+
+    def _enters(self, name: str) -> Any:
+        def enter(_: nn.Module, __: object) -> None:
+            self._running.append(name)
+
+        return enter
+
+    def _leaves(self, _: nn.Module, __: object, ___: object) -> None:
+        self._running.pop()
+
+
+def written_by(func: Any, given: Given, result: object) -> list[Tensor]:
+    """Return the tensors that an operation wrote: its arguments that it changes, else its result unless that is a
+    view.
+    """
+    arguments, keywords = given
+    if func._schema.is_mutable:  # noqa: SLF001  # no public name
+        declared = zip(func._schema.arguments, arguments, strict=False)  # noqa: SLF001
+        changed = [value for one, value in declared if one.alias_info is not None and one.alias_info.is_write]
+        return [tensor for tensor in tensors_in([changed, (keywords or {}).get("out")]) if storage_of(tensor)]
+    sources = {storage_of(tensor) for tensor in tensors_in(given)}
+    return [tensor for tensor in tensors_in(result) if storage_of(tensor) and storage_of(tensor) not in sources]
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """Return the tensors in nested lists, tuples and dicts."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a distributed tensor, or the tensor itself."""
+    part = getattr(tensor, "_local_tensor", tensor)
+    return part if isinstance(part, Tensor) else tensor
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return an identity of the memory behind a tensor; 0 if it has none of its own."""
+    try:
+        return int(local_part(tensor).untyped_storage()._cdata)  # noqa: SLF001  # the public data_ptr is 0 for empty ones
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def has_range(tensor: Tensor) -> bool:
+    """Return whether a tensor has floating-point values that can be compared."""
+    part = local_part(tensor)
+    return (
+        part.dtype not in NO_RANGE and part.numel() > 0 and part.device.type != "meta" and part.layout is torch.strided
+    )
+
+
+def range_of(tensor: Tensor) -> Tensor:
+    """Return the smallest and the largest value of a tensor, float32 on its device; both NaN if one value is NaN."""
+    part = local_part(tensor).detach()
+    if part.is_complex():
+        part = torch.view_as_real(part.resolve_conj())
+    if part.element_size() == 1:
+        part = part.to(torch.float16)
+    return torch.stack(torch.aminmax(part)).to(torch.float32)
+
+
+def joined(ranges: Sequence[Tensor]) -> Tensor:
+    """Return the range of several tensors together."""
+    if len(ranges) == 1:
+        return ranges[0]
+    rows = torch.stack([each.to(ranges[0].device) for each in ranges])
+    return torch.stack([rows.amin(0)[0], rows.amax(0)[1]])
+
+
+def user_line() -> str:
+    """Return the innermost line of code outside of torch and this package, as `file:line`."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the stack module would format every frame
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(LIBRARY) and not frame.f_code.co_filename.startswith("<"):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
