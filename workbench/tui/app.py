@@ -32,7 +32,10 @@ from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.view_switcher import ViewSwitcher
 
-SEARCH_HELP = "enter: go to the first match   n N: next, previous match   esc: close"
+BROAD = 140
+"""Columns from which on the home view has the findings at the left of their evidence."""
+TALL_LINES = 36
+"""Lines from which on the home view has room for a chart and for a table below the findings."""
 
 
 class Answered(Message):
@@ -58,7 +61,8 @@ class WorkbenchApp(RaisingApp[None]):
     CSS_PATH = "workbench.tcss"
     # Nothing: the search would take the keys while it is the only widget that can be focused.
     AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012  # Textual types it as of the instance
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide"), (BROAD, "-broad")]  # noqa: RUF012  # typed by Textual
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_LINES, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 8)),
         Binding("slash", "search", "Search", id="search"),

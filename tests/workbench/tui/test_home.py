@@ -47,13 +47,13 @@ async def test_the_ranks_and_the_files_of_the_run_are_told(fixtures):
         text = words(app)
         assert "waits for" in text
         assert text.index("154.5 MiB ✗ memory.oom") < text.index("0 5 ")
-        assert app.query_one(Findings).has_class("hidden")
+        assert app.query_one(Findings).size.height == 0
         await pilot.press("v")
         await settle(app, pilot)
         assert "flight record 0-3 4" in words(app)
         await pilot.press("v")
         await settle(app, pilot)
-        assert not app.query_one(Findings).has_class("hidden")
+        assert app.query_one(Findings).size.height > 0
         assert app.query_one(Findings).has_focus
 
 
@@ -67,3 +67,34 @@ async def test_enter_on_a_rank_shows_what_names_it(fixtures):
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "trace"
         assert "arrived last" in words(app)
+
+
+PICTURES = {
+    "oom_4ranks": ["Allocated memory by category, rank 3", "154.5 MiB ┤", "▼ peak  ✗ allocation failed"],
+    "stuck_4ranks": ["Last collectives of process group default_pg, by rank", "#89"],
+    "straggler_4ranks": ["Time of each phase in the steps of rank 3", "▼ longest"],
+    "nan_4ranks": ["Loss of each step", "✗ not finite"],
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+async def test_a_chart_of_the_evidence_stands_beside_the_verdict(fixtures, name):
+    app = app_on(fixtures / name)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        for piece in PICTURES[name]:
+            assert piece in shown(app)
+        await pilot.resize_terminal(160, 45)
+        await settle(app, pilot)
+        evidence, picture = app.query_one("#finding"), app.query_one("#picture")
+        assert evidence.region.x >= picture.region.right
+        for piece in PICTURES[name]:
+            assert piece in shown(app)
+
+
+async def test_a_low_screen_has_a_sparkline_in_place_of_the_chart(fixtures):
+    app = app_on(fixtures / "stuck_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        assert "●●●●●✗  last collectives of rank 3" in shown(app)
+        assert "Last collectives of process group" not in shown(app)

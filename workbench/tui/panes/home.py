@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Container, Vertical, VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, OptionList, Static
@@ -35,8 +35,6 @@ TITLES = {
 }
 TABLES_AT_MOST = 3
 """Tables below a finding; the views of the rooms have the others."""
-TALL_LINES = 36
-"""Lines from which on the screen has room for the findings and a table below them."""
 
 
 class EvidenceWanted(Message):
@@ -61,21 +59,28 @@ class Findings(OptionList):
 class HomePane(Vertical):
     """The verdict and the list of findings; below them the selected finding in full, the ranks, or the files.
 
-    Enter opens the view with the evidence of the selected finding.
+    Enter opens the view with the evidence of the selected finding. `picture` is the chart between them. On a broad
+    screen the findings and the picture are at the left, the rest at the right.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
 
-    def __init__(self, report: Report[object], runs: tuple[Run, ...]) -> None:
+    def __init__(self, report: Report[object], runs: tuple[Run, ...], picture: Widget | None = None) -> None:
         super().__init__()
-        self._report, self._runs = report, runs
+        self._report, self._runs, self._picture = report, runs, picture
 
     def compose(self) -> ComposeResult:
         yield VerdictBanner(self._report)
-        if self._report.findings:
-            lines = (Option(finding_line(finding), id=str(i)) for i, finding in enumerate(self._report.findings))
-            yield Findings(*lines, id="findings")
-        yield HomeViews(self._report, self._runs)
+        with Container(id="home-body"):
+            with Vertical(id="home-list"):
+                if self._report.findings:
+                    lines = (
+                        Option(finding_line(finding), id=str(i)) for i, finding in enumerate(self._report.findings)
+                    )
+                    yield Findings(*lines, id="findings")
+                if self._picture:
+                    yield self._picture
+            yield HomeViews(self._report, self._runs)
 
     def text_at_cursor(self) -> str:
         """Return the selected finding as JSON."""
@@ -109,10 +114,10 @@ class HomePane(Vertical):
     def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
         """Focus the table that is now shown, or else the list of findings.
 
-        On a low screen a table replaces the list.
+        On a low screen a table replaces the list and the picture.
         """
         on_table = event.view != "finding"
-        self.query(Findings).set_class(on_table and self.app.size.height < TALL_LINES, "hidden")
+        self.query_one("#home-list").set_class(on_table, "replaced")
         self.screen.set_focus(self.query_one(HomeViews).shown if on_table else next(iter(self.query(Findings)), None))
 
 

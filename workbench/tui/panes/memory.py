@@ -1,9 +1,8 @@
 """The memory pane: memory over time of a rank's device, and the allocations that are live at the cursor."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import pandas as pd
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.widgets import Static
 
-from analyzers.memory import Device, MemoryData, views
+from analyzers.memory import Device, MemoryData
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from analyzers.words import quantity, size
@@ -19,25 +18,18 @@ from workbench.colours import CATEGORIES
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
 from workbench.present.tables.memory import device_name, worst_first
-from workbench.step_axis import StepMarks
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.memory_views import TITLES, Instant, MemoryViews
+from workbench.tui.panes.step_timeline import TimelineOfSteps, step_timeline
 from workbench.tui.protocols import Searchable
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
-from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
+from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.charts.stacked_chart import FAILURE
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 
 CURSOR_RESTS_S = 0.1
 USUAL_VIEW = "stacks"
 """The view of findings that no other view is about."""
-
-
-class TimelineOfSteps(NamedTuple):
-    """The rows of a memory timeline, as `memory.views.timeline` returns them, and where the steps begin."""
-
-    instants: pd.DataFrame
-    steps: list[StepStart]
 
 
 class MemoryPane(Vertical):
@@ -129,13 +121,7 @@ class MemoryPane(Vertical):
 
     def _timeline(self, artefact: Artefact, width: int) -> Callable[[], TimelineOfSteps]:
         window, device, options = self._window, self._device.device, self._options
-
-        def answer() -> TimelineOfSteps:
-            instants = views.timeline(artefact, options, device=device, buckets=width, window=window)
-            starts = StepMarks.of(views.clock(artefact, options, device)).starts()
-            return TimelineOfSteps(instants, [StepStart(step, int(entry)) for step, entry in starts])
-
-        return answer
+        return lambda: step_timeline(artefact, options, device, width, window)
 
     def on_stacked_chart_moved(self, event: MemoryTimeline.Moved) -> None:
         """Show the memory at the cursor after the cursor has stopped; while a key is held down, it passes many

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
-import pandas as pd
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -22,6 +21,7 @@ from workbench.evidence_link import EvidenceLink
 from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
 from workbench.tui.background import ask_in_background
+from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.row_list import RowList
@@ -81,18 +81,8 @@ class StepsPane(Vertical):
 
     def _load(self) -> None:
         rank = self._ranks[self._at]
-        ask_in_background(self, "phases", lambda: self._phases(rank), self.query_one(PhaseChart).show)
-
-    def _phases(self, rank: int) -> pd.DataFrame:
-        """Return a table with a row per step of a rank: seconds in each phase, the step number and its duration
-        `dur_s`.
-        """
-        frame = views.phases(self._logs, self._options, rank)
-        steps = frame.index.get_level_values("step")
-        return (
-            frame.clip(lower=0)
-            .assign(step=steps.to_numpy(), dur_s=frame.clip(lower=0).sum(axis=1))
-            .reset_index(drop=True)
+        ask_in_background(
+            self, "phases", lambda: phases_by_step(self._logs, self._options, rank), self.query_one(PhaseChart).show
         )
 
     def on_stacked_chart_moved(self, event: PhaseChart.Moved) -> None:
@@ -146,15 +136,6 @@ class StepsViews(ViewSwitcher):
             times = [(int(str(rank)), rows["dur_s"].dropna().tolist()) for rank, rows in series.groupby("rank")]
             return partial(self.widget(view, RowList).show, times)
         return partial(self.widget(view, LossChart).show, losses(series, self._data.first_nonfinite_step))
-
-
-def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
-    """Return a table with a row per step: the step, its loss, and whether the loss was not finite."""
-    loss = series.groupby("step")["loss"].max().reset_index()
-    if first_nonfinite_step is None:
-        return loss.assign(broken=False)
-    # A step before the first broken one may lack a loss because it was not logged.
-    return loss.assign(broken=loss["loss"].isna() & (loss["step"] >= first_nonfinite_step))
 
 
 def times_line(item: tuple[int, list[float]]) -> Text:

@@ -1,0 +1,196 @@
+"""The picture in the home pane: a chart of the evidence for the verdict, or on a low screen a sparkline of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import Static
+
+from analyzers.hangs import HangData
+from analyzers.hangs import views as hangs
+from analyzers.memory import MemoryData
+from analyzers.report import Report
+from analyzers.run import Kind, Run
+from analyzers.steps import StepsData
+from analyzers.steps import views as steps
+from analyzers.store import Options
+from analyzers.words import duration, size
+from workbench.ask import ROOMS
+from workbench.colours import COLLECTIVE_SIGNS
+from workbench.console import clean
+from workbench.evidence_link import EvidenceLink, evidence_link
+from workbench.present.room_data import room_data
+from workbench.present.sparkline import spark
+from workbench.present.tables.memory import device_name, worst_first
+from workbench.tui.background import ask_in_background
+from workbench.tui.panes.step_tables import losses, phases_by_step
+from workbench.tui.panes.step_timeline import step_timeline
+from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
+from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
+from workbench.tui.widgets.charts.stacked_chart import StackedChart
+from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+
+COLLECTIVES = 200
+"""Collectives in the matrix: the last ones, among which the one that hangs is."""
+SINGLE_RANKS = 6
+"""Up to so many ranks have a row each; of more, ranks with equal rows share one."""
+SPARK_WIDTH = 40
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Data to draw: `draw` shows them in the chart, `line` is what a low screen shows instead, `rows` the height that
+    the chart needs, or None for a chart of any height.
+    """
+
+    draw: Callable[[], None]
+    line: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart with its caption; `read(columns)` computes, in a thread, what the chart shows on so many columns."""
+
+    caption: Text
+    chart: Widget
+    read: Callable[[int], Drawing]
+
+
+class HomePicture(Vertical):
+    """The chart of the first finding that has one, below its caption."""
+
+    DEFAULT_CSS = """
+    HomePicture { height: auto; }
+    HomePicture > #picture-caption { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self, picture: Picture) -> None:
+        super().__init__(id="picture")
+        self._picture = picture
+        # The keys belong to the findings; Enter on one leads to the chart that takes keys.
+        picture.chart.can_focus = False
+        picture.chart.add_class("drawn")
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._picture.caption, id="picture-caption")
+        yield self._picture.chart
+
+    def on_mount(self) -> None:
+        self._load()
+
+    def on_resize(self) -> None:
+        self._load()
+
+    def _load(self) -> None:
+        chart = self._picture.chart
+        # A chart that a low screen hides has no columns, its sparkline still needs the data.
+        columns = chart.columns if isinstance(chart, StackedChart) and chart.columns > 0 else SPARK_WIDTH
+        # No width before the first layout, after which `on_resize` is called.
+        if self.size.width:
+            ask_in_background(self, "picture", lambda: self._picture.read(columns), self._show)
+
+    def _show(self, drawing: Drawing) -> None:
+        hidden = not self._picture.chart.display or not self._picture.chart.size.height
+        self.query_one("#picture-caption", Static).update(Text(drawing.line) if hidden else self._picture.caption)
+        if drawing.rows is not None:
+            self._picture.chart.styles.height = drawing.rows
+        drawing.draw()
+
+
+def home_picture(report: Report[object], run: Run, options: Options) -> HomePicture | None:
+    """Return the picture of the first finding that has one: the finding of the verdict, then the others in order."""
+    return next((HomePicture(picture) for picture in pictures(report, run, options)), None)
+
+
+def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
+    """Yield a picture for each finding whose evidence can be drawn, that of the verdict first."""
+    data, lead = room_data(report), report.lead()
+    for finding in [*([lead] if lead else []), *report.findings]:
+        at = evidence_link(finding)
+        if at is None:
+            continue
+        picture = None
+        if at.room == "memory" and data.memory:
+            picture = memory_picture(data.memory, run, options, at)
+        elif at.room == "hang" and data.hang:
+            picture = hang_picture(data.hang, run, options, at)
+        elif at.room == "steps" and data.steps:
+            picture = steps_picture(data.steps, run, options, at)
+        if picture:
+            yield picture
+
+
+def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+    """Return the memory over time of the finding's device, by category; None if it has no recording."""
+    ranked = [device for device in worst_first(data.devices) if at.rank in (None, device.rank)]
+    device = next((device for device in ranked if device.step == at.step), next(iter(ranked), None))
+    paths = {str(artefact.path): artefact for artefact in run.of(Kind.SNAPSHOT)}
+    if device is None or not device.entries or device.path not in paths:
+        return None
+    chart = MemoryTimeline(id="home-memory")
+
+    def read(columns: int) -> Drawing:
+        instants, starts = step_timeline(paths[device.path], options, device.device, columns)
+        allocated = instants["allocated"]
+        failed = "  ✗" if bool(instants["oom"].any()) else ""
+        line = f"{spark(allocated.tolist(), SPARK_WIDTH)}{failed}  peak {size(int(allocated.max()))} allocated"
+        return Drawing(lambda: chart.show(instants, starts), line)
+
+    return Picture(Text(f"Allocated memory by category, {clean(device_name(device))}"), chart, read)
+
+
+def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+    """Return the state of the last collectives of the finding's process group on each rank."""
+    blamed = (culprit.group for culprit in data.culprits if at.rank is None or at.rank in culprit.ranks)
+    names = [group.name for group in data.groups]
+    name = next((name for name in blamed if name in names), next(iter(names), None))
+    if name is None:
+        return None
+    chart = CollectiveMatrix(id="home-matrix")
+    group = data.groups[names.index(name)]
+
+    def read(_columns: int) -> Drawing:
+        frame = hangs.matrix(run, name, COLLECTIVES, options)
+        shown: pd.DataFrame = frame if len(frame) <= SINGLE_RANKS else hangs.folded(frame)
+        return Drawing(lambda: chart.show(shown), signs_of_rank(frame, at.rank), len(shown) + 2)
+
+    title = f"Last collectives of process group {clean(group.desc or group.name)}, by rank   "
+    return Picture(Text.assemble(title, legend()), chart, read)
+
+
+def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
+    """Return the state of a rank's last collectives as a line of signs; `frame` has a row per rank."""
+    rows = {str(name): row for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
+    name = str(rank) if str(rank) in rows else next(iter(rows), "")
+    signs = "".join(COLLECTIVE_SIGNS.get(str(state), "?") for state in rows.get(name, [])[-SPARK_WIDTH:])
+    return f"{signs}  last collectives of rank {name}"
+
+
+def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
+    """Return the loss, or the phases of the steps of the finding's rank."""
+    logs, ranks = run.of(*ROOMS["steps"]), [rank.rank for rank in data.ranks]
+    if not ranks:
+        return None
+    if at.part == "loss":
+        loss = LossChart(id="home-loss")
+
+        def read_loss(_columns: int) -> Drawing:
+            frame = losses(steps.series(logs, options), data.first_nonfinite_step)
+            return Drawing(lambda: loss.show(frame), f"{spark(frame['loss'].tolist(), SPARK_WIDTH)}  loss")
+
+        return Picture(Text("Loss of each step"), loss, read_loss)
+    rank = at.rank if at.rank in ranks else ranks[0]
+    phases = PhaseChart(id="home-phases")
+
+    def read(_columns: int) -> Drawing:
+        frame = phases_by_step(logs, options, rank)
+        times = frame["dur_s"].tolist()
+        line = f"{spark(times, SPARK_WIDTH)}  longest step of rank {rank} {duration(max(times, default=0.0))}"
+        return Drawing(lambda: phases.show(frame), line)
+
+    return Picture(Text(f"Time of each phase in the steps of rank {rank}"), phases, read)
