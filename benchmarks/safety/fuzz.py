@@ -54,10 +54,13 @@ CPU_S = 20
 MEMORY = 3 << 30
 SINGLE_FILES, WHOLE_RUNS, PAGES, TERMINAL, COMPARED = 0.35, 0.1, 0.02, 0.0005, 0.02
 """Shares of the runs."""
-RANKS, RANKS_OF_DUMPS = (2, 4, 8, 12), (8, 16, 32)
-"""How many files of one kind a run may have: more of those that are read in a millisecond."""
+RANKS, RANKS_OF_DUMPS, RANKS_OF_LARGE_FILES = (4, 8, 16), (16, 32, 64), (2, 4, 8)
+"""How many files of one kind a run may have: more of those that are read in a millisecond. An analysis of steps costs
+a tenth of a second whatever it reads, so more files a run are more files a second.
+"""
 DUMPS = ("collection", "error", "exit", "flight_record", "groups", "run", "stacks")
-COLLECT_EVERY = 50
+LARGE_FILES = ("memory_snapshot", "trace")
+COLLECT_EVERY = 200
 """Runs after which garbage is collected: Python's own schedule costs a tenth of the time."""
 SHOW_EVERY = 2000
 
@@ -160,7 +163,7 @@ class Inputs:
             return mutant(self.rng, self.rng.choice(self.sets))
         kind = self.rng.choice(sorted(self.by_kind))
         alone = shape < WHOLE_RUNS + SINGLE_FILES or kind == CONFIGURATION
-        ranks = RANKS_OF_DUMPS if kind in DUMPS else RANKS
+        ranks = RANKS_OF_DUMPS if kind in DUMPS else RANKS_OF_LARGE_FILES if kind in LARGE_FILES else RANKS
         files = of_ranks(self.rng, self.by_kind[kind], 1 if alone else self.rng.choice(ranks))
         return len(files), files
 

@@ -12,7 +12,7 @@ ORDERLY_SIGNALS = (-15, -2)
 ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
 INNERMOST_FRAMES = 4
 COMMUNICATION = re.compile(
-    r"\bgloo\b|\bnccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|\w*store\b.*(?:get|wait)",
+    r"\bgloo\b|\bnccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|store\b.{0,200}(?:get|wait)",
     re.IGNORECASE,
 )
 """Words in PyTorch's own errors on a rank whose peer died or does not arrive."""
