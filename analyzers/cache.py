@@ -74,10 +74,28 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
                 self._mapped[name] = self._map(name)
             except (OSError, ValueError, DamagedEntry):
                 discard(self.folder)
-                again = self._reread()
-                self._mapped[name] = again[name]
-                self.folder, self._written = again.folder, again._written  # noqa: SLF001  # of the same class
+                self._mapped[name] = self._map_anew(name)
         return self._mapped[name]
+
+    def _map_anew(self, name: str) -> "np.ndarray[Any, Any]":
+        """Read the artefact again, and return a column of the new entry.
+
+        Raises:
+            CacheFailure: The new entry is damaged each time, too.
+        """
+        # Not `again[name]`: on a disk that loses what is written it would read again without end.
+        for _ in range(PUBLISHING_ATTEMPTS):
+            again = self._reread()
+            try:
+                column = again._map(name)  # noqa: SLF001  # of the same class
+            except (OSError, ValueError, KeyError, DamagedEntry) as error:
+                # Another process may have cleared the cache in between.
+                failed = failure(again.folder.parent, error)
+                discard(again.folder)
+            else:
+                self.folder, self._written = again.folder, again._written  # noqa: SLF001
+                return column
+        raise failed
 
     def _map(self, name: str) -> "np.ndarray[Any, Any]":
         path, written = self.folder / f"{name}.npy", self._written[name]
@@ -246,7 +264,9 @@ def make_scratch(folder: Path) -> Path:
 
 def failure(folder: Path, error: Exception) -> CacheFailure:
     reason = "an entry there cannot be replaced"
-    if isinstance(error, OSError):
+    if isinstance(error, DamagedEntry | ValueError | KeyError):
+        reason = "what was just written there reads back differently"
+    elif isinstance(error, OSError):
         # NumPy reports only how much it wrote before the disk was full.
         reason = error.strerror or "No space left on device"
     return CacheFailure(f"{folder}: {reason}", f"free space there, or {ELSEWHERE}")

@@ -103,6 +103,22 @@ def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
     assert store.load([dump], READER)["ops.seq"].tolist() == SEQUENCE
 
 
+def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(dump):
+    """Each reading used to begin the next, until the recursion limit: RecursionError on the first page."""
+    columns, readings = store.load([dump], READER), []
+
+    def reread():
+        readings.append(1)
+        columns = store.load([dump], READER)
+        flip(columns.folder / "ops.seq.npy")
+        return cache.Columns(columns.folder, reread)
+
+    flip(columns.folder / "ops.seq.npy")
+    with pytest.raises(cache.CacheFailure, match="reads back differently"):
+        cache.Columns(columns.folder, reread)["ops.seq"]
+    assert len(readings) == cache.PUBLISHING_ATTEMPTS
+
+
 @pytest.mark.parametrize("of_another_user", ["entry", "folder"])
 def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_another_user):
     """They may have written a whole entry with checksums that fit."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 from dash.development.base_component import Component
@@ -79,7 +80,22 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     serve_documents(app, served)
     answer_errors(app)
     protect(app)
+    set_up(app)
     return app
+
+
+def set_up(app: Dash) -> None:
+    """Let Dash finish its set-up, by a first request that no other runs beside.
+
+    Dash does it while it answers the first request, and answers a second one that comes meanwhile with what is there:
+    a page that lacks styles or scripts.
+    """
+    environ: dict[str, Any] = {"PATH_INFO": "/"}
+    setup_testing_defaults(environ)
+    answered = app.server(environ, lambda *_: lambda _: None)
+    for _ in answered:
+        pass
+    answered.close()
 
 
 def frame(served: ServedRun) -> html.Div:

@@ -5,12 +5,15 @@ import json
 import os
 import pickle
 import signal
+import time
 
 import pytest
 
 from analyzers import run
 from analyzers.errors import InputError
 from analyzers.hangs import analyze, views
+from analyzers.hangs.reading.exits import is_victim
+from analyzers.hangs.reading.side_formats import ExitFile
 
 PG = ("0", "default_pg")
 GROUPS = {"0": ("default_pg", [0, 1])}
@@ -533,3 +536,12 @@ def test_a_coalesced_launch_is_done_when_its_closing_entry_is(folder, recorder, 
 
     verdict = folder.write({rank: exchange(rank) for rank in range(2)}).report().verdict
     assert verdict.kind == ("healthy" if state == "completed" else "all_arrived")
+
+
+@pytest.mark.parametrize("message", ["a" * 100_000, "store " * 20_000])
+def test_a_long_message_takes_time_in_proportion_to_its_length(message):
+    """A search that began again at each letter took a minute for the first of these."""
+    began = time.process_time()
+    assert not is_victim(ExitFile(0, message=message))
+    assert time.process_time() - began < 3
+    assert is_victim(ExitFile(0, message=f"{message} TCPStore: waiting timed out in get"))

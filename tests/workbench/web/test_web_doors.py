@@ -4,9 +4,12 @@ import gzip
 import json
 import pickle
 import re
+import sys
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from werkzeug.test import Client
@@ -79,6 +82,15 @@ def test_a_token_becomes_a_cookie_and_leaves_the_address():
     assert client.get("/f0lder/memory").text == "/memory"
 
 
+def test_what_has_to_do_with_the_token_is_kept_by_no_cache_and_told_to_no_page():
+    client = Client(AccessControl(inside, DOOR))
+    for address in ("/memory", "/memory?token=s3cret", "/memory?token=guess"):
+        headers = client.get(address).headers
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+
+
 @pytest.mark.parametrize("token", ["", "guess", "S3CRET", "s3cret%00", "%C3%A9", "%FF", "None", "s" * 5000])
 def test_any_other_token_is_refused(token):
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
@@ -96,7 +108,7 @@ def test_the_token_is_compared_in_constant_time(monkeypatch):
     assert compared == [(b"s3cret", b"s3cret"), (b"s3creT", b"s3cret"), (b"f0lder", b"f0lder")]
 
 
-@pytest.mark.parametrize("cookie", ['k="\\777"', "=;;=", '"', "a" * 60_000, "workbench_token", "a\xff=b"])
+@pytest.mark.parametrize("cookie", ['k="\\777"', "=;;=", '"', "a" * 60_000, "workbench_token", "a\xff=b", "a/b=c"])
 def test_a_malformed_cookie_is_refused(cookie):
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
     assert client.get("/f0lder/", headers={"Cookie": cookie}).status_code == 403
@@ -342,3 +354,23 @@ def test_the_policy_allows_no_code_but_our_own(oom):
     assert policy["frame-ancestors"] == "'none'"
     assert policy["base-uri"] == "'none'"
     assert policy["form-action"] == "'none'"
+
+
+def test_first_requests_that_come_together_get_the_same_page():
+    """Dash prepares its page while it answers the first request; others got it without some styles or scripts."""
+    stuck = discover(FIXTURES / "stuck_2ranks")
+    served, interval = served_run(stuck, room_for(stuck), Options()), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            client, together = make_app(served).server.test_client, Barrier(10)
+
+            def first(client=client, together=together):
+                together.wait()
+                return re.findall(r'(?:href|src)="[^"]+"', client().get("/").text)
+
+            with ThreadPoolExecutor(10) as pool:
+                loaded = {tuple(asked.result()) for asked in [pool.submit(first) for _ in range(10)]}
+            assert len(loaded) == 1
+    finally:
+        sys.setswitchinterval(interval)
