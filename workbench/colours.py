@@ -1,35 +1,128 @@
-"""The colour and the sign of each category, severity and state, the same in the terminal, dashboard and reports.
+"""The colour and the sign of each category, phase, kind, severity and state, the same in every view.
 
-The colours are those of Okabe and Ito (2008), which colour-blind people can distinguish. No view relies on colour
-alone, so each colour comes with a letter or a sign.
+There are two themes, light and dark: a meaning has one hue with a shade for each theme. Hues of data leave out red to
+amber, which are for severity alone, and the focus has no hue. The hues differ by at least 9 (100 times the distance in
+OKLab) for people with normal sight, deuteranopia and protanopia. No view relies on colour alone, so each colour comes
+with a letter or a sign.
 """
 
-CATEGORIES = {
-    "parameters": "#0072b2",
-    "gradients": "#e69f00",
-    "optimizer_state": "#cc79a7",
-    "activations": "#009e73",
-    "inputs": "#56b4e9",
-    "temporary": "#f0e442",
-    "communication": "#d55e00",
-    "workspace": "#8c8c8c",
-    "unknown": "#5c6370",
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+HUE_OF_CATEGORY = {
+    "parameters": "blue",
+    "gradients": "violet",
+    "optimizer_state": "pink",
+    "activations": "green",
+    "inputs": "petrol",
+    "temporary": "olive",
+    "communication": "teal",
+    "workspace": "grey",
+    "unknown": "pale",
 }
+"""In the order of a stacked chart, from its floor up."""
+HUE_OF_PHASE = {
+    "fwd": "green",
+    "bwd": "blue",
+    "fwd_bwd": "blue",
+    "optim": "pink",
+    "grad_clip": "violet",
+    "data_wait": "petrol",
+    "gc": "olive",
+    "loss_sync": "teal",
+    "other": "grey",
+}
+HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
+"""Kinds of device work; an empty kind is an event of the host."""
+HUE_OF_STATE = {
+    "done": "pale",
+    "started": "blue",
+    "scheduled": "empty",
+    "missing": "error",
+    "mismatch": "warning",
+    "no dump": "grey",
+    "": "page",
+}
+"""States of a collective on one rank, as in `hangs.views.matrix`; empty: outside of what was recorded."""
+SERVES = ("blue", "green", "violet", "teal", "pink", "olive", "petrol", "grey")
+"""Hues for lists without fixed colours, such as streams; neighbours in the list differ most."""
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one theme: `hues` has the shade of each hue, `heat` a scale from little to much."""
+
+    name: str
+    hues: Mapping[str, str]
+    heat: tuple[str, ...]
+
+    @property
+    def categories(self) -> dict[str, str]:
+        """The colour of each category of memory."""
+        return {name: self.hues[hue] for name, hue in HUE_OF_CATEGORY.items()}
+
+    @property
+    def phases(self) -> dict[str, str]:
+        """The colour of each phase of a step."""
+        return {name: self.hues[hue] for name, hue in HUE_OF_PHASE.items()}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The colour of each kind of event in a trace."""
+        return {name: self.hues[hue] for name, hue in HUE_OF_KIND.items()}
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The colour of each state of a collective on a rank."""
+        return {name: self.hues[hue] for name, hue in HUE_OF_STATE.items()}
+
+    def nth(self, index: int) -> str:
+        """Return a colour for item number `index` of a list without fixed colours; colours repeat."""
+        return self.hues[SERVES[index % len(SERVES)]]
+
+    def css(self) -> str:
+        """Return the colours as CSS variables, such as `--ink` and `--green`."""
+        return f"color-scheme: {self.name}; " + " ".join(f"--{name}: {shade};" for name, shade in self.hues.items())
+
+
+LIGHT = Theme(
+    "light",
+    {
+        "blue": "#1b3ebf", "petrol": "#094f77", "teal": "#00675b", "green": "#66a17a",
+        "olive": "#898d00", "violet": "#7265f5", "pink": "#c27ac3", "grey": "#737a86",
+        "pale": "#b7bdc7", "empty": "#e3e6eb", "page": "#ffffff", "panel": "#f6f7f9",
+        "edge": "#d5d9df", "rule": "#8b919c", "ink": "#111418", "soft": "#59606b",
+        "error": "#c1121f", "warning": "#e8a800", "link": "#26456e", "mark": "#fdf0cd",
+    },
+    ("#edf1fb", "#bccaf0", "#8299de", "#4c69ce", "#1b3ebf"),
+)  # fmt: skip
+DARK = Theme(
+    "dark",
+    {
+        "blue": "#9cd0fe", "petrol": "#307193", "teal": "#4acaae", "green": "#8df1b3",
+        "olive": "#776715", "violet": "#c28eeb", "pink": "#cc2ed2", "grey": "#8a919d",
+        "pale": "#59616d", "empty": "#2a303a", "page": "#14171c", "panel": "#1b1f26",
+        "edge": "#333943", "rule": "#6b7380", "ink": "#e6e9ee", "soft": "#a3abb7",
+        "error": "#ff5a5f", "warning": "#ffc53d", "link": "#b9cbe6", "mark": "#453a1c",
+    },
+    ("#1d242e", "#27435f", "#3c6d98", "#699fcf", "#9cd0fe"),
+)  # fmt: skip
+THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
+
+CATEGORIES = DARK.categories
+PHASES = DARK.phases
+EVENT_KINDS = DARK.kinds
+COLLECTIVE_STATES = DARK.states
+HEAT = DARK.heat
+"""From little to much, each lighter than the one before, so that the order shows without colour."""
 CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
 """The letter of each category where there is no room for its name; all differ."""
-SEVERITIES = {"info": "#56b4e9", "warning": "#e69f00", "error": "#d55e00"}
+NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
+"""For text in a terminal, whose background may be light or dark: at least 2.8 to 1 on either."""
+SEVERITIES = {"info": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
-STATUSES = {"ok": "#009e73", "warning": "#e69f00", "error": "#d55e00", "unknown": "#8c8c8c"}
+STATUSES = {"ok": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR, "unknown": NEUTRAL}
 STATUS_SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "unknown": "?"}
-COLLECTIVE_STATES = {
-    "done": "#0072b2",
-    "started": "#56b4e9",
-    "scheduled": "#e69f00",
-    "missing": "#d55e00",
-    "mismatch": "#cc79a7",
-    "no dump": "#8c8c8c",
-    "": "#2b2f36",
-}
 COLLECTIVE_SIGNS = {
     "done": "●",
     "started": "◐",
@@ -39,27 +132,16 @@ COLLECTIVE_SIGNS = {
     "no dump": "?",
     "": " ",
 }
-"""States of a collective on one rank, as in `hangs.views.matrix`; empty: outside of what was recorded."""
-PHASES = {
-    "fwd": "#56b4e9",
-    "bwd": "#0072b2",
-    "fwd_bwd": "#0072b2",
-    "optim": "#cc79a7",
-    "grad_clip": "#f0e442",
-    "data_wait": "#e69f00",
-    "gc": "#d55e00",
-    "loss_sync": "#009e73",
-    "other": "#8c8c8c",
-}
+EVENT_KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
 LIVE_STATES = {
-    "running": "#009e73",
-    "done": "#009e73",
-    "completed": "#009e73",
-    "stalled": "#e69f00",
-    "interrupted": "#e69f00",
-    "losing ranks": "#d55e00",
-    "failed": "#d55e00",
-    "gone": "#d55e00",
+    "running": NEUTRAL,
+    "done": NEUTRAL,
+    "completed": NEUTRAL,
+    "stalled": TEXT_WARNING,
+    "interrupted": TEXT_WARNING,
+    "losing ranks": TEXT_ERROR,
+    "failed": TEXT_ERROR,
+    "gone": TEXT_ERROR,
 }
 """States of a rank or a job while it is watched; any other state has the colour of `unknown`."""
 LIVE_STATE_SIGNS = {
@@ -74,6 +156,34 @@ LIVE_STATE_SIGNS = {
 }
 
 
+def css_category(name: str) -> str:
+    """Return the colour of a category as a CSS variable, which has a value in either theme."""
+    return f"var(--{HUE_OF_CATEGORY[name]})"
+
+
+def css_phase(name: str, index: int) -> str:
+    """Return the colour of a phase as a CSS variable; for an unknown phase, that of item `index` of a list."""
+    return f"var(--{HUE_OF_PHASE[name]})" if name in HUE_OF_PHASE else css_nth(index)
+
+
+def css_nth(index: int) -> str:
+    """Return the colour of item number `index` of a list without fixed colours, as a CSS variable."""
+    return f"var(--{SERVES[index % len(SERVES)]})"
+
+
+def css_severity(name: str) -> str:
+    """Return the colour of a severity or status as a CSS variable; all but errors and warnings have no hue."""
+    return f"var(--{name if name in ('error', 'warning') else 'rule'})"
+
+
+def css_themes() -> str:
+    """Return CSS rules with the colours of both themes as variables; `data-theme` overrides the system's theme."""
+    return (
+        f":root {{ {LIGHT.css()} }} :root[data-theme='dark'] {{ {DARK.css()} }} "
+        f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme='light']) {{ {DARK.css()} }} }}"
+    )
+
+
 def text_colour(colour: str) -> str:
     """Return black or white, whichever is more readable as text on `colour` (relative luminance of WCAG 2.2)."""
     linear = [
@@ -84,14 +194,6 @@ def text_colour(colour: str) -> str:
     return "#000000" if luminance > 0.18 else "#ffffff"
 
 
-EVENT_KINDS = {"compute": "#009e73", "communication": "#d55e00", "memory": "#56b4e9", "idle": "#8c8c8c", "": "#c9ced6"}
-"""Kinds of device work; an empty kind is an event of the host."""
-HEAT = ("#1d2a38", "#1f4a73", "#0072b2", "#56b4e9", "#f0e442")
-"""From little to much, each lighter than the one before, so that the order shows without colour."""
-EVENT_KIND_SIGNS = {"compute": "c", "communication": "n", "memory": "m", "idle": " ", "": "h"}
-DISTINCT_COLOURS = tuple(dict.fromkeys([*CATEGORIES.values()]))
-
-
 def nth_colour(index: int) -> str:
-    """Return a colour for item number `index` of a list without fixed colours, such as streams; colours repeat."""
-    return DISTINCT_COLOURS[index % len(DISTINCT_COLOURS)]
+    """Return a colour for item number `index` of a list without fixed colours, in the dark theme; colours repeat."""
+    return DARK.nth(index)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from analyzers.parity.model import ParityData
+from workbench.colours import css_nth
 from workbench.present.figure import HEIGHT, WIDTH, figure
 from workbench.present.parity_lines import Lines, all_lines
 
@@ -28,7 +29,7 @@ def line_chart(lines: Lines) -> str:
 
     shapes = [
         f'<polyline points="{points(list(zip(steps, lines.table[name].tolist(), strict=True)))}" fill="none"'
-        f' stroke="{lines.colour(i)}" stroke-width="2"/>'
+        f' stroke="{css_nth(i + lines.offset)}" stroke-width="2"/>'
         for i, name in enumerate(lines.names)
     ]
     if lines.mark is not None:
@@ -37,4 +38,4 @@ def line_chart(lines: Lines) -> str:
     head = (
         f"{lines.title}: steps {steps[0]} to {steps[-1]}, from {lines.text(low)} (bottom) to {lines.text(high)} (top)"
     )
-    return figure(head, "".join(shapes), {name: lines.colour(i) for i, name in enumerate(lines.names)})
+    return figure(head, "".join(shapes), {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)})

@@ -3,7 +3,7 @@
 from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import rank_names
-from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
 from workbench.present.figure import text
 from workbench.present.sections import sections
 from workbench.present.svg_charts import charts
@@ -11,19 +11,20 @@ from workbench.present.table import Table
 
 # Printed colours are forced on: a browser leaves out backgrounds, and with them the meaning of the charts.
 STYLE = """
-:root { color-scheme: light dark; --edge: #8884; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 14px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--ink); background: var(--page); font-variant-numeric: tabular-nums; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.verdict { border-left: .4rem solid var(--status); padding: .2rem 1rem; }
-.finding { border-left: .25rem solid var(--status); padding-left: .8rem; margin: 1rem 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--edge); text-align: left; }
-figure { margin: 2rem 0; } figcaption { font-weight: 600; } svg { width: 100%; border-bottom: 1px solid var(--edge); }
+.verdict, .finding { border: 1px solid var(--edge); border-left: 4px solid var(--status); border-radius: 4px;
+  background: var(--panel); padding: .2rem 1rem; margin: 1rem 0; }
+table { border-collapse: collapse; }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--edge); text-align: left; vertical-align: top; }
+th, .keys, code { color: var(--soft); }
+figure { margin: 2rem 0; } figcaption { font-weight: 600; } svg { width: 100%; border-bottom: 1px solid var(--rule); }
 .keys span { margin-right: 1.2rem; }
 .keys i { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
 .n { text-align: right; } code, li { overflow-wrap: anywhere; }
 @media print {
-  :root { color-scheme: light; } body { max-width: none; margin: 0; }
+  body { max-width: none; margin: 0; }
   .verdict, .finding, figure, tr { break-inside: avoid; } h2, figcaption { break-after: avoid; }
   * { print-color-adjust: exact; }
 }
@@ -45,7 +46,7 @@ def document(report: Report[object], run: Run) -> str:
     """Return the report as one HTML page: verdict, findings, charts, tables."""
     verdict = report.verdict
     body = [
-        f'<div class="verdict" style="--status:{STATUSES[verdict.status]}">',
+        f'<div class="verdict" style="--status:{css_severity(verdict.status)}">',
         f"<p><strong>{text(verdict.sentence)}</strong></p>",
         *(f"<p>Missing evidence: {text(gap)}</p>" for gap in verdict.missing),
         "</div>",
@@ -57,7 +58,7 @@ def document(report: Report[object], run: Run) -> str:
     return PAGE.format(
         title=f"{STATUS_SIGNS[verdict.status]} {text(verdict.kind.replace('_', ' '))}",
         root=text(run.root),
-        style=STYLE,
+        style=f"{css_themes()}{STYLE}@media print {{ :root:not([data-theme='light']) {{ {LIGHT.css()} }} }}",
         version=text(report.version),
         body="\n".join(body),
     )
@@ -69,7 +70,7 @@ def card(finding: Finding) -> str:
     about = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
     facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
-        f'<div class="finding" id="{text(finding.id)}" style="--status:{SEVERITIES[finding.severity]}">'
+        f'<div class="finding" id="{text(finding.id)}" style="--status:{css_severity(finding.severity)}">'
         f"<strong>{title}</strong>{about} <code>{text(finding.id)}</code>"
         f"<p>{text(finding.why)}</p><p>Next: <strong>{text(finding.next)}</strong></p><ul>{facts}</ul></div>"
     )

@@ -16,7 +16,7 @@ from analyzers.steps import views as step_views
 from analyzers.steps.model import StepsData
 from analyzers.words import duration, size
 from workbench.ask import ROOMS
-from workbench.colours import CATEGORIES, nth_colour
+from workbench.colours import CATEGORIES, css_category, css_phase
 from workbench.present.curve_charts import parity_charts
 from workbench.present.figure import HEIGHT, WIDTH, figure
 from workbench.present.room_data import room_data
@@ -54,7 +54,11 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
     frame = memory_views.timeline(artefact, device=device.device, buckets=BUCKETS)
     rank = "" if device.rank is None else f", rank {device.rank}"
     title = f"Memory by category over the trace{rank}: {size(device.peak_allocated_bytes)} at the peak"
-    yield stacked_chart(title, frame[[name for name in CATEGORIES if frame[name].any()]], CATEGORIES)
+    yield stacked_chart(
+        title,
+        frame[[name for name in CATEGORIES if frame[name].any()]],
+        {name: css_category(name) for name in CATEGORIES},
+    )
 
 
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
@@ -83,7 +87,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
     if not shown.to_numpy().any():
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
-    yield stacked_chart(title, shown, {name: nth_colour(i) for i, name in enumerate(shown.columns)})
+    yield stacked_chart(title, shown, {name: css_phase(name, i) for i, name in enumerate(shown.columns)})
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:

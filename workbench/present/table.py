@@ -1,18 +1,19 @@
 """A small table of text, which documents, the terminal app and the dashboard lay out in their own way."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from analyzers.words import UNKNOWN
 
 ROWS = 12
 """How many rows a document shows of a table; `--json` has them all."""
+MORE = 5000
 
 
 @dataclass(frozen=True)
 class Table:
     """A title, column heads and rows of text. `numeric` columns are right-aligned; `left_out` is the number of
-    hidden rows.
+    hidden rows, and `more` has the first of them, for a view that has room.
     """
 
     title: str
@@ -20,6 +21,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     left_out: int = 0
+    more: tuple[tuple[str, ...], ...] = field(default=(), compare=False, repr=False)
 
 
 def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int = ROWS) -> Table:
@@ -31,4 +33,5 @@ def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int
     cells = [tuple(UNKNOWN if cell is None else str(cell) for cell in row) for row in rows]
     # All rows are built before they are cut: `left_out` says how many the reader does not see.
     numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
-    return Table(title, tuple(h.rstrip(">") for h in heads), tuple(cells[:limit]), numeric, max(0, len(cells) - limit))
+    names, more = tuple(head.rstrip(">") for head in heads), tuple(cells[limit : limit + MORE])
+    return Table(title, names, tuple(cells[:limit]), numeric, max(0, len(cells) - limit), more)

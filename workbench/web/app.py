@@ -10,15 +10,16 @@ from dash.exceptions import PreventUpdate
 from flask import Response
 from werkzeug.exceptions import HTTPException
 
+from workbench.colours import css_themes
 from workbench.console import clean, explain
 from workbench.options import Format
 from workbench.present import render
-from workbench.web.components.links import link, navigation
 from workbench.web.gestures import typed_text
 from workbench.web.pages import compare, config, hang, logs, memory, overview, parity, source, steps, trace
 from workbench.web.query import Query, parse_query
+from workbench.web.rail import header, rail
 from workbench.web.served_run import ServedRun
-from workbench.web.step_window import Window, own_window, parse_steps, window_state, without_window
+from workbench.web.step_window import ALL_STEPS, Window, own_window, parse_steps, window_state, without_window
 
 PAGES = {
     "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",
@@ -44,7 +45,7 @@ WINDOWS: Mapping[str, Callable[[ServedRun, Query], Window]] = {
 }
 """Pages with an axis of their own; the others pass the window of steps on."""
 INDEX = """<!doctype html>
-<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}<style>{colours}</style>{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
 """Dash's own page does not state its language, which screen readers need."""
 DOCUMENTS = {
@@ -64,7 +65,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
         title=f"workbench {clean(served.name)}",
         # By default Dash changes the title to `Updating...` while a callback runs.
         update_title="",
-        index_string=INDEX,
+        index_string=INDEX.replace("{colours}", css_themes()),
         # Charts of the other pages are not in the layout when their callbacks are registered.
         suppress_callback_exceptions=True,
         routes_pathname_prefix="/",
@@ -77,6 +78,9 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     # In the browser: a request for each zoom only to change the address would delay the chart.
     carry, shown = ClientsideFunction("workbench", "carry"), Input("window", "data")
     app.clientside_callback(carry, shown, prevent_initial_call=True)  # type: ignore[no-untyped-call]
+    # Dash itself would write the address that it read last, and so lose a zoom that the script put there.
+    follow, asked = ClientsideFunction("workbench", "follow"), Input("asked", "data")
+    app.clientside_callback(follow, asked, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     serve_documents(app, served)
     answer_errors(app)
     protect(app)
@@ -99,25 +103,12 @@ def set_up(app: Dash) -> None:
 
 
 def frame(served: ServedRun) -> html.Div:
-    """Return the parts of the dashboard that stay when the page changes: header, links and a container for the page.
+    """Return the parts of the dashboard that stay when the page changes: header, rail and a container for the page.
 
     Links are relative, because the app may be mounted under any path.
     """
     names = {"": "Overview", **{name: title for name, title in PAGES.items() if name in served.rooms.names}}
     names |= {"config": "Config"} if served.manifest else {}
-    links = [link(title, name or "./") for name, title in names.items()]
-    saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in DOCUMENTS]
-    tools = [
-        html.Button("Copy link", id="copy"),
-        html.Button("Light / dark", id="theme"),
-        html.Span("Save report:"),
-        *saved,
-    ]
-    header = [
-        html.H1(f"workbench  {clean(served.name)}"),
-        navigation(links, "pages"),
-        html.Div(tools, className="tools"),
-    ]
     spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     return html.Div(
         [
@@ -125,26 +116,14 @@ def frame(served: ServedRun) -> html.Div:
             dcc.Location(id="address", refresh="callback-nav"),
             dcc.Store(id="window", data={**Window().state()}),
             dcc.Store(id="shown"),
-            html.Header(header),
-            steps_field(hidden=not served.rooms.names & set(WINDOWS)),
+            dcc.Store(id="themed"),
+            dcc.Store(id="asked"),
+            header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
+            rail(served, [*names.items()]),
             html.P(id="said", **spoken),
             html.Main(id="page", tabIndex=-1),
-        ]
-    )
-
-
-def steps_field(*, hidden: bool) -> html.Section:
-    """Return the input field for the range of steps, which applies to all pages.
-
-    On pages without steps it is hidden rather than left out, because the callback `turn` reads it.
-    """
-    field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
-    spoken: dict[str, Any] = {"aria-label": "steps to show"}
-    return html.Section(
-        [html.Label(["Steps to show (applies to all pages) ", field]), html.Button("Show all", id="reset")],
-        className="linked",
-        hidden=hidden,
-        **spoken,
+        ],
+        className="shell",
     )
 
 
@@ -159,11 +138,12 @@ def install_pages(app: Dash, served: ServedRun) -> None:
         Input("address", "search"),
         Input("reset", "n_clicks"),
         Input("steps", "value"),
+        Input("themed", "data"),
         State("window", "data"),
         State("shown", "data"),
     )
     def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
-        (state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
+        (_, state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
         current, now, text = [name, without_window(query)], window_state(state), typed_text(typed)
         # Dash reports the address at times without a change, and the field when the script fills it.
         if ctx.triggered_id == "address" and shown == current and now["own"] == own_window(query):
@@ -171,7 +151,7 @@ def install_pages(app: Dash, served: ServedRun) -> None:
         if ctx.triggered_id == "steps" and text.strip() == now["steps"]:
             raise PreventUpdate
         if ctx.triggered_id in ("steps", "reset"):
-            query = without_window(query) | ({"steps": text} if ctx.triggered_id == "steps" else {})
+            query = without_window(query) | {"steps": (ctx.triggered_id == "steps" and text) or ALL_STEPS}
         return page(served, name, query), window(served, name, query).state(), current
 
 

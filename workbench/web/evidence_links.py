@@ -6,13 +6,25 @@ from workbench.present.tables.memory import worst_first
 from workbench.web.query import Query, address
 from workbench.web.served_run import ServedRun
 
+TABS = {
+    "blocks": "segments",
+    "ranks": "ranks",
+    "operations": "operations",
+    "stacks": "stacks",
+    "waits": "ranks",
+    "opportunities": "opportunities",
+    "held": "memory",
+}
+"""The tab that holds a part of a page; other parts are always in sight."""
+
 
 def evidence_address(served: ServedRun, finding: Finding) -> str | None:
     """Return the address of the page that shows the evidence of a finding; None if no page does."""
     at = evidence_link(finding)
     if at is None or at.room not in served.rooms.names:
         return None
-    query = room_query(served, at)
+    tab = {"tab": TABS[at.part]} if at.part in TABS else {}
+    query = room_query(served, at) | tab
     return f"{at.room}{address(query) if query else ''}{f'#{at.part}' if at.part else ''}"
 
 

@@ -14,6 +14,8 @@ from workbench.web.query import Query
 
 # Digits are limited, as the field takes whatever is typed or pasted.
 STEPS = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:\s*(?:-|to)\s*(\d{1,9}(?:\.\d{1,6})?))?")
+ALL_STEPS = "all"
+"""The text in the address that selects everything, on a page that by default shows a part."""
 WINDOW_NAMES = ("from", "to", "steps")
 """The names in a query that describe the window."""
 
@@ -37,11 +39,14 @@ class Window:
 
     span: tuple[int, int] | None = None
     steps: Span | None = None
+    everything: bool = False
+    """Whether everything was asked for, on a page that by default shows a part."""
 
     def state(self) -> WindowState:
         """Return the range as the browser stores it."""
         steps = {"steps": steps_text(self.steps)} if self.steps else {}
         own = {"from": str(self.span[0]), "to": str(self.span[1])} if self.span else {}
+        own |= {"steps": ALL_STEPS} if self.everything else {}
         return {"own": own | steps, "steps": steps.get("steps", "")}
 
 
@@ -76,7 +81,8 @@ def window_state(data: object) -> WindowState:
     """Convert the JSON data stored in the browser to a range."""
     own = data.get("own") if isinstance(data, dict) else None
     texts = {str(name): str(value) for name, value in own.items()} if isinstance(own, dict) else {}
-    return WindowState(own=texts, steps=texts.get("steps", ""))
+    steps = texts.get("steps", "")
+    return WindowState(own=texts, steps="" if steps == ALL_STEPS else steps)
 
 
 def parse_steps(text: str) -> Span | None:

@@ -17,15 +17,15 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 LINE = "source?at=trainer/models/llama3/model.py:61"
 PAGES = [
     ("oom_2ranks", "", "#verdict"),
-    ("oom_2ranks", "memory?find=layers&since=9000", "#blocks .heatmaplayer"),
-    ("oom_2ranks", "memory?colour=rank&under=1", "#blocks .heatmaplayer"),
+    ("oom_2ranks", "memory?find=layers&since=9000&tab=changes", "#since .waterfalllayer"),
+    ("oom_2ranks", "memory?colour=rank&under=1&tab=segments", "#blocks .heatmaplayer"),
     ("oom_2ranks", "hang?rank=1", "#matrix .heatmaplayer"),
     ("oom_2ranks", "steps?steps=2-5", "#loss .scatterlayer"),
     ("oom_2ranks", "config?key=lr", "table"),
     ("oom_2ranks", "logs", "#excerpt"),
     ("oom_2ranks", LINE, "ol.source"),
     ("straggler_data_2ranks", "", "#verdict"),
-    ("straggler_data_2ranks", "trace?event=40&colour=phase", "#gantt .barlayer"),
+    ("straggler_data_2ranks", "trace?event=40&colour=phase&tab=ranks", "#lateness .heatmaplayer"),
     ("both", "", "#verdict"),
     ("both", "compare", "#both-loss .scatterlayer"),
     ("meshes", "parity", "#parity-3 .scatterlayer"),
@@ -51,7 +51,8 @@ def sites(serving, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "address", "drawn"), PAGES)
-def test_axe_finds_nothing(sites, page_of, name, address, drawn):
+def test_a_page_is_accessible_and_fits_a_telephone(sites, page_of, name, address, drawn):
+    """Axe finds nothing in either theme; 390 pixels wide, nothing but a table or a source scrolls to the side."""
     from axe_playwright_python.sync_playwright import Axe
 
     page = page_of(sites[name])
@@ -60,26 +61,23 @@ def test_axe_finds_nothing(sites, page_of, name, address, drawn):
     page.wait_for_load_state("networkidle")
     for scheme, rules in (("light", EVERY_RULE), ("dark", CONTRAST)):
         page.emulate_media(color_scheme=scheme)
+        page.wait_for_load_state("networkidle")
         found = Axe().run(page, options=rules)
         assert found.violations_count == 0, f"{scheme}: {found.generate_report()}"
     unlabelled = page.locator("figure:not([aria-label])").count()
     assert unlabelled == 0
-
-
-@pytest.mark.parametrize(("name", "address", "drawn"), PAGES)
-def test_pages_fit_a_telephone(sites, page_of, name, address, drawn):
-    """390 pixels wide nothing but a table or a source scrolls to the side."""
-    page = page_of(sites[name], {"width": 390, "height": 844})
-    page.goto(f"{sites[name]}/{address}")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.reload()
     page.wait_for_selector(drawn)
     page.wait_for_load_state("networkidle")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_keyboard_reaches_every_page(site, page):
-    """Tab comes to the links of the header in order; Enter follows one."""
+    """Tab goes from the header to the links of the rail in order; Enter follows one."""
     page.goto(site)
     page.wait_for_selector("#verdict")
+    page.focus("#theme")
     for _ in range(2):
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Memory"
@@ -95,7 +93,7 @@ def test_themes_turn_and_stay(site, page):
     paper = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(paper)
     page.click("#theme")
-    assert page.evaluate(paper) != light
+    page.wait_for_function(f"light => {paper} !== light", arg=light)
     page.reload()
     page.wait_for_selector("#verdict")
     assert page.evaluate(paper) != light

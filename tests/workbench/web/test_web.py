@@ -26,11 +26,11 @@ def test_an_address_is_a_state(site, page):
     """A link to a rank's memory opens on that rank, with a drawn chart and its numbers as a table."""
     page.goto(f"{site}/memory?device=2")
     page.wait_for_selector("#timeline .scatterlayer .trace")
-    asked_for = page.locator("nav.choice").first.locator("a").nth(2).inner_text()
-    assert asked_for.capitalize() in page.locator("main h2").all_inner_texts()
-    assert any(
-        caption.startswith("Memory by category at the peak") for caption in page.locator("caption").all_inner_texts()
-    )
+    asked_for = page.locator("select.picker option").nth(2).text_content()
+    assert page.locator("main h2").first.text_content() == asked_for
+    page.click("nav.tabs >> text=At the peak")
+    page.wait_for_selector("caption:has-text('Memory by category at the peak')")
+    assert page.locator("select.picker option").nth(2).evaluate("one => one.selected")
 
 
 def test_zooming_asks_for_the_window(site, page):
@@ -70,14 +70,11 @@ def test_a_click_on_the_timeline_goes_to_that_instant(site, page):
 
 
 @pytest.mark.parametrize("by", ["module", "line", "stack", "category"])
-def test_what_is_alive_is_a_tree_a_table_and_a_map(site, page, by):
+def test_what_is_alive_is_a_tree_a_table_and_a_list(site, page, by):
     page.goto(f"{site}/memory?device=1&by={by}")
     page.wait_for_selector("#tree .icicle")
-    page.wait_for_selector("#blocks .heatmaplayer")
-    page.wait_for_selector("#categories .barlayer .point")
-    assert "Largest owners" in page.locator("main").inner_text()
-    rows = page.locator("table", has=page.locator("caption", has_text="Live memory by category")).locator("tbody tr")
-    assert rows.count() == page.locator("#categories .barlayer .point").count()
+    page.wait_for_selector("caption:has-text('Largest owners')")
+    assert "activations" in page.locator("#categories li").all_inner_texts()[0]
 
 
 def test_what_is_sought_is_told_and_the_rest_dims(site, page):
@@ -109,7 +106,7 @@ def test_a_click_on_the_tree_goes_below_it(site, page):
 
 def test_a_click_on_a_block_tells_its_stack_and_its_life(site, page):
     """By mouse from the map, by keyboard from the table of segments; the address alone brings it back."""
-    page.goto(f"{site}/memory?device=1")
+    page.goto(f"{site}/memory?device=1&tab=segments")
     page.wait_for_selector("#blocks .heatmaplayer")
     page.wait_for_load_state("networkidle")
     letter = page.locator("#blocks .textpoint:has-text('A')").first
@@ -138,7 +135,7 @@ def test_a_click_on_a_block_tells_its_stack_and_its_life(site, page):
 
 
 def test_free_memory_and_what_is_not_reserved_are_told(site, page):
-    page.goto(f"{site}/memory?device=1")
+    page.goto(f"{site}/memory?device=1&tab=segments")
     page.wait_for_selector("caption:has-text('Segments, largest first')")
     segments = page.locator("table", has=page.locator("caption", has_text="Segments, largest first"))
     segments.locator("tr:has(td:nth-child(6):text-is('0')) a").first.press("Enter")
@@ -159,6 +156,7 @@ def test_the_report_can_be_saved(site, page, name):
     page.goto(site)
     page.wait_for_selector("#verdict")
     with page.expect_download() as saved:
+        page.click("header summary")
         page.click(f"header a:text-is('{name}')")
     text = saved.value.path().read_text()
     assert "memory.oom" in text
@@ -168,7 +166,7 @@ def test_a_table_can_be_saved(site, page):
     page.goto(f"{site}/memory")
     page.wait_for_selector("caption:has-text('Largest owners')")
     with page.expect_download() as saved:
-        page.click("caption:has-text('Largest owners') button")
+        page.click("caption:has-text('Largest owners') button.save")
     lines = saved.value.path().read_text().splitlines()
     assert lines[0] == '"owner","bytes","blocks"'
     assert len(lines) > 3
@@ -202,7 +200,8 @@ def test_the_address_is_no_way_to_other_files(site, page, at):
 def test_the_matrix_shows_who_waits(site, page):
     page.goto(f"{site}/hang")
     page.wait_for_selector("#matrix .heatmaplayer")
-    assert "Who waits for whom" in page.locator("main").inner_text()
+    page.click("nav.tabs >> text=Who waits for whom")
+    page.wait_for_selector("caption:has-text('Who waits for whom')")
 
 
 @pytest.fixture(scope="module")
@@ -215,13 +214,10 @@ def slow_site(serving, tmp_path_factory):
 
 def test_traces_are_drawn_together_and_one_by_one(slow_site, page_of):
     page = page_of(slow_site)
-    page.goto(f"{slow_site}/trace?file=1")
-    for chart in (
-        "#shares .barlayer .point",
-        "#fleet .heatmaplayer",
-        "#lateness .heatmaplayer",
-        "#gantt .barlayer .point",
-    ):
+    page.goto(f"{slow_site}/trace?file=1&tab=shares")
+    page.wait_for_selector("#shares .barlayer .point")
+    page.goto(f"{slow_site}/trace?file=1&tab=ranks")
+    for chart in ("#fleet .heatmaplayer", "#lateness .heatmaplayer", "#gantt .barlayer .point"):
         page.wait_for_selector(chart)
     whole = page.locator("#gantt .barlayer .point").count()
     page.goto(f"{slow_site}/trace?file=1&from=1000000&to=3000000")
@@ -320,7 +316,7 @@ def test_nothing_outside_is_served(site):
 def test_no_chart_offers_to_leave_this_machine(site, page):
     """Plotly has a button that uploads a chart to its makers."""
     page.goto(f"{site}/memory")
-    page.wait_for_selector("#blocks .modebar-btn", state="attached")
+    page.wait_for_selector("#timeline .modebar-btn", state="attached")
     offered = page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.getAttribute('data-title'))")
     assert "Zoom" in offered
     assert not [title for title in offered if "share" in title.lower() or "cloud" in title.lower()]
@@ -351,17 +347,19 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
 
 def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
     """Pages of entries from the failed one on; what is sought leaves those that fit."""
-    page.goto(f"{site}/memory?device=0")
+    page.goto(f"{site}/memory?device=0&tab=ranges")
     page.wait_for_selector("#cached .barlayer .point")
     ranges = page.locator("table", has=page.locator("caption", has_text="Reserved ranges")).locator("tbody tr")
-    assert ranges.count() == min(12, page.locator("#cached .barlayer .point").count())
+    assert ranges.count() == page.locator("#cached .barlayer .point").count()
+    page.click("nav.tabs >> text=Trace entries")
+    page.wait_for_selector("caption:has-text('Trace entries')")
     entries = page.locator("table", has=page.locator("caption", has_text="Trace entries"))
     assert "oom" in entries.inner_text()
-    first = entries.locator("td").first.inner_text()
+    first = entries.locator("tbody td").first.inner_text()
     page.get_by_role("link", name="Earlier entries").click()
     page.wait_for_function(
         "first => ![...document.querySelectorAll('td')].some(cell => cell.innerText === first)", arg=first
     )
-    page.goto(f"{site}/memory?device=0&find=oom")
-    page.wait_for_selector("#cached .barlayer .point")
+    page.goto(f"{site}/memory?device=0&find=oom&tab=entries")
+    page.wait_for_selector("caption:has-text('Trace entries')")
     assert entries.locator("tbody tr").count() == 1

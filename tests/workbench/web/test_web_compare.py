@@ -36,7 +36,7 @@ def test_what_changed_adds_up(site, page, chart):
     first, *changes, _ = page.evaluate(DRAWN, chart)
     text = page.locator(f"#{chart} .waterfalllayer .point text").all_text_contents()
     assert (first + sum(changes)) / 1e9 == pytest.approx(seconds(text[-1]), rel=0.01)
-    last = page.locator(f"figure:has(#{chart}) + div.wide tr:last-child td").all_text_contents()
+    last = page.locator(f"figure:has(#{chart}) + .wide tr:last-child td").all_text_contents()
     assert last[0] == "whole step"
     assert [seconds(cell) for cell in last[1:3]] == [seconds(text[0]), seconds(text[-1])]
 

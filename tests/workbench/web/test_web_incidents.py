@@ -65,7 +65,7 @@ def test_the_instant_of_an_out_of_memory_is_the_one_in_sight(serving, page_of, t
         page.goto(address)
         page.click("#verdict .evidence a")
         page.wait_for_selector("#timeline .scatterlayer .trace")
-        assert "Rank 3, device 0, after step 5, out of memory" in page.locator("main h2").all_inner_texts()
+        assert "Rank 3, device 0, after step 5, out of memory" in page.locator("main h2").all_text_contents()
         assert "a request of " in page.locator("#instant").inner_text()
         assert "step 6" in page.locator("#timeline .annotation").all_text_contents()
 

@@ -98,19 +98,19 @@ def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
     page.goto(f"{site}/memory?device=0")
     zoom(page, "timeline", [9000, 11100])
     assert page.input_value("#steps") == "5.3-6" or page.input_value("#steps").startswith("5.")
-    page.click("header nav >> text=Steps")
+    page.click("nav.pages >> text=Steps")
     page.wait_for_selector("#loss .scatterlayer .trace")
     shows(page, "phases", 4.5, 6.5)
     page.fill("#steps", "6")
     page.keyboard.press("Enter")
     page.wait_for_function("() => new URL(location).searchParams.get('steps') === '6'")
     shows(page, "times", 5.5, 6.5)
-    page.click("header nav >> text=Memory")
+    page.click("nav.pages >> text=Memory")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     low, high = page.evaluate(SHOWN, "timeline")
     assert 10000 < low < high < 12000
     page.click("#reset")
-    page.wait_for_function("() => !new URL(location).search.includes('steps')")
+    page.wait_for_function("() => new URL(location).search.includes('steps=all')")
     page.wait_for_function(
         "() => document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range[0] < 5000"
     )
@@ -121,7 +121,7 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
     """The address of a zoom is not lost when something else of the page is chosen."""
     page.goto(f"{site}/memory?device=0")
     zoom(page, "timeline", [9000, 11100])
-    page.click("nav[aria-label='choose the colours'] >> text=colour by phase")
+    page.click("nav[aria-label='choose the colours'] >> text=phase")
     page.wait_for_function("() => location.search.includes('colour=phase') && location.search.includes('from=9000')")
     page.wait_for_selector("#timeline .legend >> text=backward")
     page.fill("#find", "feed_forward")
@@ -133,10 +133,52 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
 
 
 @pytest_browser
+@pytest.mark.parametrize(
+    ("address", "chart", "span", "selection", "name"),
+    [
+        ("memory?device=0", "timeline", [9000, 11100], "#instant", "entry"),
+        ("trace?file=0", "gantt", [1e8, 5e8], "#callers", "event"),
+    ],
+)
+def test_a_link_shows_the_same_view_in_another_browser(both_sites, page_of, address, chart, span, selection, name):
+    """Zoom, click, look at what is selected, go back and forth, and open the address elsewhere."""
+    site = both_sites[name]
+    page = page_of(site)
+    page.goto(f"{site}/{address}")
+    zoom(page, chart, span)
+    zoomed = page.url
+    page.wait_for_load_state("networkidle")
+    box = page.locator(f"#{chart} .nsewdrag").bounding_box()
+    for share in (0.3, 0.35):  # the chart is told of a click only where the mouse was before
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + 30)
+    page.wait_for_selector(f"#{chart} .hoverlayer > *", state="attached")
+    before = [selection, page.evaluate("name => document.querySelector(name)?.innerText", selection)]
+    page.mouse.click(box["x"] + 0.35 * box["width"], box["y"] + 30)
+    page.wait_for_function("name => new URL(location).searchParams.has(name)", arg=name)
+    page.wait_for_function("before => document.querySelector(before[0])?.innerText !== before[1]", arg=before)
+    page.wait_for_load_state("networkidle")
+    link, selected = page.url, page.locator(selection).inner_text()
+    page.go_back()
+    page.wait_for_function("name => !new URL(location).searchParams.has(name)", arg=name)
+    assert page.url == zoomed
+    other = page_of(site)
+    other.goto(link)
+    shows(other, chart, *page.evaluate(SHOWN, chart))
+    assert other.locator(selection).inner_text() == selected
+    assert other.url == link
+
+
+@pytest.fixture(scope="module")
+def both_sites(site, traced):
+    """Fixture: the dashboards with a memory page and with a trace page, by the name of what a click selects."""
+    return {"entry": site, "event": traced}
+
+
+@pytest_browser
 def test_charts_of_one_page_move_together(traced, page_of):
     """All ranks on the common clock follow the events of one, and these follow them; as do the charts of steps."""
     page = page_of(traced)
-    page.goto(f"{traced}/trace?file=1")
+    page.goto(f"{traced}/trace?file=1&tab=ranks")
     zoom(page, "gantt", [100e6, 300e6])
     page.wait_for_function("() => document.querySelector('#fleet .js-plotly-plot')._fullData[0].x[0] > 90e6")
     zoom(page, "fleet", [450e6, 500e6])
@@ -150,7 +192,7 @@ def test_charts_of_one_page_move_together(traced, page_of):
 
 @pytest_browser
 def test_keys_zoom_as_a_mouse_does(site, page):
-    page.goto(f"{site}/memory?device=0")
+    page.goto(f"{site}/memory?device=0&steps=all")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     page.focus("figure:has(#timeline)")
     heard(page, "timeline", lambda: page.keyboard.press("+"))

@@ -1,4 +1,4 @@
-// What needs the browser itself: the window of a zoom in the address, the clipboard, themes, tables as CSV, dropped files.
+// What needs the browser itself: the window of a zoom in the address, the clipboard, themes, dropped files.
 "use strict";
 
 // The part of the next page to scroll to; a zoom, which changes the address as well, scrolls nowhere.
@@ -16,21 +16,47 @@ function show(name) {
   if (scrolling > 0) window.setTimeout(() => show(name), 150);
 }
 
+// The window that is in sight: `own` stands in this page's address, `steps` in links to other pages.
+let inSight = { own: {}, steps: "" };
+
+function put(url, values) {
+  for (const name of ["from", "to", "steps"]) url.searchParams.delete(name);
+  for (const [name, value] of Object.entries(values)) url.searchParams.set(name, value);
+  return url;
+}
+
+window.workbench = {
+  // The address of a link that leads on, with the window that is in sight.
+  carried(url) {
+    const stays = url.pathname === window.location.pathname;
+    return put(url, stays ? inSight.own : inSight.steps ? { steps: inSight.steps } : {});
+  },
+  // Changes the address as a link does; Dash listens to what a browser says when one goes back.
+  go(url) {
+    const turns = url.pathname !== window.location.pathname;
+    window.history.pushState({}, "", url.href);
+    sought = url.hash.slice(1);
+    window.dispatchEvent(new PopStateEvent("popstate"));
+    if (turns) document.getElementById("page").scrollTo(0, 0);
+  },
+};
+
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   workbench: {
+    // A click into a chart or a typed text leads to another address, which the server computed.
+    follow(search) {
+      window.workbench.go(new URL(search, window.location));
+    },
     // The window that is in sight goes into the address and into the links that lead on. replaceState does not wake
     // Dash, so that the page is not asked for again. The field for steps is set by hand: as an output of this callback
     // it would close a circle, which Dash leaves out without a word.
     carry(shown) {
-      const put = (url, values) => {
-        for (const name of ["from", "to", "steps"]) url.searchParams.delete(name);
-        for (const [name, value] of Object.entries(values)) url.searchParams.set(name, value);
-        return url;
-      };
+      inSight = shown;
       window.history.replaceState(window.history.state, "", put(new URL(window.location), shown.own));
-      for (const link of document.querySelectorAll("a[data-go='']")) {
-        const stays = link.pathname === window.location.pathname;
-        link.href = put(new URL(link.href), stays ? shown.own : shown.steps ? { steps: shown.steps } : {});
+      for (const link of document.querySelectorAll("a[data-go='']")) link.href = window.workbench.carried(new URL(link.href)).href;
+      for (const link of document.querySelectorAll("nav.pages a")) {
+        if (link.pathname === window.location.pathname) link.setAttribute("aria-current", "page");
+        else link.removeAttribute("aria-current");
       }
       if (sought) {
         scrolling = 20;
@@ -46,15 +72,22 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   const root = document.documentElement;
   const say = (text) => { document.getElementById("said").textContent = text; };
 
-  const chosen = window.localStorage.getItem("workbench-theme");
-  if (chosen) root.dataset.theme = chosen;
+  // The server draws charts in the theme that the cookie names. It is of this dashboard's folder alone.
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  function applyTheme() {
+    root.dataset.theme = window.localStorage.getItem("workbench-theme") || (system.matches ? "dark" : "light");
+    document.cookie = `workbench-theme=${root.dataset.theme}; path=/${window.location.pathname.split("/")[1]}; SameSite=Strict`;
+  }
+  function drawAgain() {
+    applyTheme();
+    window.dash_clientside.set_props("themed", { data: root.dataset.theme });
+  }
+  applyTheme();
+  system.addEventListener("change", drawAgain);
 
   function turnTheme() {
-    const dark = root.dataset.theme
-      ? root.dataset.theme === "dark"
-      : window.matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    window.localStorage.setItem("workbench-theme", root.dataset.theme);
+    window.localStorage.setItem("workbench-theme", root.dataset.theme === "dark" ? "light" : "dark");
+    drawAgain();
   }
 
   // Dash answers a zoom by drawing the chart once more as it is, and only then asks for what is in the window. Of a chart
@@ -88,38 +121,25 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   }
   document.addEventListener("keydown", zoomByKey);
 
-  function saveTable(button) {
-    const rows = [...button.closest("table").querySelectorAll("tr")];
-    // A cell that a spreadsheet would take for a formula is kept as text by a leading quote.
-    const cell = (c) => `"${c.textContent.replace(/^[=+@-](?=[^0-9.\s])/, "'$&").replaceAll('"', '""')}"`;
-    const text = rows.map((row) => [...row.children].map(cell).join(",")).join("\r\n");
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-    link.download = "table.csv";
-    link.click();
-    URL.revokeObjectURL(link.href);
-  }
-
-  // Within the dashboard a link changes the address only. Dash listens to what a browser says when one goes back.
+  // Within the dashboard a link changes the address only.
   function follow(event) {
     const link = event.target.closest && event.target.closest("a[data-go]");
     if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
-    const turns = link.pathname !== window.location.pathname;
-    window.history.pushState({}, "", link.href);
-    sought = link.hash.slice(1);
-    window.dispatchEvent(new PopStateEvent("popstate"));
-    if (turns) window.scrollTo(0, 0);
+    window.workbench.go(new URL(link.href));
   }
 
+
+  document.addEventListener("change", (event) => {
+    const link = event.target.matches("select.picker") && event.target.selectedOptions[0];
+    if (link) window.workbench.go(window.workbench.carried(new URL(link.value, window.location)));
+  });
   document.addEventListener("click", follow);
   document.addEventListener("click", (event) => {
     if (event.target.id === "copy") {
       navigator.clipboard.writeText(window.location.href).then(() => say("Link copied."), () => say(window.location.href));
     } else if (event.target.id === "theme") {
       turnTheme();
-    } else if (event.target.dataset && event.target.dataset.save) {
-      saveTable(event.target);
     }
   });
 
@@ -143,9 +163,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     return told;
   }
 
-  document.addEventListener("dragover", (event) => event.preventDefault());
+  document.addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
+  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
   document.addEventListener("drop", (event) => {
     event.preventDefault();
+    document.body.classList.remove("dropping");
     const files = [...event.dataTransfer.files];
     if (files.length) open(files).catch((error) => say(error.message));
   });

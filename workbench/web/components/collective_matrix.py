@@ -3,8 +3,9 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
-from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, PLAIN, legend_entry
+from workbench.colours import COLLECTIVE_SIGNS
+from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, legend_entry, plain_layout
+from workbench.web.theme import theme
 
 FEW = 30
 """So many collectives side by side leave room for a larger sign in each cell."""
@@ -12,9 +13,9 @@ FEW = 30
 
 def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     """Return a heat map of the table `hangs.views.matrix`; colour and sign of a cell show the state."""
-    states = list(COLLECTIVE_STATES)
+    states = list(theme().states)
     codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
-    scale = [(edge / len(states), COLLECTIVE_STATES[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
+    scale = [(edge / len(states), theme().states[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
     figure = go.Figure(
         go.Heatmap(
             z=codes.to_numpy(),
@@ -29,13 +30,13 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
             zmax=len(states),
             colorscale=scale,
             showscale=False,
-            xgap=1,
-            ygap=1,
+            xgap=2,
+            ygap=2,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     for state in (name for name in states if name and (frame == name).to_numpy().any()):
-        figure.add_trace(legend_entry(f"{COLLECTIVE_SIGNS[state]}  {state}", COLLECTIVE_STATES[state]))
+        figure.add_trace(legend_entry(f"{COLLECTIVE_SIGNS[state]}  {state}", theme().states[state]))
     figure.update_layout(showlegend=True, legend=ABOVE)
     figure.update_layout(xaxis=COLLECTIVES_ACROSS, yaxis={"autorange": "reversed"})
-    return figure.update_layout(height=170 + 26 * len(frame))
+    return figure.update_layout(height=150 + 26 * max(3, len(frame)))

@@ -6,13 +6,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import duration_ns, size
-from workbench.colours import CATEGORIES
 from workbench.present.tables.comparison import Formatter, signed
-from workbench.web.components.figure import ABOVE, PLAIN, FigurePart, byte_ticks, duration_ticks, plain
+from workbench.web.components.figure import ABOVE, FigurePart, byte_ticks, duration_ticks, plain, plain_layout
+from workbench.web.theme import theme
 
-MORE, LESS, WHOLE = CATEGORIES["communication"], CATEGORIES["parameters"], CATEGORIES["workspace"]
-"""More is worse in all that is compared here; the sign of each number says the same as its colour."""
-SIDES = {"a": CATEGORIES["parameters"], "b": CATEGORIES["gradients"]}
+MORE, LESS, WHOLE = "violet", "teal", "grey"
+"""Hues of bars; the sign of each number says the same as its colour."""
+SIDES = {"a": "grey", "b": "blue"}
 DASHES = {"a": "dot", "b": "solid"}
 BARS, NAME = 20, 34
 ROW_PX = 26
@@ -50,14 +50,14 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
             x=[ends[0], *(change for _, change in bars), 0],
             text=[text(ends[0]), *(signed(change, text) for _, change in bars), text(ends[1])],
             textposition="auto",
-            increasing={"marker": {"color": MORE}},
-            decreasing={"marker": {"color": LESS}},
-            totals={"marker": {"color": WHOLE}},
+            increasing={"marker": {"color": theme().hues[MORE]}},
+            decreasing={"marker": {"color": theme().hues[LESS]}},
+            totals={"marker": {"color": theme().hues[WHOLE]}},
             hovertemplate="%{y}: %{text}<extra></extra>",
             cliponaxis=False,
             showlegend=False,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     return with_rows(figure, len(bars) + 2)
 
@@ -73,11 +73,11 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
             text=[signed(change, text) for _, change in shown],
             textposition="auto",
             customdata=[plain(name) for name, _ in shown],
-            marker={"color": [MORE if change > 0 else LESS for _, change in shown]},
+            marker={"color": [theme().hues[MORE if change > 0 else LESS] for _, change in shown]},
             hovertemplate="%{customdata}: %{text}<extra></extra>",
             cliponaxis=False,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     return with_rows(figure, len(shown))
 
@@ -103,9 +103,9 @@ def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.
 
     The runs differ in line style as well as in colour.
     """
-    figure = go.Figure(layout=PLAIN)
+    figure = go.Figure(layout=plain_layout())
     for name, values in series.items():
-        line = {"color": SIDES[name], "dash": DASHES[name]}
+        line = {"color": theme().hues[SIDES[name]], "dash": DASHES[name]}
         figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name}", line=line))
     layout = {"xaxis": {"title": "step"}, "yaxis": axis, "height": 300, "hovermode": "x unified"}
     return figure.update_layout(showlegend=True, legend=ABOVE, **layout)

@@ -31,7 +31,7 @@ def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[
     layout = {
         "barmode": "overlay",
         "bargap": 0.1,
-        "height": 140 + ROW_PX * len(rows),
+        "height": 110 + ROW_PX * len(rows),
         "showlegend": True,
         "legend": ABOVE,
         "xaxis": {"range": list(window), "title": {"text": "time from the first event"}, **duration_ticks(*window)},

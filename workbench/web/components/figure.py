@@ -10,6 +10,7 @@ from dash import dcc, html
 
 from analyzers.words import size, tick_durations
 from workbench.console import clean
+from workbench.web.theme import theme
 
 FigurePart = dict[str, object]
 """A trace, an axis or a layout as Plotly's script reads it."""
@@ -24,15 +25,9 @@ class DurationTicks(TypedDict):
     ticktext: list[str]
 
 
-GRID = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}
 MARGIN = {"l": 70, "r": 10, "t": 30, "b": 40}
-PLAIN: FigurePart = {
-    "template": {"layout": {"xaxis": GRID, "yaxis": GRID}},
-    "paper_bgcolor": "rgba(0,0,0,0)",
-    "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"color": "#7a7a7a"},
-    "margin": MARGIN,
-}
+LOW = {**MARGIN, "t": 24, "b": 24}
+"""The margins of charts above each other that share their axis."""
 ABOVE: FigurePart = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 """A legend above the chart, where it takes none of the width."""
 COLLECTIVES_ACROSS: FigurePart = {
@@ -49,6 +44,29 @@ BAR: dcc.Graph.Config = {
 }
 """Buttons that are removed: they upload the chart, select points, which does nothing here, or reset the axes twice."""
 MOST_TICKS = 8
+
+
+def plain_layout() -> FigurePart:
+    """Return the Plotly layout that all charts share, in the colours of the page's theme."""
+    hues = theme().hues
+    line = {"gridcolor": hues["edge"], "linecolor": hues["rule"], "zerolinecolor": hues["rule"]}
+    axis = {**line, "tickcolor": hues["rule"], "title": {"font": {"size": 11}}}
+    hover = {"bgcolor": hues["panel"], "bordercolor": hues["rule"], "font": {"color": hues["ink"], "size": 12}}
+    return {
+        "template": {"layout": {"xaxis": axis | {"showgrid": False, "ticks": "outside"}, "yaxis": axis}},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": hues["soft"], "size": 11, "family": "system-ui, sans-serif"},
+        "hoverlabel": hover,
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": hues["rule"], "activecolor": hues["ink"]},
+        "margin": MARGIN,
+    }
+
+
+def heat_scale() -> list[tuple[float, str]]:
+    """Return Plotly's colour scale of heat maps, from little, near the colour of the page, to much."""
+    heat = theme().heat
+    return [(i / (len(heat) - 1), shade) for i, shade in enumerate(heat)]
 
 
 def plain(text: object) -> str:
@@ -86,7 +104,7 @@ def tick_distance(length: float) -> float:
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
     """Return a Plotly figure as a dict."""
-    return {"data": [*traces], "layout": {**PLAIN, **layout}}
+    return {"data": [*traces], "layout": {**plain_layout(), **layout}}
 
 
 def legend_entry(name: str, colour: str) -> go.Scatter:
@@ -96,12 +114,15 @@ def legend_entry(name: str, colour: str) -> go.Scatter:
     )
 
 
-def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False) -> html.Figure:
+def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False, fills: bool = False) -> html.Figure:
     """Return a figure as HTML with `id=name`; `label` is read by screen readers.
 
-    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus.
+    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus. With `fills`,
+    it is as high as the space that the page has for it.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
         spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
-    return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR), **spoken)
+    if not fills:
+        return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR), **spoken)
+    return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR, responsive=True, className="fills"), **spoken)

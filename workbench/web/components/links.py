@@ -11,6 +11,8 @@ from workbench.console import clean
 from workbench.source_files import SOURCE_LINE, find_source
 from workbench.web.query import address
 
+Part = str | tuple[str, str, bool]
+"""A text, or a link: its text, its address, and whether the address keeps its own range of steps."""
 LONGEST = 1000
 """Characters of a text that are shown: names of kernels are long, those of a hostile file longer."""
 
@@ -21,32 +23,51 @@ def navigation(links: Sequence[Component], label: str, style: str = "") -> html.
     return html.Nav(list(links), className=style, **attributes)
 
 
+FEW = 6
+"""Up to so many options are links side by side; more are a drop-down list."""
+
+
 def choice(
     name: str,
     options: Sequence[tuple[str, str]],
     current: str,
     query: Mapping[str, str] | None = None,
     label: str | None = None,
-) -> html.Nav | None:
+) -> Component | None:
     """Return links that set query parameter `name` to one of the options (value, text); None if there are fewer than
-    two.
+    two, and a drop-down list if there are many.
 
     The rest of `query` stays unchanged. `label`, by default the name, is read by screen readers.
     """
     if len(options) < 2:
         return None
+    if len(options) > FEW:
+        return picker(name, options, current, query or {}, label or name)
     links = [link(text, address({**(query or {}), name: value}), current=value == current) for value, text in options]
     return navigation(links, f"choose {label or name}", "choice")
 
 
-def link(text: str, href: str, *, current: bool = False, fixed: bool = False) -> html.A:
+def picker(
+    name: str, options: Sequence[tuple[str, str]], current: str, query: Mapping[str, str], label: str
+) -> html.Select:
+    """Return a drop-down list whose options are addresses; the script follows the one that is selected."""
+    rows = [
+        html.Option(clean(text), value=address({**query, name: value}), selected=value == current)
+        for value, text in options
+    ]
+    spoken: dict[str, Any] = {"aria-label": f"choose {label}"}
+    # Another list at the same place must not keep this one's selection.
+    return html.Select(rows, className="picker", key=f"{name} {current}", **spoken)
+
+
+def link(text: str, href: str, *, current: bool = False, fixed: bool = False, style: str = "") -> html.A:
     """Return a link to a page or state of this dashboard.
 
     It is followed without reloading the page, and keeps the selected steps unless it is `fixed`.
     """
     # The script recognises links to follow by `data-go`; Dash has no property for it.
     attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if current else {})}
-    return html.A(clean(text), href=href, className="here" if current else "", **attributes)
+    return html.A(clean(text), href=href, className="here" if current else style, **attributes)
 
 
 def source_code(line: str) -> html.Code:
@@ -54,16 +75,21 @@ def source_code(line: str) -> html.Code:
     return html.Code(with_source_link(line))
 
 
-def with_source_link(text: str) -> list[Component | str] | str:
+def with_source_link(text: str) -> list[Component | str]:
     """Return a text as HTML, in which the first source position such as `train.py:22` is a link.
 
     It is no link if its file is not on this machine.
     """
+    return [part if isinstance(part, str) else link(*part[:2]) for part in source_parts(text)]
+
+
+def source_parts(text: str) -> list[Part]:
+    """Return a text as parts: texts, and a link for its first source position if that file is on this machine."""
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     match = SOURCE_LINE.search(shown)
     if not match or not is_on_this_machine(match[0]):
-        return clean(shown)
-    to_source = link(match[0], f"source{address({'at': match[0]})}")
+        return [clean(shown)]
+    to_source = (clean(match[0]), f"source{address({'at': match[0]})}", False)
     return [clean(shown[: match.start()]), to_source, clean(shown[match.end() :])]
 
 

@@ -4,12 +4,23 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
+from dash import html
 
 from analyzers.words import quantity, size
-from workbench.colours import CATEGORIES, STATUSES, nth_colour, text_colour
-from workbench.web.components.figure import ABOVE, MARGIN, PLAIN, FigurePart, byte_ticks, figure_of, plain
+from workbench.colours import text_colour
+from workbench.web.components.figure import (
+    ABOVE,
+    MARGIN,
+    FigurePart,
+    byte_ticks,
+    figure_of,
+    heat_scale,
+    plain,
+    plain_layout,
+)
+from workbench.web.components.part_list import part_list
+from workbench.web.theme import theme
 
-NO_CATEGORY, DIMMED = "#c9ced6", "#eceef1"
 ROOM = 0.06
 """The part of a timeline's width that the name of a step takes."""
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -38,11 +49,11 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: 
             "y": other["allocated"].tolist(),
             "name": name,
             "mode": "lines",
-            "line": {"shape": "hv", "width": 1.5, "color": nth_colour(i + 1), "dash": DASHES[i % len(DASHES)]},
+            "line": {"shape": "hv", "width": 1.5, "color": theme().nth(i + 1), "dash": DASHES[i % len(DASHES)]},
         }
         for i, (name, other) in enumerate(others.items())
     ]
-    mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), nth_colour(0))
+    mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), theme().nth(0))
     return figure_of([*lines, mine], timeline_layout(frame, starts, cursor))
 
 
@@ -50,17 +61,18 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> Fig
     """Return the Plotly layout of a timeline, with marks at the peak, failed allocations, cursor and step starts."""
     starts = with_room(starts, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
     return {
-        "xaxis": {"title": {"text": "trace entry (allocator event)"}},
+        "xaxis": {"title": {"text": "trace entry (allocator event)", "standoff": 4}},
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
-        "legend": {**ABOVE, "y": 1.07},  # above the names of the steps
+        "legend": {**ABOVE, "y": 1.05},  # above the names of the steps
+        "margin": {**MARGIN, "b": 34},
         "showlegend": True,
         "hovermode": "x unified",
         # Plotly keeps the user's zoom across new data while this value stays the same.
         "uirevision": "timeline",
         "shapes": [
-            *(mark(entry, STATUSES["error"]) for entry in frame["entry"][frame["oom"] > 0]),
-            mark(cursor, "#7a7a7a", "dot"),
-            *(mark(entry, "rgba(128,128,128,0.4)") for _, entry in starts),
+            *(mark(entry, theme().hues["error"]) for entry in frame["entry"][frame["oom"] > 0]),
+            mark(cursor, theme().hues["ink"]),
+            *(mark(entry, theme().hues["edge"]) for _, entry in starts),
         ],
         "annotations": [*([peak(frame)] if len(frame) else []), *(step_name(*start) for start in starts)],
     }
@@ -76,7 +88,14 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
         "stackgroup": "memory",
         "line": {"shape": "hv", "width": 0.5, "color": colour},
         "fillcolor": colour,
+        **hatched(name, colour),
     }
+
+
+def hatched(name: str, colour: str) -> FigurePart:
+    """Return the pattern that marks a layer as unknown; empty for every other layer."""
+    pattern = {"shape": "/", "size": 6, "fgcolor": theme().hues["page"], "bgcolor": colour}
+    return {"fillpattern": pattern} if name == "unknown" else {}
 
 
 def step_name(step: int, entry: float) -> FigurePart:
@@ -96,7 +115,7 @@ def with_room(starts: StepStarts, span: float) -> StepStarts:
 
 def mark(entry: float, colour: str, dash: str = "solid") -> FigurePart:
     """Return the shape of a vertical line at a trace entry."""
-    line = {"color": colour, "dash": dash}
+    line = {"color": colour, "dash": dash, "width": 1}
     return {"type": "line", "x0": entry, "x1": entry, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
@@ -115,7 +134,10 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
     paths = [[plain(name) for name in path] for path in frame["path"]]
-    colours = [NO_CATEGORY, *(node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True))]
+    colours = [
+        theme().hues["empty"],
+        *(node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True)),
+    ]
     figure = go.Figure(
         go.Icicle(
             ids=["all", *map(str, frame["node"])],
@@ -135,34 +157,17 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
             hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all live memory<extra></extra>",
             maxdepth=5,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})
     return figure.update_layout(height=340, margin={"l": 0, "r": 0, "t": 10, "b": 10})
 
 
-def category_bars(frame: pd.DataFrame) -> FigurePart:
-    """Return a bar chart of the result of `memory.views.categories`, with the bytes next to each bar."""
-    some = frame[frame["bytes"] > 0].sort_values("bytes", ascending=False)
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "x": some["bytes"].tolist(),
-        "y": [name.replace("_", " ") for name in some["category"]],
-        "text": [size(count) for count in some["bytes"].tolist()],
-        "textposition": "outside",
-        "customdata": some["blocks"].tolist(),
-        "hovertemplate": "%{y}: %{text} in %{customdata} blocks<extra></extra>",
-        "marker": {"color": [CATEGORIES[name] for name in some["category"]]},
-        "cliponaxis": False,
-    }
-    layout = {
-        "height": 70 + 24 * len(some),
-        "margin": {**MARGIN, "l": 120, "r": 70},  # room for the number beside the longest bar
-        "xaxis": {"rangemode": "tozero", **byte_ticks(int(some["bytes"].max()) if len(some) else 0)},
-        "yaxis": {"autorange": "reversed"},
-    }
-    return figure_of([bars], layout)
+def category_bars(frame: pd.DataFrame) -> list[html.Ul]:
+    """Return the result of `memory.views.categories` as a list, largest first: name, bar, bytes and share."""
+    some = frame.sort_values("bytes", ascending=False)
+    parts = dict(zip(some["category"], some["bytes"].astype(float), strict=True))
+    return part_list(parts, theme().categories, lambda count: size(int(count)))
 
 
 def amount(count: int, blocks: int) -> str:
@@ -178,13 +183,13 @@ def path_text(path: Sequence[str]) -> str:
 def node_colour(name: str, path: Sequence[str], find: str) -> str:
     """Return the colour of a node: that of its category, or grey if its path does not contain `find`."""
     if find and not any(find.casefold() in part.casefold() for part in path):
-        return DIMMED
-    return CATEGORIES.get(name, NO_CATEGORY)
+        return theme().hues["empty"]
+    return theme().categories.get(name, theme().hues["pale"])
 
 
 def rank_matrix(frame: pd.DataFrame) -> go.Figure:
     """Return a heat map of the table `across_ranks.matrix`: a row per rank, a column per category; cells are bytes."""
-    amounts = frame[list(CATEGORIES)]
+    amounts = frame[list(theme().categories)]
     figure = go.Figure(
         go.Heatmap(
             z=amounts.to_numpy(),
@@ -193,12 +198,12 @@ def rank_matrix(frame: pd.DataFrame) -> go.Figure:
             text=[[size(int(count)) for count in row] for row in amounts.to_numpy()],
             texttemplate="%{text}",
             hovertemplate="%{y}, %{x}: %{text}<extra></extra>",
-            colorscale=[(0, "#f2f2f2"), (1, CATEGORIES["parameters"])],
+            colorscale=heat_scale(),
             showscale=False,
             xgap=1,
             ygap=1,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     return figure.update_layout(
         yaxis={"autorange": "reversed"}, margin={"l": 130}, height=110 + 26 * min(len(frame), 40)

@@ -5,7 +5,8 @@ from dash.development.base_component import Component
 
 from workbench.console import clean
 from workbench.present.parity_lines import Lines
-from workbench.web.components.figure import ABOVE, PLAIN, FigurePart, drawn, plain
+from workbench.web.components.figure import ABOVE, FigurePart, drawn, plain, plain_layout
+from workbench.web.theme import theme
 
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "x", "triangle-down", "star")
 """The signs of the terminal app, by Plotly's names."""
@@ -21,7 +22,7 @@ def line_figure(lines: Lines, name: str) -> Component:
     figure: FigurePart = {
         "data": [trace(lines, number, steps, INNERMOST + RING * (count - 1 - number)) for number in range(count)],
         "layout": {
-            **PLAIN,
+            **plain_layout(),
             "height": 330,
             "legend": ABOVE,
             "showlegend": True,
@@ -46,7 +47,7 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
         "y": values,
         "customdata": [lines.exact(value) for value in values],
         "hovertemplate": "%{customdata}",
-        "line": {"color": lines.colour(number), "width": 1.5, "dash": DASHES[run % len(DASHES)]},
+        "line": {"color": theme().nth(run), "width": 1.5, "dash": DASHES[run % len(DASHES)]},
         "marker": {"symbol": f"{SYMBOLS[run % len(SYMBOLS)]}-open", "size": size, "line": {"width": 2}},
     }
 
@@ -65,5 +66,5 @@ def power_axis(lines: Lines) -> FigurePart:
 
 def tolerance_line(height: float) -> FigurePart:
     """Return the shape of a dashed horizontal line at `height`."""
-    line = {"color": "#d55e00", "width": 1.5, "dash": "dash"}
+    line = {"color": theme().hues["warning"], "width": 1.5, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}

@@ -6,20 +6,23 @@ from math import isnan
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from dash import html
 
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, percent, share, size
-from workbench.colours import EVENT_KINDS, HEAT
 from workbench.present.tables.trace import step_numbers
 from workbench.web.components.figure import (
     ABOVE,
     COLLECTIVES_ACROSS,
-    PLAIN,
     byte_ticks,
     duration_ticks,
+    heat_scale,
     legend_entry,
     plain,
+    plain_layout,
 )
+from workbench.web.components.part_list import part_list
+from workbench.web.theme import theme
 
 PARTS = {
     "compute": ("compute", "compute_ns"),
@@ -30,8 +33,6 @@ PARTS = {
 """What a rank's time divides into: title, kind (for its colour), and column of `traces.views.ranks_timeline`."""
 READABLE, FINE = 16, 80
 """Columns of a heat map that leave room for a number in each cell, and for a line around it."""
-NOTHING = "rgba(128,128,128,0.15)"
-"""The colour of zero in a heat map, on a light and on a dark page."""
 SHORTEST_NS = 1000.0
 TALLEST_ROWS = 40
 
@@ -39,7 +40,7 @@ TALLEST_ROWS = 40
 def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
     """Return a chart with a stacked bar for each traced rank: computing, communication, waiting and idle time."""
     names = bar_names(accounts)
-    figure = go.Figure(layout=PLAIN)
+    figure = go.Figure(layout=plain_layout())
     for title, (kind, _) in PARTS.items():
         parts = [part_ns(account, title) for account in accounts]
         figure.add_trace(
@@ -48,7 +49,7 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
                 x=[ns / max(1, account.span_ns) for ns, account in zip(parts, accounts, strict=True)],
                 orientation="h",
                 name=title,
-                marker={"color": EVENT_KINDS[kind]},
+                marker={"color": theme().kinds[kind]},
                 customdata=[
                     f"{duration_ns(ns)} ({share(ns, account.span_ns)})"
                     for ns, account in zip(parts, accounts, strict=True)
@@ -60,6 +61,13 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
     axis = {"title": "share of the recorded time", "tickvals": quarters, "ticktext": [percent(p) for p in quarters]}
     figure.update_layout(barmode="stack", height=150 + 30 * len(accounts), xaxis=axis)
     return figure.update_layout(yaxis={"autorange": "reversed"}, legend=ABOVE)
+
+
+def share_bars(account: RankTrace) -> list[html.Ul]:
+    """Return the parts of a rank's time as a list: name, bar, time and share."""
+    parts = {title: float(part_ns(account, title)) for title in PARTS}
+    colours = {title: theme().kinds[kind] for title, (kind, _) in PARTS.items()}
+    return part_list(parts, colours, lambda ns: duration_ns(int(ns)))
 
 
 def part_ns(account: RankTrace, title: str) -> int:
@@ -93,7 +101,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
     most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
     wide = most.pivot_table(index="ranks", columns="start_ns", values="most", sort=False)
     starts = wide.columns.to_numpy(float)
-    scale = [(edge / len(kinds), EVENT_KINDS[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
+    scale = [(edge / len(kinds), theme().kinds[kind]) for i, kind in enumerate(kinds) for edge in (i, i + 1)]
     figure = go.Figure(
         go.Heatmap(
             z=wide.to_numpy(),
@@ -110,10 +118,10 @@ def activity(frame: pd.DataFrame) -> go.Figure:
             showscale=False,
             ygap=2,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     for title, (kind, _) in PARTS.items():
-        figure.add_trace(legend_entry(title, EVENT_KINDS[kind]))
+        figure.add_trace(legend_entry(title, theme().kinds[kind]))
     ends = (float(starts.min()), float(starts.max())) if len(starts) else (0.0, 0.0)
     axis = {"title": "time on the common clock", **duration_ticks(*ends)}
     return rows_down(figure, len(wide)).update_layout(showlegend=True, legend=ABOVE, xaxis=axis)
@@ -139,14 +147,14 @@ def lateness(frame: pd.DataFrame) -> go.Figure:
                 for row in wide.to_numpy()
             ],
             hovertemplate="%{y}, %{x} %{customdata}<extra></extra>",
-            colorscale=[(0, NOTHING), (1, EVENT_KINDS["communication"])],
+            colorscale=heat_scale(),
             zmin=0,
             zmax=latest,
             colorbar={"title": "late by", **duration_ticks(0, latest)},
             xgap=1,
             ygap=1,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )  # fmt: skip
     return rows_down(figure, len(wide)).update_layout(xaxis=COLLECTIVES_ACROSS)
 
@@ -167,14 +175,14 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
             texttemplate="%{text}" if frame.shape[1] <= READABLE else None,
             hovertemplate="%{y} to rank %{x}: %{text}<extra></extra>",
             hoverongaps=False,
-            colorscale=[(i / (len(HEAT) - 1), colour) for i, colour in enumerate(HEAT)],
+            colorscale=heat_scale(),
             zmin=0,
             zmax=most or 1,
             colorbar=byte_ticks(most),
             xgap=gap,
             ygap=gap,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     across = {"type": "category", "side": "top", "title": "to rank", "automargin": True}
     return rows_down(figure, len(frame)).update_layout(xaxis=across)

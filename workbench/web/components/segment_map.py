@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analyzers.words import size
-from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
-from workbench.web.components.figure import ABOVE, PLAIN, legend_entry, plain
+from workbench.colours import CATEGORY_LETTERS, text_colour
+from workbench.web.components.figure import ABOVE, legend_entry, plain, plain_layout
+from workbench.web.theme import theme
 
 LINE = 80
 """Characters of a frame that a hover shows: its end, where the name is."""
@@ -22,8 +23,9 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
     `frame` is the result of `memory.block_map`. A cell's custom datum is the address that a click selects: that of its
     largest block in the table `blocks`.
     """
-    names = ["", *CATEGORIES]
-    colours = ["rgba(128,128,128,0.15)", *CATEGORIES.values()]
+    categories = theme().categories
+    names = ["", *categories]
+    colours = [theme().hues["empty"], *categories.values()]
     hovers, addresses = cell_texts(frame, blocks)
     names_of_rows = [f"{i}: {size(total)}" for i, total in enumerate(frame["bytes"], 1)]
     figure = go.Figure(
@@ -39,12 +41,12 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
             showscale=False,
             ygap=2,
         ),
-        layout=PLAIN,
+        layout=plain_layout(),
     )
     figure.add_trace(letters_in(dict(zip(names_of_rows, frame["owners"], strict=True))))
-    for name in CATEGORIES:
+    for name in categories:
         if any(name in row for row in frame["owners"]):
-            figure.add_trace(legend_entry(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", CATEGORIES[name]))
+            figure.add_trace(legend_entry(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", categories[name]))
     figure.update_layout(margin={"l": 110, "t": 40}, height=120 + 22 * len(frame), showlegend=True)
     figure.update_layout(legend=ABOVE)
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
@@ -82,7 +84,7 @@ def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
     cells of one category, if it fits there.
     """
     letters = [
-        (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(CATEGORIES[name]))
+        (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(theme().categories[name]))
         for row, owners in rows.items()
         for name, first, length in stretches(owners)
         if name and length >= ROOM

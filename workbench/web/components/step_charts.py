@@ -4,9 +4,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
+from dash import html
 
-from workbench.colours import PHASES, STATUSES, nth_colour
-from workbench.web.components.figure import ABOVE, PLAIN, DurationTicks, FigurePart, duration_ticks, plain
+from analyzers.words import duration
+from workbench.colours import HUE_OF_PHASE
+from workbench.web.components.figure import ABOVE, LOW, DurationTicks, FigurePart, duration_ticks, plain, plain_layout
+from workbench.web.components.part_list import part_list
+from workbench.web.theme import theme
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
@@ -50,7 +54,7 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
 
 def line_chart(table: pd.DataFrame) -> go.Figure:
     """Return a chart with a line for each column of a table whose index is the step."""
-    figure = go.Figure(layout=PLAIN)
+    figure = go.Figure(layout=plain_layout())
     for i, column in enumerate(table.columns):
         figure.add_trace(
             go.Scatter(
@@ -58,13 +62,13 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
                 y=table[column],
                 name=column,
                 mode="lines+markers",
-                line={"color": nth_colour(i), "width": 1},
+                line={"color": theme().nth(i), "width": 1},
                 marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
             )
         )
     if len(table) <= FEW:
         figure.update_xaxes(dtick=1)  # there is no step 1.5
-    return figure.update_layout(xaxis={"title": "step"}, height=300, legend=ABOVE)
+    return figure.update_layout(height=150, legend=ABOVE, margin=LOW)
 
 
 def duration_axis(longest_s: float) -> FigurePart:
@@ -76,19 +80,30 @@ def duration_axis(longest_s: float) -> FigurePart:
 def phase_stack(phases: pd.DataFrame) -> go.Figure:
     """Return a stacked chart of one rank's phases, the largest below; rows are steps, columns phases in seconds."""
     thin = thinned(phases)
-    figure = go.Figure(layout=PLAIN)
+    figure = go.Figure(layout=plain_layout())
     for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
         if thin[name].any():
             title = plain(name).replace("_", " ")
             figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=phase_marker(name, i)))
-    figure.update_layout(barmode="stack", bargap=0.05, height=320, legend=ABOVE, xaxis={"title": "step"})
+    figure.update_layout(barmode="stack", bargap=0.05, height=250, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
+
+
+def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
+    """Return the mean of each phase over all steps as a list, longest first: name, bar, time and share."""
+    means = {str(name): float(mean) for name, mean in phases.mean().sort_values(ascending=False).items()}
+    return part_list(means, {name: phase_colour(name, i) for i, name in enumerate(means)}, duration)
+
+
+def phase_colour(phase: str, index: int) -> str:
+    """Return the fixed colour of a phase, or colour number `index` for an unknown one."""
+    return theme().phases.get(phase, theme().nth(index))
 
 
 def phase_marker(phase: str, index: int) -> FigurePart:
     """Return the Plotly marker of a phase: its fixed colour; for an unknown phase, colour number `index`, hatched."""
-    hatched = {} if phase in PHASES else {"pattern": {"shape": "/"}}
-    return {"color": PHASES.get(phase, nth_colour(index)), **hatched}
+    hatched = {} if phase in HUE_OF_PHASE else {"pattern": {"shape": "/"}}
+    return {"color": phase_colour(phase, index), **hatched}
 
 
 def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
@@ -96,5 +111,5 @@ def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
     known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
     figure = line_chart(thinned(known)).update_layout(yaxis={"title": "loss"})
     if nonfinite is not None:
-        figure.add_vline(x=nonfinite, line={"color": STATUSES["error"]}, annotation_text="not finite")
+        figure.add_vline(x=nonfinite, line={"color": theme().hues["error"]}, annotation_text="not finite")
     return figure

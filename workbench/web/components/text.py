@@ -1,5 +1,6 @@
 """The verdict, findings and tables of a report as HTML. Dash escapes text; control characters are removed here."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,11 +8,13 @@ from dash import html
 
 from analyzers.report import Finding, Report
 from analyzers.words import rank_names
-from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
+from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
 from workbench.present.table import Table
-from workbench.web.components.links import labelled, link, source_code, with_source_link
+from workbench.web.components.links import Part, labelled, link, source_code, source_parts
 
+CellParts = str | list[Part]
+"""The content of a table cell: a text, or texts and links."""
 CellLink = Callable[[str], html.A | None]
 """Returns the link that a cell becomes, by its text; None leaves it as text."""
 
@@ -32,9 +35,9 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
         lines += [labelled("Why", [clean(first.why)]), labelled("Next", [clean(first.next)])]
     lines += evidence_link(evidence)
     lines += [labelled("Missing", [clean(gap)]) for gap in answer.missing]
-    title = f"{STATUS_SIGNS[answer.status]} {clean(answer.kind).replace('_', ' ')}"
-    colour = STATUSES[answer.status]
-    return html.Section([html.H2(title), *lines], id="verdict", className="card", style={"borderColor": colour})
+    sign = html.Span(STATUS_SIGNS[answer.status], className=f"sign {answer.status}")
+    title = html.H2([sign, clean(answer.kind).replace("_", " ")])
+    return html.Section([title, *lines], id="verdict", className=f"card {answer.status}")
 
 
 def evidence_link(address: str | None) -> list[html.P]:
@@ -48,33 +51,32 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
     """
     about = f" ({rank_names(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
-    summary = html.Summary(
-        [f"{SEVERITY_SIGNS[found.severity]} {clean(found.title)}{about} ", html.Code(clean(found.id))]
-    )
+    sign = html.Span(SEVERITY_SIGNS[found.severity], className=f"sign {found.severity}")
+    summary = html.Summary([sign, html.Span(f"{clean(found.title)}{about}"), html.Code(clean(found.id))])
     body = [html.P(clean(found.why)), labelled("Next", [clean(found.next)]), html.Ul(facts), *evidence_link(evidence)]
-    return html.Details([summary, *body], className="card", style={"borderColor": SEVERITIES[found.severity]})
+    return html.Details([summary, *body], className=f"card {found.severity}")
 
 
-def table(section: Table, cell_link: CellLink = no_link) -> html.Div:
-    """Return a table with its title as caption and a button that saves it as CSV.
+def table(section: Table, cell_link: CellLink = no_link) -> html.Article:
+    """Return a table that `tables.js` draws in the browser, where it can be sorted, filtered and saved as CSV.
 
-    `cell_link` returns the link of a cell or None; in cells without one, source lines become links.
+    `cell_link` returns the link of a cell or None; in cells without one, source lines become links. The page has all
+    rows of the table, also those that a document leaves out.
     """
-    styles = ["n" if i in section.numeric else "" for i in range(len(section.columns))]
-    columns = zip(section.columns, styles, strict=True)
-    rows = [
-        html.Tr([cell_of(cell, cell_link(cell), style) for cell, style in zip(row, styles, strict=True)])
-        for row in section.rows
-    ]
-    rest = [html.P(f"... and {section.left_out} more")] if section.left_out else []
-    # The column of signs has no name, and a table head without text is an error to a screen reader.
-    heads = [(html.Th if name else html.Td)(clean(name), className=style) for name, style in columns]
-    save: dict[str, Any] = {"data-save": "csv", "aria-label": f"save {clean(section.title)} as CSV"}
-    caption = html.Caption([clean(section.title), html.Button("CSV", **save)])
-    body = html.Table([caption, html.Thead(html.Tr(heads)), html.Tbody(rows)])
-    return html.Div([body, *rest], className="wide", tabIndex=0)
+    rows = [[cell_parts(cell, cell_link(cell)) for cell in row] for row in (*section.rows, *section.more)]
+    columns = [(clean(name), int(i in section.numeric)) for i, name in enumerate(section.columns)]
+    title = clean(section.title)
+    content = {"title": title, "columns": columns, "rows": rows, "out": section.left_out - len(section.more)}
+    attributes: dict[str, Any] = {
+        "data-table": json.dumps(content, separators=(",", ":")),
+        "aria-label": title or "table",
+    }
+    return html.Article(className="wide", tabIndex=0, role="region", **attributes)
 
 
-def cell_of(text: str, to: html.A | None, style: str) -> html.Td:
-    """Return a table cell with this text, inside the link `to` if it is given; `style` is its CSS class."""
-    return html.Td(html.Span(to, className="whole") if to else with_source_link(text), className=style)
+def cell_parts(text: str, to: html.A | None) -> CellParts:
+    """Return the content of a cell for the browser: a text, or a list of texts and links (text, address, fixed)."""
+    if to is not None:
+        return [(str(to.children), getattr(to, "href", ""), getattr(to, "data-go", "") == "fixed")]
+    parts = source_parts(text)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts

@@ -3,16 +3,16 @@
 import pandas as pd
 
 from analyzers.words import size
-from workbench.colours import nth_colour
 from workbench.web.components.event_chart import LANES_PX
 from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, duration_ticks, figure_of, plain
+from workbench.web.theme import theme
 
 
 def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
     """Return a chart of each device's memory over time: allocated (filled) and reserved (dashed)."""
     lines: list[FigurePart] = []
     for number, (name, device) in enumerate(frame.groupby("where", sort=False)):
-        colour = nth_colour(number)
+        colour = theme().nth(number)
         lines.append(line(f"{name}, allocated", device, "allocated", colour) | {"fill": "tozeroy"})
         if device["reserved"].any():
             lines.append(line(f"{name}, reserved", device, "reserved", colour, dash="dash"))

@@ -47,7 +47,7 @@ def install(app: Dash, served: ServedRun) -> None:
         return
 
     @app.callback(
-        Output("address", "search", allow_duplicate=True),
+        Output("asked", "data", allow_duplicate=True),
         Input("key", "value"),
         State("address", "search"),
         prevent_initial_call=True,

@@ -1,6 +1,7 @@
 """The page on hangs; `?group=NAME` selects the process group, `rank=N` the rank whose stack is highlighted."""
 
 import re
+from collections.abc import Sequence
 
 import pandas as pd
 from dash import Dash, Input, Output, State, html, no_update
@@ -12,8 +13,9 @@ from workbench.console import clean
 from workbench.present.tables.hang import current_positions, hang_tables, operations
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.figure import drawn
-from workbench.web.components.links import choice, source_code
+from workbench.web.components.links import choice, labelled, source_code
 from workbench.web.components.text import table
+from workbench.web.components.workspace import Tab, table_tab, workspace
 from workbench.web.gestures import clicked_point
 from workbench.web.pages.elements import Elements
 from workbench.web.query import Query, address, number, parse_query
@@ -31,29 +33,54 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     data = served.rooms.hang
     if data is None:
         return html.Div("This run has no Flight Recorder dumps.")
-    return html.Div(
-        [
-            *(group_section(served, data, query) if data.groups else []),
-            *(table(section) for section in hang_tables(data) if section.rows),
-            table(current_positions(views.locations(served.run, served.options))),
-            *merged_stacks(views.stacks(served.run, served.options), query),
-        ]
-    )
+    stacks = views.stacks(served.run, served.options)
+    bar, canvas = group_section(served, data, query) if data.groups else ([], [])
+    return workspace(bar, canvas, inspector(served, data, stacks, query), tabs(served, data, stacks, query), query)
 
 
-def group_section(served: ServedRun, data: HangData, query: Query) -> Elements:
-    """Return the matrix and operations of a process group: the one in the address, or else the one that hangs."""
+def group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elements, Elements]:
+    """Return the controls and the matrix of a process group: the one in the address, or else the one that hangs."""
     group = shown_group(data, query)
     frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
     names = [(g.name, g.desc or g.name) for g in data.groups]
     title = f"Group {group.name} ({group.desc}), {rank_names(group.ranks)}"
-    return [
-        choice("group", names, group.name, query, "a process group"),
+    bar: Elements = [
         html.H2(clean(title)),
-        drawn("matrix", collective_matrix(frame), "The state of each collective (across) on each rank (down)"),
-        html.P("Click a rank to highlight its stack below.", className="hint"),
-        html.Div(table(operations(views.operations(served.run, group.name, options=served.options))), id="operations"),
+        choice("group", names, group.name, query, "a process group"),
+        html.P("Click a rank to highlight its stack.", className="hint"),
     ]
+    return bar, [drawn("matrix", collective_matrix(frame), "The state of each collective (across) on each rank (down)")]
+
+
+def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) -> Elements:
+    """Return what the report says about the hang, and the stack of the rank in the address, else of the culprit."""
+    lead = next((found for found in served.report.findings if found.id.startswith("hang.")), None)
+    known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
+    rank = shown_rank(query, known)
+    if rank == ALL_RANKS:
+        rank = next((rank for culprit in data.culprits for rank in culprit.ranks if rank in known), ALL_RANKS)
+    mine = stacks[[rank in ranks for ranks in stacks["ranks"]]]
+    frames = [html.Li(source_code(f"{name} {line}")) for name, line in zip(mine["name"], mine["place"], strict=True)]
+    return [
+        *([html.H2(clean(lead.title)), html.P(clean(lead.why)), labelled("Next", [clean(lead.next)])] if lead else []),
+        *([html.H2(f"Stack of rank {rank}, outermost call first"), html.Ol(frames)] if frames else []),
+        None if lead or frames else html.P("No collective hangs, and no stack was recorded.", className="hint"),
+    ]
+
+
+def tabs(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) -> Sequence[Tab]:
+    """Return the tabs below the matrix: operations, stacks, and the tables of the report."""
+    positions = current_positions(views.locations(served.run, served.options))
+    rest = [section for section in (*hang_tables(data), positions) if section.rows]
+    of_group = [Tab("operations", "Operations", lambda: operation_section(served, data, query))] if data.groups else []
+    merged = [Tab("stacks", "Python stacks", lambda: merged_stacks(stacks, query))] if len(stacks) else []
+    return [*of_group, *merged, *(table_tab(f"table-{number}", section) for number, section in enumerate(rest, 1))]
+
+
+def operation_section(served: ServedRun, data: HangData, query: Query) -> Elements:
+    """Return a table of the operations of the process group that the page shows."""
+    group = shown_group(data, query).name
+    return [html.Div(table(operations(views.operations(served.run, group, options=served.options))), id="operations")]
 
 
 def shown_group(data: HangData, query: Query) -> Group:
@@ -72,12 +99,17 @@ def rank_states(served: ServedRun, group: Group, collectives: int, single_ranks:
     return frame if len(frame) <= single_ranks else views.folded(frame)
 
 
+def shown_rank(query: Query, known: Sequence[int]) -> int:
+    """Return the rank in the address if it has a stack, else `ALL_RANKS`."""
+    return number(query, "rank", max(known, default=0) + 1, ALL_RANKS)
+
+
 def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
     """Return the stacks of all ranks as a tree; each line names the ranks that have it in their stack."""
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []
-    rank = number(query, "rank", max(known) + 1, ALL_RANKS)
+    rank = shown_rank(query, known)
     lines = [
         html.Li(
             [f"{clean(name)} ", source_code(line), f" {rank_names(ranks)}"],
@@ -100,7 +132,7 @@ def install(app: Dash, served: ServedRun) -> None:
         return
 
     @app.callback(
-        Output("address", "search", allow_duplicate=True),
+        Output("asked", "data", allow_duplicate=True),
         Input("matrix", "clickData"),
         State("address", "search"),
         prevent_initial_call=True,
@@ -108,4 +140,4 @@ def install(app: Dash, served: ServedRun) -> None:
     def highlight_rank(click: object, search: object) -> object:
         point = clicked_point(click)
         rank = re.search(r"\d+", str(point.get("y"))) if point else None  # of a row of several ranks the first
-        return address(parse_query(search) | {"rank": rank[0]}) if rank else no_update
+        return address(parse_query(search) | {"rank": rank[0], "tab": "stacks"}) if rank else no_update

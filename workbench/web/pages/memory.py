@@ -1,8 +1,8 @@
 """The page on memory: memory over time of a rank's device, and the live memory at an instant.
 
 `?device=N` selects the device, `entry=N` the instant, `by=` the grouping of the tree, `under=N` the node of the tree,
-`find=` the text to highlight, `block=0x..` the address to describe, `from=` and `to=` the range of entries, `steps=`
-the same range in steps, `colour=` the meaning of the timeline's colours.
+`find=` the text to highlight, `tab=` the tab below, `block=0x..` the address to describe, `from=` and `to=` the range
+of entries, `steps=` the same range in steps, `colour=` the meaning of the timeline's colours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,24 +15,27 @@ from workbench.present.tables.memory import category_tables, device_name, device
 from workbench.present.tables.snapshot import step_peaks
 from workbench.step_axis import Span
 from workbench.web.components.figure import drawn
-from workbench.web.components.links import choice
+from workbench.web.components.links import choice, picker
 from workbench.web.components.memory import rank_matrix
 from workbench.web.components.text import table
+from workbench.web.components.workspace import Tab, workspace
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.elements import Elements
-from workbench.web.pages.memory_allocator import allocator_section
-from workbench.web.pages.memory_instant import changes_since, instant_controls, live_memory
+from workbench.web.pages.memory_allocator import entry_section, range_section
+from workbench.web.pages.memory_instant import changes_since, inspector, live_memory, matches
 from workbench.web.pages.memory_segments import segment_section
 from workbench.web.pages.memory_timeline import chart
-from workbench.web.query import COLOURS, NO_NODE, Query, address, memory_query, number, parse_query
+from workbench.web.query import COLOURS, NO_NODE, MemoryQuery, Query, address, memory_query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import memory_marks
-from workbench.web.step_window import Window, own_window, window_of, window_state, with_window
+from workbench.web.step_window import ALL_STEPS, Window, own_window, window_of, window_state, with_window
 
-GESTURES = {"timeline": "clickData", "tree": "clickData", "blocks": "clickData", "find": "value", "entry": "value"}
-"""The parts of the page that a reader clicks or types into, and the property that changes."""
-HINT = "Drag to zoom in, click to look at another instant, double-click to show everything."
+GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
+IN_TABS = ("tree", "blocks")
+"""The parts of the page that a reader clicks or types into, and the property that changes; charts in tabs apart."""
+KEPT_ON_ANOTHER_DEVICE = ("colour", "tab", "by", "find")
+HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -42,32 +45,53 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     devices = worst_first(served.rooms.memory.devices)
     position = device_position(devices, query)
     device = devices[position]
-    at, shown, suffix = memory_query(query, device), window(served, query), device_suffix(device, devices)
-    names = [(str(i), device_name(d)) for i, d in enumerate(devices)]
-    return html.Div(
-        [
-            *ranks_section(devices),
-            choice("device", names, str(position), own_window(query), "a rank and device"),
-            html.H2(device_name(device).capitalize()),
-            choice("colour", [(name, f"colour by {name}") for name in COLOURS], at.colour, query, "the colours"),
-            drawn(
-                "timeline",
-                chart(served, device, at, shown.span),
-                f"Allocated memory over time by {at.colour}",
-                zooms=True,
-            ),
-            html.P(HINT, className="hint"),
-            dcc.Store(id="device", data=position),
-            *steps_section(served, device, shown),
-            *instant_controls(device, at, query),
-            *changes_since(served, device, at, query),
-            *live_memory(served, device, at, query),
-            *segment_section(served, device, at, query),
-            *allocator_section(served, device, at, query, shown.span),
-            *map(table, category_tables(device, suffix)),
-            table(largest_stacks(device, suffix)),
-        ]
+    at, shown = memory_query(query, device), window(served, query)
+    label = f"Allocated memory over time by {at.colour}"
+    figure = chart(served, device, at, shown.span)
+    return workspace(
+        toolbar(devices, position, at, query),
+        [drawn("timeline", figure, label, zooms=True, fills=True), dcc.Store(id="device", data=position)],
+        inspector(served, device, at, query),
+        tabs(served, device, at, query, shown),
+        query,
     )
+
+
+def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Query) -> Elements:
+    """Return the controls of the timeline: the device, and what colours stand for."""
+    names = [(str(i), device_name(device).capitalize()) for i, device in enumerate(devices)]
+    kept = own_window(query) | {name: value for name, value in query.items() if name in KEPT_ON_ANOTHER_DEVICE}
+    return [
+        html.H2(device_name(devices[position]).capitalize(), className="spoken" if len(names) > 1 else ""),
+        picker("device", names, str(position), kept, "a rank and device") if len(names) > 1 else None,
+        choice("colour", [(name, name) for name in COLOURS], at.colour, query, "the colours"),
+        html.P(HINT, className="hint"),
+    ]
+
+
+def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown: Window) -> Sequence[Tab]:
+    """Return the tabs below the timeline; the first one is what the address asks for."""
+    devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
+    asked = [
+        *([Tab("found", "Matching blocks", lambda: matches(served, device, at, query))] if at.find else []),
+        *(
+            [Tab("changes", "Changes", lambda: changes_since(served, device, at, query))]
+            if at.since is not None
+            else []
+        ),
+    ]
+    suffix = device_suffix(device, devices)
+    reported = [*category_tables(device, suffix), largest_stacks(device, suffix)]
+    return [
+        *asked,
+        Tab("tree", "Live memory", lambda: live_memory(served, device, at, query)),
+        Tab("steps", "Peak of each step", lambda: steps_section(served, device, shown)),
+        Tab("segments", "Segments", lambda: segment_section(served, device, at, query)),
+        Tab("ranges", "Reserved ranges", lambda: range_section(served, device, query, shown.span)),
+        Tab("entries", "Trace entries", lambda: entry_section(served, device, at, query)),
+        *([Tab("ranks", "All ranks", lambda: ranks_section(devices))] if len(matrix(devices)) > 1 else []),
+        Tab("peak", "At the peak", lambda: [table(section) for section in reported if section.rows]),
+    ]
 
 
 def device_position(devices: Sequence[Device], query: Query) -> int:
@@ -76,18 +100,31 @@ def device_position(devices: Sequence[Device], query: Query) -> int:
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the range of trace entries in the timeline, and the corresponding steps."""
+    """Return the range of trace entries in the timeline, and the corresponding steps.
+
+    Without a range in the address it is the step in which an allocation failed, else everything.
+    """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     device = devices[device_position(devices, query)]
+    if query.get("steps") == ALL_STEPS and "from" not in query:
+        return Window(everything=True)
+    if not own_window(query) and (failed := failed_step(served, device)):
+        return Window(failed, memory_marks(served, device).steps_within(failed))
     return window_of(query, window_in(query, device.entries), memory_marks(served, device))
 
 
+def failed_step(served: ServedRun, device: Device) -> tuple[int, int] | None:
+    """Return the range of trace entries of the step in which an allocation failed; None if none failed."""
+    if device.oom is None:
+        return None
+    starts = [int(entry) for _, entry in memory_marks(served, device).starts() if entry <= device.oom.index]
+    return (starts[-1], device.entries) if len(starts) > 1 else None
+
+
 def ranks_section(devices: Sequence[Device]) -> Elements:
-    """Return a chart of the peaks of all ranks; empty if there is only one rank."""
-    frame = matrix(devices)
-    if len(frame) == 1:
-        return []
-    return [html.H2("Peak memory of each rank"), drawn("ranks", rank_matrix(frame), "Bytes by rank and category")]
+    """Return a chart of the peaks of all ranks."""
+    label = "Peak memory of each rank by category"
+    return [html.H2(label), drawn("ranks", rank_matrix(matrix(devices)), label)]
 
 
 def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
@@ -124,7 +161,7 @@ def install(app: Dash, served: ServedRun) -> None:
         return chart(served, device, memory_query(parse_query(search), device), shown.span), shown.state()
 
     @app.callback(
-        Output("address", "search"),
+        Output("asked", "data"),
         *(Input(part, value) for part, value in GESTURES.items()),
         State("address", "search"),
         State("window", "data"),
@@ -134,6 +171,24 @@ def install(app: Dash, served: ServedRun) -> None:
         *values, search, shown = given
         change = address_change(str(ctx.triggered_id), dict(zip(GESTURES, values, strict=True)))
         return new_address(parse_query(search), shown, change)
+
+    # A chart in a tab is not always on the page, and Dash requires all inputs of a callback to exist.
+    for chart_in_tab in IN_TABS:
+        install_click(app, chart_in_tab)
+
+
+def install_click(app: Dash, part: str) -> None:
+    """Register the callback of clicks into a chart in a tab."""
+
+    @app.callback(
+        Output("asked", "data", allow_duplicate=True),
+        Input(part, "clickData"),
+        State("address", "search"),
+        State("window", "data"),
+        prevent_initial_call=True,
+    )
+    def follow_click(click: object, search: object, shown: object) -> object:
+        return new_address(parse_query(search), shown, address_change(part, {part: click}))
 
 
 def new_address(query: Query, shown: object, change: Query) -> object:
@@ -152,7 +207,7 @@ def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
     # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
-        return Window()
+        return Window(everything=device.oom is not None)
     return Window((low, high), memory_marks(served, device).steps_within((low, high)))
 
 
@@ -164,7 +219,7 @@ def address_change(part: str, values: Mapping[str, object]) -> Query:
     """
     value = values.get(part)
     if part == "find":
-        return {"find": typed_text(value)}
+        return {"find": typed_text(value), "tab": "found" if value else ""}
     if part == "entry":
         entry = whole_number(value)
         return {} if entry is None else {"entry": str(entry), "under": str(NO_NODE)}

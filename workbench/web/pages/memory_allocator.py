@@ -1,4 +1,4 @@
-"""The section on the allocator: when each address range was reserved and released, and the list of trace entries.
+"""The tabs on the allocator: when each address range was reserved and released, and the list of trace entries.
 
 `?page=N` is the page of the list; `find=` filters it.
 """
@@ -6,41 +6,45 @@
 import pandas as pd
 import plotly.graph_objects as go
 from dash import html
+from dash.development.base_component import Component
 
 from analyzers.memory import views
 from analyzers.memory.model import Device
 from analyzers.words import size
-from workbench.colours import nth_colour
 from workbench.present.tables.snapshot import entry_list, reserved_ranges
-from workbench.web.components.figure import ABOVE, PLAIN, drawn, plain
+from workbench.web.components.figure import ABOVE, drawn, plain, plain_layout
 from workbench.web.components.links import choice
 from workbench.web.components.text import table
 from workbench.web.pages.elements import Elements
 from workbench.web.pages.memory_segments import block_link
 from workbench.web.query import MemoryQuery, Query, number
 from workbench.web.served_run import ServedRun
+from workbench.web.theme import theme
 
-RANGES, ROWS = 40, 50
+RANGES, ROWS = 40, 500
 MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator would reserve them)"
 
 
-def allocator_section(
-    served: ServedRun, device: Device, at: MemoryQuery, query: Query, span: tuple[int, int] | None
-) -> Elements:
-    """Return a chart of the largest address ranges in the timeline's range, and a page of the list of trace entries."""
-    artefact, options, which = served.snapshot(device.path), served.options, device.device
-    ranges = views.reserved_ranges(artefact, options, which, span, RANGES)
-    first = page_number(device, at, query) * ROWS
-    entries = views.events(artefact, options, which, first, ROWS, at.find)
+def range_section(served: ServedRun, device: Device, query: Query, span: tuple[int, int] | None) -> Elements:
+    """Return a chart and a table of the largest address ranges in the timeline's range."""
+    ranges = views.reserved_ranges(served.snapshot(device.path), served.options, device.device, span, RANGES)
     made_up = MADE_UP if device.fragmentation.made_up_segments else ""
     return [
-        html.H2("What the allocator did"),
         html.P(
             f"Each bar is an address range, from the entry that reserved it to the one that returned it{made_up}.",
             className="hint",
         ),
         drawn("cached", range_chart(ranges, span or (0, device.entries)), "Reserved address ranges over time"),
         table(reserved_ranges(ranges, device.entries), block_link(query)),
+    ]
+
+
+def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return a page of the list of trace entries."""
+    first = page_number(device, at, query) * ROWS
+    artefact, options = served.snapshot(device.path), served.options
+    entries = views.events(artefact, options, device.device, first, ROWS, at.find)
+    return [
         page_links(first // ROWS, query, more=len(entries) == ROWS),
         table(entry_list(entries), block_link(query)),
     ]
@@ -56,7 +60,7 @@ def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
     return number(query, "page", device.entries // ROWS + 1, current)
 
 
-def page_links(current: int, query: Query, *, more: bool) -> html.Nav | None:
+def page_links(current: int, query: Query, *, more: bool) -> Component | None:
     """Return links to the previous and the next page of trace entries; None if there is neither."""
     before = [(str(current - 1), "Earlier entries")] if current else []
     after = [(str(current + 1), "Later entries")] if more else []
@@ -67,7 +71,7 @@ def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
     """Return a chart of address ranges: bars from reservation to release, in the colour of the stream."""
     born, died = ranges["born"].clip(lower=span[0]), ranges["died"].clip(upper=span[1])
     names = [f"{position}: {size(int(count))}" for position, count in enumerate(ranges["bytes"], 1)]
-    figure = go.Figure(layout=PLAIN)
+    figure = go.Figure(layout=plain_layout())
     for position, stream in enumerate(ranges["stream"].unique()):
         mine = ranges["stream"] == stream
         # One trace for each stream, as Plotly gives a legend entry to traces, not to bars.
@@ -78,7 +82,7 @@ def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
             x=(died - born)[mine],
             orientation="h",
             name=f"stream {stream}",
-            marker={"color": nth_colour(position)},
+            marker={"color": theme().nth(position)},
             customdata=[
                 (hex(a), plain(str(p)), ", expandable" if e else "")
                 for a, p, e in ranges.loc[mine, columns].itertuples(index=False)

@@ -13,34 +13,45 @@ from workbench.console import clean
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables import comparison
-from workbench.present.tables.snapshot import live_categories, matching_blocks
+from workbench.present.tables.snapshot import matching_blocks
 from workbench.web.components.comparison import bytes_waterfall
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice, link, source_code
 from workbench.web.components.memory import category_bars, icicle
 from workbench.web.components.text import table
 from workbench.web.pages.elements import Elements
-from workbench.web.pages.memory_segments import block_link
+from workbench.web.pages.memory_segments import block_link, block_section
 from workbench.web.query import GROUPINGS, NO_NODE, MemoryQuery, Query, address
 from workbench.web.served_run import ServedRun
 
 LEVELS = 2
 NODES = 500
-MATCHES = 40
+MATCHES = 2000
 
 
-def instant_controls(device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the heading of an instant, and input fields to select another instant by keyboard."""
+def inspector(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return the description of the selected instant, and of the selected block if there is one."""
+    if at.block is not None:
+        return [*block_section(served, device, at, query), *instant_section(served, device, at, query)]
+    return instant_section(served, device, at, query)
+
+
+def instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return the live memory at an instant by category, and input fields to select another instant by keyboard."""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     fields = [
         html.Label(["Trace entry ", entry]),
-        html.Label(["Search (name, source line, 0x address, or size such as >=64MiB) ", find]),
+        html.Label(["Search blocks (name, line, 0x address, >=64MiB) ", find]),
     ]
+    sums = views.categories(served.snapshot(device.path), served.options, device.device, at.entry)
     return [
         html.H2(f"Live memory after entry {at.entry}{remark(device, at.entry)}", id="instant"),
+        html.Div(category_bars(sums), id="categories"),
         html.Div(fields, className="fields"),
-        link("Compare other instants with this one", address({**query, "since": str(at.entry)})),
+        html.P(
+            link("Compare other instants with this one", address({**query, "since": str(at.entry), "tab": "changes"}))
+        ),
     ]
 
 
@@ -61,7 +72,7 @@ def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Que
     )
     changed = diff.between(before, after, served.options)
     rows = [(change.what, float(change.bytes)) for change in changed.categories if change.bytes]
-    kept = {name: value for name, value in query.items() if name != "since"}
+    kept = {name: value for name, value in query.items() if name not in ("since", "tab")}
     yield html.H2(f"What changed between entries {at.since} and {at.entry}", id="changes")
     yield link("Stop comparing", address(kept))
     label = "Change of the live memory between both instants, by category"
@@ -70,30 +81,23 @@ def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 
 
 def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return charts of the live memory by category and as a tree, and a table of its largest owners."""
+    """Return a chart of the live memory as a tree, and a table of its largest owners."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     tree = views.tree(artefact, options, number, by=at.by, entry=at.entry)
-    sums = views.categories(artefact, options, number, at.entry)
     groupings = [(name, f"by {name}") for name in GROUPINGS]
     return [
-        drawn("categories", category_bars(sums), "Live memory by category"),
-        table(live_categories(sums)),
         choice("by", groupings, at.by, query, "how the tree is grouped"),
         html.P("Click a part of the tree to zoom into it, the top bar to zoom out.", className="hint"),
         drawn("tree", icicle(*subtree(tree, at.node), at.find), f"Live memory as a tree, by {at.by}"),
         *node_path(tree, at.node),
         table(largest_owners(tree)),
-        *(
-            [
-                table(
-                    matching_blocks(views.search(artefact, at.find, options, number, MATCHES), MATCHES),
-                    block_link(query),
-                )
-            ]
-            if at.find
-            else []
-        ),
     ]
+
+
+def matches(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return a table of the blocks that match the searched text."""
+    blocks = views.search(served.snapshot(device.path), at.find, served.options, device.device, MATCHES)
+    return [table(matching_blocks(blocks, MATCHES), block_link(query))]
 
 
 def node_path(tree: pd.DataFrame, node: int) -> Elements:

@@ -32,31 +32,25 @@ HINT = "Click a block to see its stack and history. By keyboard, follow an addre
 
 
 def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a map of the segments that have live memory, and a description of the clicked address."""
+    """Return a map of the segments that have live memory, and a table of them."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, number)
     state = views.live_blocks(artefact, at.entry, options, number)
     cells = block_map(ranges, state, CELLS, SEGMENTS)
     return [
-        html.H2("Segments and their blocks"),
         html.P(HINT, className="hint"),
         drawn("blocks", segment_map(cells, state), "Segments and the category that fills each part"),
-        *(block_section(served, device, at, query, (ranges, state)) if at.block is not None else []),
         table(segment_list(cells), block_link(query)),
     ]
 
 
-def block_section(
-    served: ServedRun, device: Device, at: MemoryQuery, query: Query, instant: tuple[pd.DataFrame, pd.DataFrame]
-) -> Elements:
-    """Return a description of the address in the query: a block with its stack, or free memory.
-
-    `instant` is (segments, live blocks) at the current instant.
-    """
-    segments, state = instant
+def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
+    """Return a description of the address in the query: a block with its stack, or free memory."""
+    artefact, options, number = served.snapshot(device.path), served.options, device.device
+    state = views.live_blocks(artefact, at.entry, options, number)
     where = at.block or 0
-    found = content_at(segments, state, where)
-    history = views.blocks_of_address(served.snapshot(device.path), where, served.options, device.device)
+    found = content_at(views.segments(artefact, at.entry, options, number), state, where)
+    history = views.blocks_of_address(artefact, where, options, number)
     row = found.block if found and found.block >= 0 else None
     return [
         html.H2(title(found, at), id="block"),

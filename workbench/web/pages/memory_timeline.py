@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from analyzers.memory import Device, latest, views
-from workbench.colours import CATEGORIES, nth_colour
 from workbench.web.components.figure import FigurePart
 from workbench.web.components.memory import rank_lines, timeline
 from workbench.web.query import MemoryQuery
 from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import memory_marks
+from workbench.web.theme import theme
 
 BUCKETS = 600
 """Half as many as a screen has columns: a browser draws each several times, and no peak is lost."""
@@ -29,10 +29,10 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
     if at.colour == "rank":
         return rank_lines(frame, other_ranks(served, device, (first, last)), starts, at.entry)
     if at.colour == "category":
-        return timeline(frame, CATEGORIES, starts, at.entry)
+        return timeline(frame, theme().categories, starts, at.entry)
     parts = bytes_by(served, device, at.colour, span)
     layers = frame[["entry", "allocated", "oom"]].assign(**parts)
-    return timeline(layers, {title: nth_colour(i) for i, title in enumerate(parts)}, starts, at.entry)
+    return timeline(layers, {title: theme().nth(i) for i, title in enumerate(parts)}, starts, at.entry)
 
 
 def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":

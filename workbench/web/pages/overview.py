@@ -1,19 +1,14 @@
 """The first page: the verdict and the findings, each with a link to its evidence, and tables of ranks and files."""
 
-from dataclasses import replace
-
 from dash import html
 
 from workbench.present.sections import sections
-from workbench.present.table import Table
 from workbench.present.tables.run import file_list, rank_list
 from workbench.web.components.text import finding, table, verdict
 from workbench.web.evidence_links import evidence_address
 from workbench.web.pages.overview_picture import picture
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
-
-ROWS = 64
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
@@ -27,13 +22,6 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
             html.Div([verdict(report, address), *([shown] if shown else [])], className="lead"),
             *([html.H2("Findings")] if report.findings else []),
             *(finding(found, evidence_address(served, found)) for found in report.findings),
-            *(table(shortened(section)) for section in tables if section.rows),
+            *(table(section) for section in tables if section.rows),
         ]
     )
-
-
-def shortened(section: Table) -> Table:
-    """Return at most `ROWS` rows of the table, so that the page opens fast even for jobs with thousands of ranks."""
-    # Rows that the table had left out before count as well.
-    hidden = max(0, len(section.rows) - ROWS)
-    return replace(section, rows=section.rows[:ROWS], left_out=section.left_out + hidden)

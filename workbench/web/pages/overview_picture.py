@@ -18,7 +18,7 @@ from workbench.web.pages.memory_timeline import chart
 from workbench.web.query import memory_query
 from workbench.web.served_run import ServedRun
 
-HEIGHT = 320
+HEIGHT = 360
 COLLECTIVES = 24
 """Collectives in the picture: the last ones, among which the one that hangs is."""
 SINGLE_RANKS = 12

@@ -11,19 +11,21 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from analyzers.steps import views
 from analyzers.steps.model import StepsData
 from workbench.ask import ROOMS
+from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
 from workbench.step_axis import Span
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice
-from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
-from workbench.web.components.text import table
+from workbench.web.components.step_charts import loss_chart, phase_bars, phase_stack, step_durations
+from workbench.web.components.workspace import table_tab, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
+from workbench.web.pages.elements import Elements
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, parse_steps
 
 CHARTS = ("times", "phases", "loss")
-HINT = "Drag in a chart to zoom in, double-click to show all steps. The three charts always show the same steps."
+HINT = "Drag: zoom, in all three charts. Double-click: all steps."
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -33,20 +35,35 @@ def layout(served: ServedRun, query: Query) -> html.Div:
         return html.Div("This run has no step logs.")
     rank = shown_rank(data, query)
     times, phases, loss = figures(served, data, rank, window(served, query).steps)
-    return html.Div(
-        [
-            html.H2("Duration of each step"),
-            html.P(HINT, className="hint"),
-            drawn("times", times, "Duration of each step, one line for each rank", zooms=True),
-            html.H2(f"Phases of each step of rank {rank}"),
-            choice("rank", [(str(r.rank), f"rank {r.rank}") for r in data.ranks], str(rank), query, "a rank"),
-            dcc.Store(id="rank", data=rank),
-            drawn("phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True),
-            html.H2("Loss"),
-            drawn("loss", loss, "Loss of each step", zooms=True),
-            *(table(section) for section in steps_tables(data) if section.rows),
-        ]
-    )
+    names = [(str(r.rank), f"rank {r.rank}") for r in data.ranks]
+    bar: Elements = [
+        html.H2("Steps"),
+        choice("rank", names, str(rank), query, "a rank"),
+        html.P(HINT, className="hint"),
+    ]
+    canvas: Elements = [
+        html.H2(f"Phases of each step of rank {rank}"),
+        drawn("phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True),
+        html.H2("Duration of each step by rank"),
+        drawn("times", times, "Duration of each step, one line for each rank", zooms=True),
+        html.H2("Loss"),
+        drawn("loss", loss, "Loss of each step", zooms=True),
+        dcc.Store(id="rank", data=rank),
+    ]
+    sections = [section for section in steps_tables(data) if section.rows]
+    tabs = [table_tab(f"table-{position}", section) for position, section in enumerate(sections, 1)]
+    return workspace(bar, canvas, inspector(served, rank), tabs, query, tall=True)
+
+
+def inspector(served: ServedRun, rank: int) -> Elements:
+    """Return the mean time of each phase of the selected rank, and what the report says about the steps."""
+    found = [finding for finding in served.report.findings if finding.id.startswith("steps.")]
+    phases = views.phases(served.run.of(*ROOMS["steps"]), served.options, rank).droplevel("rank")
+    return [
+        html.H2(f"Rank {rank}, mean step"),
+        *phase_bars(phases),
+        *(part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))),
+    ]
 
 
 def shown_rank(data: StepsData, query: Query) -> int:

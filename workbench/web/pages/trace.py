@@ -10,22 +10,28 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
 from analyzers.traces.report import TraceData
+from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice
-from workbench.web.components.rank_charts import bytes_sent, time_shares
+from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
 from workbench.web.components.text import table
+from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.elements import Elements
 from workbench.web.pages.trace_critical_path import path_section
 from workbench.web.pages.trace_events import (
     COLOURS,
     LATEST_NS,
+    all_ranks,
     callers,
     clock_shift,
-    event_parts,
     event_query,
+    events_figure,
+    has_memory,
+    longest_section,
+    memory_section,
 )
 from workbench.web.query import Query, address, number, parse_query
 from workbench.web.query import window as window_in
@@ -33,9 +39,12 @@ from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import trace_marks
 from workbench.web.step_window import Window, parse_steps, window_of, window_state, with_window
 
-PATHS = (("0", "events only"), ("1", "with the critical path of the last step"))
-KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path")
-HINT = "Drag to zoom in: short events appear. Click an event to see its callers, double-click to show everything."
+PATHS = (("0", "events"), ("1", "with critical path"))
+FINDINGS = 4
+NOT_WITHIN = html.Div(id="within", hidden=True)
+"""The output of a zoom, on tabs that do not depend on the range of the chart: Dash requires that it exists."""
+KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path", "tab")
+HINT = "Drag: zoom. Click: select. Double-click: everything."
 ZOOMING = ("gantt", "fleet", "held")
 
 
@@ -44,47 +53,83 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     data = served.rooms.trace
     if data is None:
         return html.Div("This run has no profiler traces.")
-    tables = trace_tables(data)
-    parts = event_parts(served, file_position(served, query), event_query(query), window(served, query).span)
-    return html.Div(
-        [
-            html.H2("Where the time goes"),
-            drawn("shares", time_shares(data.ranks), "Share of each kind of work in the recorded time of each rank"),
-            *(table(section) for section in tables[:1]),
-            html.Div([table(section) for section in tables[1:2] if section.rows], id="opportunities"),
-            html.Div(parts.all_ranks, id="together"),
-            *event_controls(served, query),
-            drawn("gantt", parts.events, "Events of the window, a row for each stream or thread", zooms=True),
-            *event_details(served, query),
-            html.Div(parts.tables, id="events"),
-            *bytes_sent_section(data),
-            *(table(section) for section in tables[2:] if section.rows),
-        ]
+    position, span = file_position(served, query), window(served, query).span
+    figure = events_figure(served, position, event_query(query), span)
+    label = "Events of the window, a row for each stream or thread"
+    canvas: Elements = [drawn("gantt", figure, label, zooms=True), dcc.Store(id="file", data=position)]
+    path = path_tabs(served, query)
+    tabs = [*path, *window_tabs(served, position, span), *whole_tabs(data)]
+    return workspace(event_controls(served, query), canvas, inspector(served, data, query), tabs, query)
+
+
+def window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> list[Tab]:
+    """Return the tabs whose content is about the time range of the chart; a zoom fills the selected one anew."""
+    sections = {
+        "longest": ("Longest events", longest_section),
+        **({"ranks": ("All ranks", all_ranks)} if len(served.traces) > 1 else {}),
+        **({"memory": ("Memory", memory_section)} if has_memory(served, file) else {}),
+    }
+    return [
+        Tab(name, title, lambda of=of: [html.Div(of(served, file, span), id="within")])  # type: ignore[misc]
+        for name, (title, of) in sections.items()
+    ]
+
+
+def path_tabs(served: ServedRun, query: Query) -> list[Tab]:
+    """Return the tab with the critical path; empty if the address does not ask for it."""
+    artefact = served.traces[file_position(served, query)]
+    path = Tab("critical", "Critical path", lambda: [*path_section(served, artefact, query), NOT_WITHIN])
+    return [path] if event_query(query).path else []
+
+
+def whole_tabs(data: TraceData) -> list[Tab]:
+    """Return the tabs whose content is about the whole recording."""
+    first, second, *rest = trace_tables(data)
+    label = "Share of each kind of work in the recorded time of each rank"
+    shares = Tab("shares", "Where the time goes", lambda: [
+        drawn("shares", time_shares(data.ranks), label), table(first), NOT_WITHIN
+    ])  # fmt: skip
+    savings = Tab(
+        "opportunities", "What could be saved", lambda: [html.Div(table(second), id="opportunities"), NOT_WITHIN]
     )
+    sent = Tab("sent", "All-to-all", lambda: [*bytes_sent_section(data), NOT_WITHIN])
+    return [
+        shares,
+        *([savings] if second.rows else []),
+        *([sent] if not traffic(data.ranks).empty else []),
+        Tab("report", "All tables", lambda: [*(table(section) for section in rest if section.rows), NOT_WITHIN]),
+    ]
 
 
 def event_controls(served: ServedRun, query: Query) -> Elements:
     """Return the input fields and links that select what the chart of events shows."""
     wanted, position = event_query(query), file_position(served, query)
     files = [(str(i), file_name(artefact)) for i, artefact in enumerate(served.traces)]
-    field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True)
+    field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True, placeholder="find an event")
     kept = {key: value for key, value in query.items() if key in KEPT_IN_ANOTHER_FILE}
     return [
         html.H2(f"Events of {file_name(served.traces[position])}"),
         choice("file", files, str(position), kept, "a trace"),
-        choice("colour", [(name, f"colour by {name}") for name in COLOURS], wanted.colour, query, "the colours"),
+        choice("colour", [(name, name) for name in COLOURS], wanted.colour, query, "the colours"),
         choice("path", PATHS, "1" if wanted.path else "0", query, "whether to show the critical path"),
+        html.Div(html.Label([html.Span("Search events by name", className="spoken"), field])),
         html.P(HINT, className="hint"),
-        html.Div(html.Label(["Search events by name ", field]), className="fields"),
-        dcc.Store(id="file", data=position),
     ]
 
 
-def event_details(served: ServedRun, query: Query) -> Elements:
-    """Return the callers of the clicked event, and the critical path if it is turned on."""
+def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
+    """Return the clicked event with its callers; without one, the findings about traces."""
     artefact = served.traces[file_position(served, query)]
-    path = path_section(served, artefact, query) if event_query(query).path else []
-    return [*callers(artefact, served, query), *path]
+    selected = callers(artefact, served, query)
+    found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
+    summary = [part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))]
+    account = next((rank for rank in data.ranks if rank.path == str(artefact.path)), data.ranks[0])
+    return [
+        *(selected or [html.P("Click an event to see its callers.", className="hint")]),
+        html.H2(f"Rank {account.rank}: share of the recorded time"),
+        *share_bars(account),
+        *([] if selected else summary),
+    ]
 
 
 def bytes_sent_section(data: TraceData) -> Elements:
@@ -93,7 +138,7 @@ def bytes_sent_section(data: TraceData) -> Elements:
     if sent.empty:
         return []
     label = "Bytes that each rank (down) sends to each other (across) by all-to-all"
-    return [html.H2("Bytes sent by all-to-all", id="sent"), drawn("traffic", bytes_sent(sent), label)]
+    return [html.H2(label), drawn("traffic", bytes_sent(sent), label)]
 
 
 def file_name(artefact: Artefact) -> str:
@@ -124,7 +169,7 @@ def install(app: Dash, served: ServedRun) -> None:
         install_zoom(app, served, chart)
 
     @app.callback(
-        Output("address", "search", allow_duplicate=True),
+        Output("asked", "data", allow_duplicate=True),
         Input("gantt", "clickData"),
         Input("event-name", "value"),
         State("address", "search"),
@@ -151,8 +196,7 @@ def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
 
     @app.callback(
         Output("gantt", "figure", allow_duplicate=True),
-        Output("together", "children", allow_duplicate=True),
-        Output("events", "children", allow_duplicate=True),
+        Output("within", "children", allow_duplicate=True),
         Output("window", "data", allow_duplicate=True),
         Input(chart, "relayoutData"),
         State("file", "data"),
@@ -161,11 +205,20 @@ def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
     )
     def zoom(relayout: object, file: object, search: object) -> object:
         if (wanted := zoomed_range(relayout)) is None:
-            return (no_update,) * 4
-        position = whole_number(file) or 0
+            return (no_update,) * 3
+        position, query = whole_number(file) or 0, parse_query(search)
         shown = zoomed_window(served, position, wanted, on_common_clock=chart == "fleet")
-        parts = event_parts(served, position, event_query(parse_query(search)), shown.span)
-        return parts.events, parts.all_ranks, parts.tables, shown.state()
+        figure = events_figure(served, position, event_query(query), shown.span)
+        return figure, within(served, position, shown.span, query), shown.state()
+
+
+def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Query) -> object:
+    """Return the content of the selected tab for a new time range; Dash's `no_update` if it does not depend on it."""
+    data = served.rooms.trace
+    every = [*path_tabs(served, query), *window_tabs(served, file, span), *(whole_tabs(data) if data else [])]
+    tab = selected(every, query)
+    about = {"longest": longest_section, "ranks": all_ranks, "memory": memory_section}
+    return about[tab.name](served, file, span) if tab and tab.name in about else no_update
 
 
 def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool) -> Window:

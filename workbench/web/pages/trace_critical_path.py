@@ -15,7 +15,7 @@ from analyzers.traces import critical_parts, views
 from analyzers.traces.critical.path import join_narrow_pieces
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns
-from workbench.colours import EVENT_KINDS
+from workbench.colours import HUE_OF_KIND
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.kernel_names import shortened
@@ -70,7 +70,7 @@ def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], wi
         name=joined["name"].where(joined["name"] != "", joined["kind"]),
         busy_ns=joined["dur_ns"],
         # Kinds of waiting have no colour of their own: on the path they are idle time.
-        colour=["" if kind == "host" else kind if kind in EVENT_KINDS else "idle" for kind in joined["kind"]],
+        colour=["" if kind == "host" else kind if kind in HUE_OF_KIND else "idle" for kind in joined["kind"]],
     )
 
 

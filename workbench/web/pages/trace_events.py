@@ -9,13 +9,11 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from workbench.colours import EVENT_KINDS, nth_colour
 from workbench.console import clean
 from workbench.present.tables.trace import latest_arrivals, longest_events
 from workbench.web.components.event_chart import event_chart
 from workbench.web.components.figure import FigurePart, drawn
 from workbench.web.components.links import source_code
-from workbench.web.components.memory import DIMMED
 from workbench.web.components.rank_charts import activity, lateness
 from workbench.web.components.text import table
 from workbench.web.components.trace_memory import memory_chart
@@ -23,6 +21,7 @@ from workbench.web.pages.elements import Elements
 from workbench.web.pages.trace_critical_path import path_blocks
 from workbench.web.query import Query, number, search_text
 from workbench.web.served_run import ServedRun
+from workbench.web.theme import theme
 
 WIDTH = 1200
 """Columns of a chart; events that are narrower than a column are joined with their neighbours."""
@@ -48,44 +47,48 @@ class EventQuery:
     path: bool
 
 
-@dataclass(frozen=True)
-class EventParts:
-    """The parts of the page that change with the time range."""
-
-    events: FigurePart
-    all_ranks: Elements
-    tables: Elements
-
-
 def event_query(query: Query) -> EventQuery:
     """Return how events are to be drawn, from the query of an address."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
-def event_parts(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseconds | None) -> EventParts:
-    """Return the parts of the page on a time range of one file: events, all ranks, memory, longest events."""
+def events_figure(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseconds | None) -> FigurePart:
+    """Return the chart of the events of one file in a time range."""
     artefact = served.traces[file]
     blocks = blocks_in(artefact, served.options, span)
-    whole = (0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1)
+    window = span or whole_span(blocks)
     names, colours = block_colours(artefact, served, blocks, wanted)
     shown = blocks.assign(colour=names)
     if wanted.path:
-        shown = pd.concat([path_blocks(served, artefact, span or whole, WIDTH), shown], ignore_index=True)
-    tables = [*memory_section(served, artefact, span, whole), table(longest_events(blocks))]
-    return EventParts(event_chart(shown, span or whole, EVENT_KINDS | colours), all_ranks(served, file, span), tables)
+        shown = pd.concat([path_blocks(served, artefact, window, WIDTH), shown], ignore_index=True)
+    return event_chart(shown, window, theme().kinds | colours)
 
 
-def memory_section(served: ServedRun, artefact: Artefact, span: Nanoseconds | None, whole: Nanoseconds) -> Elements:
-    """Return a chart of the devices' memory in the same time range; empty if allocations were not recorded."""
+def whole_span(blocks: pd.DataFrame) -> Nanoseconds:
+    """Return the time range of all events in a table."""
+    return 0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1
+
+
+def longest_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
+    """Return a table of the longest events in a time range."""
+    return [table(longest_events(blocks_in(served.traces[file], served.options, span)))]
+
+
+def has_memory(served: ServedRun, file: int) -> bool:
+    """Return whether a trace recorded allocations."""
+    return bool(len(views.memory(served.traces[file], served.options, None, 1)))
+
+
+def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
+    """Return a chart of the devices' memory in a time range; empty if no allocation was recorded in it."""
+    artefact = served.traces[file]
     frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
         return []
-    label = "Allocated and reserved memory over time"
-    return [
-        html.H2("Memory over time", id="held"),
-        drawn("held", memory_chart(frame, span or whole), label, zooms=True),
-    ]
+    window = span or whole_span(blocks_in(artefact, served.options, span))
+    figure = memory_chart(frame, window)
+    return [drawn("held", figure, "Allocated and reserved memory over time", zooms=True)]
 
 
 @lru_cache(WINDOWS)
@@ -106,7 +109,7 @@ def block_colours(
         return names, colours
     matches = blocks["name"].str.contains(wanted.find, case=False, regex=False)
     kept = [name if match else NO_MATCH for name, match in zip(names, matches, strict=True)]
-    return kept, {**colours, NO_MATCH: DIMMED}
+    return kept, {**colours, NO_MATCH: theme().hues["empty"]}
 
 
 def named_colours(
@@ -117,9 +120,9 @@ def named_colours(
     `colour` says what colours stand for: kind, stream or phase.
     """
     if colour == "kind":
-        return blocks["kind"].tolist(), EVENT_KINDS
+        return blocks["kind"].tolist(), theme().kinds
     known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
-    colours = {title: nth_colour(i) for i, title in enumerate(known)} | {"other": EVENT_KINDS[""]}
+    colours = {title: theme().nth(i) for i, title in enumerate(known)} | {"other": theme().kinds[""]}
     if colour == "stream":
         return blocks["lane"].tolist(), colours
     return views.phases(artefact, blocks["row"].to_numpy(), served.options), colours

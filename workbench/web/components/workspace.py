@@ -1,0 +1,72 @@
+"""The layout of a page about one kind of evidence: a chart on top, what is selected beside it, tables below in tabs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from workbench.console import clean
+from workbench.present.table import Table
+from workbench.web.components.links import link, navigation
+from workbench.web.components.text import CellLink, no_link, table
+from workbench.web.query import Query, address
+
+TITLE = 40
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A tab below the chart: its name in the address, its title, and a function that returns its content."""
+
+    name: str
+    title: str
+    content: Callable[[], Iterable[Component | None]]
+
+
+def table_tab(name: str, section: Table, cell_link: CellLink = no_link) -> Tab:
+    """Return a tab that holds one table, with the table's title."""
+    title = clean(section.title)
+    short = title if len(title) <= TITLE else f"{title[:TITLE]} …"
+    return Tab(name, short, lambda: [table(section, cell_link)])
+
+
+Parts = Sequence[Component | None]
+
+
+def workspace(
+    bar: Parts, canvas: Parts, inspector: Parts, tabs: Sequence[Tab], query: Query, *, tall: bool = False
+) -> html.Div:
+    """Return a page: `bar` selects what is drawn, `canvas` is the chart, `inspector` describes the selection.
+
+    Of the tabs only the selected one is built: the one that `tab` in the query names, else the first.
+    With `tall`, the chart may take more of the height.
+    """
+    current = selected(tabs, query)
+    spoken: dict[str, Any] = {"aria-label": "selection"}
+    return html.Div(
+        [
+            html.Div([*bar], className="toolbar"),
+            html.Div([*canvas], className="canvas tall" if tall else "canvas"),
+            html.Aside([*inspector], className="inspector", tabIndex=0, **spoken),
+            html.Div([tab_links(tabs, current, query), tab_body(current)], className="drawer"),
+        ],
+        className="workspace",
+    )
+
+
+def selected(tabs: Sequence[Tab], query: Query) -> Tab | None:
+    """Return the tab that the query names, else the first; None if there are no tabs."""
+    return next((tab for tab in tabs if tab.name == query.get("tab")), tabs[0] if tabs else None)
+
+
+def tab_links(tabs: Sequence[Tab], current: Tab | None, query: Query) -> html.Nav:
+    """Return the links that select a tab."""
+    links = [link(tab.title, address({**query, "tab": tab.name}), current=tab is current) for tab in tabs]
+    return navigation(links, "tables and details", "tabs")
+
+
+def tab_body(current: Tab | None) -> html.Div:
+    """Return the content of the selected tab."""
+    return html.Div([*current.content()] if current else [], id="drawer", className="body", tabIndex=0)

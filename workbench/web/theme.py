@@ -1,0 +1,13 @@
+"""The theme of the page that is being answered; the browser names it in a cookie."""
+
+from flask import has_request_context, request
+
+from workbench.colours import LIGHT, THEMES, Theme
+
+COOKIE = "workbench-theme"
+
+
+def theme() -> Theme:
+    """Return the theme that the browser shows; outside of a request it is the light one."""
+    named = request.cookies.get(COOKIE, "") if has_request_context() else ""
+    return THEMES.get(named, LIGHT)
