@@ -93,3 +93,17 @@ def test_a_pipe_that_nobody_reads_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No such device"):
         write_whole(tmp_path / "pipe", "x")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_the_text_is_on_the_disk_before_it_takes_the_name(report, monkeypatch):
+    """After a power cut the name would else lead to an empty file."""
+    flushed, flush = [], os.fsync
+
+    def watched(number):
+        flushed.append((os.fstat(number).st_size, report.read_text()))
+        flush(number)
+
+    monkeypatch.setattr("os.fsync", watched)
+    write_whole(report, "new text")
+    assert flushed[0] == (len("new text"), "old")
+    assert len(flushed) == 2

@@ -346,7 +346,10 @@ def test_a_token_guards_every_door(oom, tmp_path):
 def test_the_policy_allows_no_code_but_our_own(oom):
     """Scripts are files of ours or known by their digest; styles may be inline, as Plotly writes them into elements."""
     client = make_app(served_run(oom, room_for(oom), Options())).server.test_client()
-    policy = dict(part.strip().split(" ", 1) for part in client.get("/").headers["Content-Security-Policy"].split(";"))
+    headers = client.get("/").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'self'"
     allowed = policy["script-src"].split()
     assert allowed[0] == "'self'"
