@@ -15,8 +15,10 @@ def fuzz(script):
     return script("safety/fuzz")
 
 
-def test_new_inputs_are_answered_or_refused(fuzz):
-    tally = fuzz.run(seed=1, seconds=20, inputs=10_000)
+@pytest.mark.parametrize(("seed", "seconds"), [(1, 20), pytest.param(2, 40, marks=pytest.mark.slow)])
+def test_new_inputs_are_answered_or_refused(fuzz, seed, seconds):
+    """A minute of processor time in all."""
+    tally = fuzz.run(seed=seed, seconds=seconds, inputs=10_000)
     assert not tally.failures
     assert tally.runs > 5
     assert tally.ends["refused"] < tally.runs / 2

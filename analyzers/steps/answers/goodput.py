@@ -182,9 +182,14 @@ def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[s
 def phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = ALL_ROWS) -> Integers:
     """Return the summed duration of the named phases in ns, for each of the given rows of `steps.table`."""
     logged = [steps.phases.at(name, rows) for name in names if name in steps.phases]
-    ns = np.rint(sum(logged, np.zeros(len(steps.table))[rows]) * 1e9)
-    # Whatever a log claims, sums of a few phases stay below what int64 holds.
-    return np.clip(ns, -LONGEST_NS, LONGEST_NS).astype(np.int64)
+    return to_ns(sum(logged, np.zeros(len(steps.table))[rows]))
+
+
+def to_ns(seconds: Floats) -> Integers:
+    """Return durations in whole ns; what a damaged log makes longer than 36 years is cut, and what is unknown is 0."""
+    # Whatever a log claims, sums of a few durations then stay below what int64 holds.
+    limited = np.clip(np.nan_to_num(seconds), -LONGEST_NS / 1e9, LONGEST_NS / 1e9)
+    return np.rint(limited * 1e9).astype(np.int64)
 
 
 LONGEST_NS = 1 << 60
@@ -193,7 +198,7 @@ LONGEST_NS = 1 << 60
 def stalled_ns(steps: Steps, late: Lateness) -> Integers:
     """Return, for each row of `steps.table`, the ns lost to waiting for late ranks or to an unusually long step."""
     work_ns = steps.table["dur_ns"].to_numpy() - sum(phase_ns(steps, names) for names in PHASES.values())
-    waited_ns = np.rint(waited_s(steps, late) * 1e9).astype(np.int64)
+    waited_ns = to_ns(waited_s(steps, late))
     plain = steps.plain.to_numpy()
     if not plain.any():
         return waited_ns
