@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from textual.widgets import TabbedContent
 
-from terminal import app_on, settle, shown
+from terminal import app_on, press, settle, shown
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.key_line import KeyLine
+from workbench.tui.widgets.view_strip import ViewStrip
 
 ROOT = Path(__file__).parents[3]
 
@@ -138,3 +139,17 @@ def until(happened, seconds):
             return True
         time.sleep(0.1)
     return False
+
+
+async def test_a_click_on_the_name_of_a_view_shows_it(fixtures):
+    app = app_on(fixtures / "oom_2ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "2")
+        strip = app.query_one(MemoryViews).query_one(ViewStrip)
+        line = shown(app).splitlines()[strip.region.y]
+        assert "stacks  tree  blocks  list  history  changes" in line
+        await pilot.click(strip, offset=(line.index("blocks") + 1 - strip.region.x, 0))
+        await settle(app, pilot)
+        assert "segments and blocks" in shown(app)
+        assert "% used" in shown(app)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeVar, Unpack
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Static
+from textual.widgets import ContentSwitcher
 
 from workbench.tui.background import ask_in_background
+from workbench.tui.widgets.view_strip import ViewStrip
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 VIEW_KEYS: list[BindingType] = [
@@ -32,10 +32,7 @@ class ViewSwitcher(Vertical):
 
     TAKES_KEYS: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
-    DEFAULT_CSS = (
-        "ViewSwitcher { height: 1fr; } ViewSwitcher ContentSwitcher { height: 1fr; }"
-        " ViewSwitcher > Static { height: 1; }"
-    )
+    DEFAULT_CSS = "ViewSwitcher { height: 1fr; } ViewSwitcher ContentSwitcher { height: 1fr; }"
 
     def __init__(self, titles: Mapping[str, str], **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -72,7 +69,7 @@ class ViewSwitcher(Vertical):
         return self._widgets[self.view]
 
     def compose(self) -> ComposeResult:
-        yield Static(classes="title")
+        yield ViewStrip()
         self._widgets = {str(widget.id): widget for widget in self.widgets()}
         with ContentSwitcher(initial=self.view):
             yield self.shown
@@ -84,6 +81,10 @@ class ViewSwitcher(Vertical):
         """Show the view `by` positions further in the list of views."""
         names = list(self.titles)
         await self.turn_to(names[(names.index(self.view) + by) % len(names)])
+
+    async def on_view_strip_chosen(self, event: ViewStrip.Chosen) -> None:
+        event.stop()
+        await self.turn_to(event.view)
 
     async def turn_to(self, view: str) -> None:
         """Show a view. Its widget is created when it is first shown, so that a pane opens fast."""
@@ -104,7 +105,6 @@ class ViewSwitcher(Vertical):
         ask_in_background(self, "view", lambda: self.ask(view), self._draw)
 
     def _draw(self, drawing: Drawing | None) -> None:
-        number = f"{list(self.titles).index(self.view) + 1}/{len(self.titles)}"
-        self.query_one(".title", Static).update(Text.assemble((f"{number} ", "dim"), (self.title(), "bold")))
+        self.query_one(ViewStrip).show(self.titles, self.view, self.title())
         if drawing is not None:
             drawing()

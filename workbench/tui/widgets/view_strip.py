@@ -1,0 +1,50 @@
+"""A line with the names of the views that share a place, of which one is shown; a click on a name shows that view."""
+
+from collections.abc import Mapping
+
+from rich.style import Style
+from rich.text import Text
+from textual.message import Message
+from textual.widgets import Static
+
+NAMES = {
+    "artefacts": "files",
+    "chain": "culprits",
+    "entries": "events",
+    "first": "difference",
+    "held": "memory",
+    "life": "history",
+    "places": "pools",
+    "standing": "positions",
+}
+"""The names of views whose id is not the word that a user looks for."""
+
+
+class ViewStrip(Static):
+    """The names of the views, the one that is shown highlighted, and after them what it shows.
+
+    The line is broken where the screen is too narrow for both.
+    """
+
+    DEFAULT_CSS = "ViewStrip { height: auto; max-height: 3; }"
+
+    class Chosen(Message):
+        """Message: the user has clicked on the name of the view with the id `view`."""
+
+        def __init__(self, view: str) -> None:
+            super().__init__()
+            self.view = view
+
+    def show(self, titles: Mapping[str, str], view: str, title: str) -> None:
+        """Show the names of all views in `titles`, and the title of `view`, the current one."""
+        names = Text("  ").join(name_of(one, shown=one == view) for one in titles)
+        self.update(Text.assemble(names, "   ", (title, "dim")))
+
+    def action_choose(self, view: str) -> None:
+        self.post_message(self.Chosen(view))
+
+
+def name_of(view: str, *, shown: bool) -> Text:
+    """Return the name of a view as text that can be clicked."""
+    style = Style(bold=shown, reverse=shown) + Style.from_meta({"@click": f"choose({view!r})"})
+    return Text(NAMES.get(view, view), style)
