@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MB = 1_000_000
-BASE = 850 * MB
+BASE = 700 * MB
 """What a rank with torch holds besides tensors, about."""
 LARGE = ("--model.flavor", "debugmodel_large")
 FULL = ("--activation_checkpoint.mode", "full")
@@ -46,8 +46,8 @@ CASES = [
     Case("leak", 500 * MB, "grew", (BATCH, "64", "--faults.name", "leak", "--faults.step", "2",
          "--training.steps", "30")),
     Case("one batch of 64 times the size", 0, "inputs", ("--faults.name", "oom")),
-    Case("batch of the validation", 250 * MB, "validation", (*LARGE, *FULL, BATCH, "1", *EVAL,
-         "--validation.local_batch_size", "64")),
+    Case("batch of the validation", 150 * MB, "validation", (*LARGE, *FULL, BATCH, "1", *EVAL,
+         "--validation.local_batch_size", "128")),
     Case("script with --batch-size", 400 * MB, "--batch-size", ("--batch-size", "64"), script=True),
     Case("script without a flag", 400 * MB, "no flag", (), script=True),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace
+from analyzers.traces.opportunities.account import SHARE_AT_LEAST
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size
 
@@ -15,6 +16,8 @@ TELLING = 0.05
 WARNING = 0.1
 """The share of a step from which on it is a warning."""
 CONFIDENCE = 0.7
+EQUAL_WAITS = 0.02
+"""The share of the waiting by which causes and gaps may differ without a word on it."""
 NAME_AT_MOST = 120
 TOLD_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
@@ -267,7 +270,28 @@ def wait_parts(account: RankTrace) -> list[str]:
     """Return texts on the host's activity while the device waited for it, the longest first."""
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)
-    return [
+    parts = [
         f"{WORDS[one.kind].title}: {duration_ns(one.taken_ns)} a step ({share(one.taken_ns, total)} of its waiting)"
         for one in waits
+    ]
+    return [*parts, *wait_difference(account, total)] if parts else []
+
+
+def wait_difference(account: RankTrace, a_step_ns: int) -> list[str]:
+    """Return, in a list, why the causes of waiting do not add up to the time between kernels; empty if they do.
+
+    `a_step_ns` is the sum of the causes for one step. Example: 8 ms a step in 3 steps are 24 ms; of these 20 ms are
+    between kernels, and 4 ms before the first and after the last one.
+    """
+    steps = max(1, len(account.step_times))
+    more = steps * a_step_ns - account.idle_host_ns
+    if abs(more) <= EQUAL_WAITS * account.idle_host_ns:
+        return []
+    total = f"these causes are {duration_ns(steps * a_step_ns)} in {quantity(steps, 'step')}"
+    if more > 0:
+        return [
+            f"{total}: {duration_ns(more)} of it before the first and after the last kernel, where no gap is counted"
+        ]
+    return [
+        f"{total}: {duration_ns(-more)} less than the gaps, as a cause below {percent(SHARE_AT_LEAST)} is not listed"
     ]
