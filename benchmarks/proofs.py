@@ -121,12 +121,13 @@ def answered(case: Case, folder: Path) -> dict[str, Any]:
         return row | {"error": proof.stderr[-600:], "log": failed.stdout[-800:] + failed.stderr[-300:]}
     report = json.loads(proof.stdout)
     data, rerun = report["data"], report["data"]["rerun"]
-    applied = data["considered"][-1] if rerun else None
+    applied = [one for one in data["considered"] if one["fits"]][-1] if rerun else None
     said = f"{applied['changes']}" if applied else data["not_applied"]
     return row | {
         "answer": report["verdict"]["class"], "said": said, "right": case.expected in said, "room": data["room_bytes"],
         "needed": data["needed_bytes"], "predicted": applied and applied["predicted_bytes"],
         "measured": rerun and rerun["peak_bytes"], "steps": rerun and rerun["steps"],
+        "reruns": data["reruns"],
     }  # fmt: skip
 
 

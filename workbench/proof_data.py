@@ -43,8 +43,8 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
 
     `room_bytes` is the memory that tensors had under the limit: what was allocated and free at the failure.
     `needed_bytes` is the predicted peak of the settings as they were, if a rehearsal was possible. `considered` are the
-    changes in the order in which they were compared; the last one that fits was run (`rerun`). `not_applied` says why
-    there is no second run.
+    changes in the order in which they were compared; those that fit were run in turn until one passed: `reruns` of
+    them, of which `rerun` is the last. `not_applied` says why there is none.
     """
 
     finding: str
@@ -55,11 +55,13 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
     considered: list[Considered]
     rerun: Rerun | None
     not_applied: str
+    reruns: int = 0
 
     @property
     def applied(self) -> Considered | None:
         """The changes that were run; None if nothing was."""
-        return self.considered[-1] if self.rerun else None
+        fitting = [one for one in self.considered if one.fits]
+        return fitting[-1] if self.rerun and fitting else None
 
     @property
     def error(self) -> float | None:

@@ -26,7 +26,9 @@ from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
 USABLE_SHARE = 0.95
 """Of the room for tensors: the rest is for buffers of libraries, which no tensor holds."""
-COMPARED_AT_MOST = 12
+USABLE_BEFORE_PEAK = 0.8
+"""The same where the prediction is for the request that failed, and the peak may come later."""
+COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], int]
 
 
@@ -81,20 +83,22 @@ def proof_of_command(run: RecordedRun) -> ProofData:
 def decided(
     run: RecordedRun, candidates: Iterator[Settings], predict: Predict, basis: Basis, needed: int | None
 ) -> ProofData:
-    """Compare changes in turn, run the first that fits into the room, and return the proof."""
-    considered: list[Considered] = []
+    """Compare changes in turn, run those that fit into the room until one passes, and return the proof."""
+    considered, runs = list[Considered](), list[Rerun]()
+    share = USABLE_SHARE if basis is Basis.REHEARSAL else USABLE_BEFORE_PEAK
     for change in islice(candidates, COMPARED_AT_MOST):
         peak = predict(change)
-        fits = peak <= USABLE_SHARE * run.room_bytes if run.device.oom else peak < run.device.peak_allocated_bytes
+        fits = peak <= share * run.room_bytes if run.device.oom else peak < run.device.peak_allocated_bytes
         considered.append(Considered(changes=change, predicted_bytes=peak, fits=fits))
         note(f"{in_words(change)}: {peak:,} bytes predicted, {'fits' if fits else 'does not fit'}")
         if fits:
+            runs.append(started(run, change))
+        if runs and (runs[-1].passed or len(runs) == RUNS_AT_MOST):
             break
-    fitting = considered and considered[-1].fits
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=basis,
-        considered=considered, rerun=started(run, considered[-1].changes) if fitting else None,
-        not_applied="" if fitting else "none of the compared changes fits",
+        considered=considered, rerun=runs[-1] if runs else None, reruns=len(runs),
+        not_applied="" if runs else "none of the compared changes fits",
     )  # fmt: skip
 
 
