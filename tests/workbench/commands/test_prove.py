@@ -1,6 +1,5 @@
 """`workbench inspect RUN --prove`: which advice is applied, and why none is where no setting helps."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,6 @@ from analyzers.errors import InputError
 from analyzers.memory.model import OomPattern
 from analyzers.run import discover
 from analyzers.store import Options
-from benchmarks.proofs import Case, answered
 from trainer.config import load
 from workbench.commands.prove.changes import changes, halved
 from workbench.commands.prove.command import prove
@@ -100,11 +98,3 @@ def test_a_command_is_run_again_in_another_folder(tmp_path):
     run = SimpleNamespace(manifest=manifest, folder=old)
     assert changed_command(run, {"--batch-size": 4}, new) == ["train.py", "--out", str(new / "x"), "--batch-size", "4"]
     assert launch_options(run, new) == ["--nproc", "2", "--job.dump_folder", str(new)]
-
-
-@pytest.mark.slow
-def test_the_advice_makes_a_run_fit(tmp_path):
-    """A job on CPU runs out of memory under a limit; with the advice two steps run under the same limit."""
-    row = answered(Case("small", 300_000_000, "mode", ("--training.local_batch_size", "256")), tmp_path)
-    assert (row["answer"], row["steps"]) == ("proved", 2), json.dumps(row)
-    assert row["predicted"] == pytest.approx(row["measured"], rel=0.02)
