@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.options import Format
+from workbench.command_options.options import Format
 
 ROOT = Path(__file__).parents[1]
 CORPUS = sorted(path for path in (ROOT / "tests" / "corpus").iterdir() if path.is_dir())

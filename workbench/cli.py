@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from workbench import options as opt
+from workbench.command_options import options as opt
+from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
+from workbench.command_options.option_groups import spread_groups
 from workbench.config_commands import PASS_ON, config_app
-from workbench.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
-from workbench.option_groups import spread_groups
 
 EPILOG = (
     "Exit status: 0 analysed; 1 a finding reaches --fail-on, or the launched job failed; 2 wrong usage; "
@@ -333,10 +333,10 @@ def parity(
     """
     from analyzers.errors import Exit
     from workbench.ask import PARITY
+    from workbench.command_options.options import StepReadOptions
     from workbench.commands.analyse import answer
     from workbench.commands.parity import Comparison, compare_meshes, variant
     from workbench.launch.plan import Request
-    from workbench.options import StepReadOptions
 
     request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
     comparison = Comparison(request, [variant(text) for text in run or []], folder, steps, values)

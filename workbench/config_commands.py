@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from workbench import options as opt
+from workbench.command_options import options as opt
 from workbench.console import clean
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -20,8 +20,8 @@ from analyzers.run import Run, discover
 from analyzers.store import Options
 from benchmarks.fuzzing.mutations import MARKUP
 from workbench.ask import JOINED, ask, room_for
+from workbench.command_options.options import Format
 from workbench.console import INVISIBLE
-from workbench.options import Format
 from workbench.present import render
 
 CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{INVISIBLE}]")

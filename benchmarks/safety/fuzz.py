@@ -48,7 +48,7 @@ from benchmarks.fuzzing.invariants import (  # noqa: E402
     check_terminal,
 )
 from benchmarks.fuzzing.mutations import mutant, of_ranks  # noqa: E402
-from workbench.options import Format  # noqa: E402
+from workbench.command_options.options import Format  # noqa: E402
 
 CPU_S = 20
 MEMORY = 3 << 30

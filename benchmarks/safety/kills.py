@@ -40,7 +40,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
-from workbench.options import Format
+from workbench.command_options.options import Format
 from workbench.present import render
 
 ROOT = Path(__file__).parents[2]

@@ -286,6 +286,30 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             f"parallelism.expert_tensor_parallel_degree {of_expert} is neither 1 nor tensor_parallel_degree {mesh.tp}",
             f"set it to {mesh.tp}",
         )
+    if mesh.pp > 1 and config.faults.name == "oom":
+        raise ConfigError(
+            f"faults.name oom with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline takes batches of one"
+            " size, and this incident gives it a larger one",
+            "choose another incident, or set pipeline_parallel_degree to 1",
+        )
+    if mesh.tp > 1 and config.debug.detect_anomaly:
+        raise ConfigError(
+            f"debug.detect_anomaly with parallelism.tensor_parallel_degree {mesh.tp}: PyTorch cannot look for values"
+            " that are not finite in DTensors",
+            "set --debug.no_detect_anomaly, or tensor_parallel_degree to 1",
+        )
+    if mesh.tp > 1 and config.activation_checkpoint.mode == "memory_budget":
+        raise ConfigError(
+            f"activation_checkpoint.mode memory_budget with parallelism.tensor_parallel_degree {mesh.tp}: the compiler"
+            " cannot measure what it would keep of split weights",
+            'choose activation_checkpoint.mode selective with selective_ac_option "op"',
+        )
+    check_compile(config, mesh)
+    check_async_tensor_parallel(config, mesh)
+
+
+def check_compile(config: JobConfig, mesh: Degrees) -> None:
+    """Raise ConfigError if a setting goes with nothing that is compiled."""
     if config.compile.enable and "model" in config.compile.components and hasattr(model_shape(config), "n_experts"):
         raise ConfigError(
             "compile.enable: blocks with experts cannot be compiled",
@@ -301,31 +325,12 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             "debug.check_finite with compile.enable: the operations of compiled code cannot be seen",
             "set --compile.no_enable to find the operation",
         )
-    if mesh.pp > 1 and config.faults.name == "oom":
-        raise ConfigError(
-            f"faults.name oom with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline takes batches of one"
-            " size, and this incident gives it a larger one",
-            "choose another incident, or set pipeline_parallel_degree to 1",
-        )
     if mesh.cp > 1 and config.compile.enable and "model" in config.compile.components:
         raise ConfigError(
             f"compile.enable with parallelism.context_parallel_degree {mesh.cp}: blocks that gather keys and values"
             " cannot be compiled",
             'set --compile.no_enable, or compile.components = ["loss"]',
         )
-    if mesh.tp > 1 and config.debug.detect_anomaly:
-        raise ConfigError(
-            f"debug.detect_anomaly with parallelism.tensor_parallel_degree {mesh.tp}: PyTorch cannot look for values"
-            " that are not finite in DTensors",
-            "set --debug.no_detect_anomaly, or tensor_parallel_degree to 1",
-        )
-    if mesh.tp > 1 and config.activation_checkpoint.mode == "memory_budget":
-        raise ConfigError(
-            f"activation_checkpoint.mode memory_budget with parallelism.tensor_parallel_degree {mesh.tp}: the compiler"
-            " cannot measure what it would keep of split weights",
-            'choose activation_checkpoint.mode selective with selective_ac_option "op"',
-        )
-    check_async_tensor_parallel(config, mesh)
 
 
 def check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:

@@ -9,10 +9,7 @@ from analyzers.errors import Exit, InputError
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
 from workbench.ask import ROOMS, ask, find_run, limited_to, memory_report, required_files, room_for, trace_report
-from workbench.commands.output import deliver, refusing_to_overwrite
-from workbench.console import note
-from workbench.errors import UsageProblem
-from workbench.options import (
+from workbench.command_options.options import (
     DocumentOptions,
     FailOn,
     LogReadOptions,
@@ -21,6 +18,9 @@ from workbench.options import (
     StepReadOptions,
     TraceReadOptions,
 )
+from workbench.commands.output import deliver, refusing_to_overwrite
+from workbench.console import note
+from workbench.errors import UsageProblem
 from workbench.progress import shown_progress
 
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)

@@ -7,12 +7,12 @@ from analyzers.errors import Exit
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
+from workbench.command_options.options import Format, on_terminal
 from workbench.commands.analyse import open_folder
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan
 from workbench.launch.run import launch
-from workbench.options import Format, on_terminal
 from workbench.present import render
 
 SHORT_NAMES = {"hang": "stuck"}

@@ -10,9 +10,9 @@ from analyzers.errors import Exit, InputError
 from analyzers.report import Report, Severity
 from analyzers.run import Run
 from analyzers.writing import write_whole
+from workbench.command_options.options import DocumentOptions, FailOn, Format
 from workbench.console import note
 from workbench.errors import UsageProblem
-from workbench.options import DocumentOptions, FailOn, Format
 from workbench.present import render
 
 SUFFIXES = {".html": Format.HTML, ".md": Format.MARKDOWN, ".json": Format.JSON, ".txt": Format.TEXT}

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from analyzers.errors import Exit, InputError
+from workbench.command_options.options import on_terminal
 from workbench.commands.analyse import open_folder
-from workbench.options import on_terminal
 from workbench.watch.follow import follow
 
 

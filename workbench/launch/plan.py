@@ -12,10 +12,10 @@ from pathlib import Path
 from analyzers.errors import MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training, startup_notes, validate
 from trainer.config.devices import check_devices
+from workbench.command_options.options import Scheduler
 from workbench.errors import UsageProblem
 from workbench.launch.job_command import Form, JobCommand, job_command
 from workbench.launch.recording import recorder_settings, recording, recording_config
-from workbench.options import Scheduler
 from workbench.python_path import search_path, search_path_last
 
 OWN_TRAINER = "workbench"

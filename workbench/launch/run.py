@@ -14,6 +14,7 @@ from analyzers.store import Options
 from analyzers.words import quantity
 from workbench.ask import JOINED, ask
 from workbench.clashes import clashes
+from workbench.command_options.options import Format, Scheduler
 from workbench.console import complain, note
 from workbench.errors import UsageProblem
 from workbench.launch import scheduler
@@ -22,7 +23,6 @@ from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
 from workbench.launch.plan import Plan, Request, plan
 from workbench.launch.run_manifest import record_outcome, record_start
-from workbench.options import Format, Scheduler
 from workbench.present import render
 from workbench.watch.follow import LiveDisplay
 

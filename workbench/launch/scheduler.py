@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from analyzers.errors import MissingExtra
+from workbench.command_options.options import Scheduler
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Plan, Request
-from workbench.options import Scheduler
 
 
 def shell(job: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from analyzers.report import Report
 from analyzers.run import Run
-from workbench.options import Format
+from workbench.command_options.options import Format
 
 
 def render(report: Report[object], wanted: Format, run: Run) -> str:

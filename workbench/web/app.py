@@ -11,8 +11,8 @@ from flask import Response
 from werkzeug.exceptions import HTTPException
 
 from workbench.colours import css_themes
+from workbench.command_options.options import Format
 from workbench.console import clean, explain
-from workbench.options import Format
 from workbench.present import render
 from workbench.web.gestures import typed_text
 from workbench.web.pages import compare, config, hang, logs, memory, overview, parity, source, steps, trace

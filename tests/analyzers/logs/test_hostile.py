@@ -11,7 +11,7 @@ from analyzers import logs, store
 from analyzers.errors import InputError
 from analyzers.logs.reading import scanner
 from analyzers.run import discover
-from workbench.options import Format
+from workbench.command_options.options import Format
 from workbench.present import render
 
 ERROR = b"[rank1]: ValueError: no tokens\n"

@@ -13,10 +13,10 @@ from analyzers.report import Report, Severity, Status
 from analyzers.run import Run
 from analyzers.store import Options
 from ranks import ROOT, run_job
+from workbench.command_options.options import Format
 from workbench.commands.parity import Comparison, compare_meshes, variant
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Plan, Request
-from workbench.options import Format
 from workbench.present import render
 
 SMALL = ("--training.seq_len", "32", "--training.local_batch_size", "4")

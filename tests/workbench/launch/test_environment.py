@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from workbench.command_options.options import Scheduler
 from workbench.errors import UsageProblem
 from workbench.launch.environment import from_environment
 from workbench.launch.plan import Request, plan
 from workbench.launch.run import run
-from workbench.options import Scheduler
 
 
 def test_variables_say_what_the_command_line_leaves_open() -> None:

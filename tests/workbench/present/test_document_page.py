@@ -7,7 +7,7 @@ import pytest
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import ask, room_for
-from workbench.options import Format
+from workbench.command_options.options import Format
 from workbench.present import render
 
 pytestmark = pytest.mark.browser

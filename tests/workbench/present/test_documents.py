@@ -12,7 +12,7 @@ from analyzers.run import Kind
 from analyzers.store import Options
 from analyzers.words import size
 from workbench.ask import ask, room_for
-from workbench.options import Format
+from workbench.command_options.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
 

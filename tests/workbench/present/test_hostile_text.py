@@ -10,7 +10,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from terminal import app_on, press
 from workbench.ask import ask, room_for
-from workbench.options import Format
+from workbench.command_options.options import Format
 from workbench.present import render
 
 NAME = "<img src=x onerror=alert(1)>[bold red]red[/]\x1b]0;owned\x07\x1b[2J`*_|#"

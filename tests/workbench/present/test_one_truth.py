@@ -18,7 +18,7 @@ from analyzers.store import Options
 from analyzers.words import rank_ranges, size
 from terminal import app_on, settle
 from workbench.ask import ask, room_for
-from workbench.options import Format
+from workbench.command_options.options import Format
 from workbench.present import render
 from workbench.present.sections import sections
 from workbench.tui.panes.home import finding_line, whole_finding

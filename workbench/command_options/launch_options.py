@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from workbench.options import Scheduler
+from workbench.command_options.options import Scheduler
 
 FOREIGN = "A command after --"
 
