@@ -173,6 +173,9 @@ def test_a_request_that_fails_prints_no_traceback(oom, capfd, body):
     assert answered.status_code >= 400
     said = capfd.readouterr()
     assert "Traceback" not in said.out + said.err + answered.text
+    if answered.status_code >= 500:
+        assert answered.text == "this request failed; the terminal of the server says why\n"
+        assert said.err.startswith("error: ")
 
 
 def test_two_dashboards_of_a_host_keep_their_cookies():
