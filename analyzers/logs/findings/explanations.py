@@ -1,5 +1,7 @@
 """Write the evidence behind a cause, and why it is the cause of the other failures."""
 
+import msgspec
+
 from analyzers.logs.answers.cause import Answer, Cause
 from analyzers.logs.answers.survived import handled_errors
 from analyzers.logs.answers.waits import Basis
@@ -19,7 +21,7 @@ BASES = {
     Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
     Basis.STACKS: "its stack is outside of the collective that the stacks of the others are in",
     Basis.CAUGHT: "it alone reported an error before, and it ended without one while the others waited for it",
-    Basis.SILENT: "all other ranks that the logs show gave up waiting; this one printed no error",
+    Basis.SILENT: "the others gave up waiting, and this rank printed no error",
     Basis.NOT_LISTED: "torchrun's table of failures lists all other ranks, so that this one ended with exit code 0",
     Basis.LEFT_ALONE: "torchrun's table of failures lists no other rank, so that the others ended with exit code 0",
     Basis.THREADS: "threads of one process run in any order, and logs do not show on which rank it differs",
@@ -152,7 +154,15 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
     for event in (*cause.caught, *cause.failure.events, *cause.killed):
         if event not in chosen and event.rank not in {e.rank for e in chosen}:
             chosen.append(event)
-    return [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]] + last_lines(cause, logs)
+    shown = [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
+    if len({fact.text for fact in shown}) < len(shown):
+        shown = [with_rank(fact, event) for fact, event in zip(shown, chosen, strict=False)]
+    return shown + last_lines(cause, logs)
+
+
+def with_rank(fact: Evidence, event: LogEvent) -> Evidence:
+    """Return the evidence with the rank of its event before the text: several ranks print the same message."""
+    return fact if event.rank is None else msgspec.structs.replace(fact, text=f"rank {event.rank}: {fact.text}")
 
 
 def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:

@@ -208,10 +208,10 @@ def for_timeout(cause: Cause) -> str:
         return TIMEOUTS[cause.blame.basis]
     if cause.ranks:
         return (
-            f"read the log of {rank_names(cause.ranks)} up to its last line; for its stack, record with {DUMPS}, or"
-            " `workbench launch`"
+            f"read the log of {rank_names(cause.ranks)} up to its last line. To see its stack next time, start the job"
+            " with `workbench launch`, or run `py-spy dump --pid PID` while it hangs"
         )
-    return f"read the logs of the other ranks; record with {DUMPS}"
+    return f"read the logs of the other ranks; record the next run with `workbench launch`, or with {DUMPS}"
 
 
 def for_numbers(cause: Cause) -> str:

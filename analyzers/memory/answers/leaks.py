@@ -78,7 +78,7 @@ def training_steps(replay: Replay) -> list[StepSpan]:
 def growth(
     replay: Replay, guess: Guess, selected: Mask, total: int, steps: Sequence[StepSpan], *, is_annotated: bool
 ) -> Growth:
-    """Return how the `selected` blocks, all allocated by one stack, grew by `total` bytes over `steps`.
+    """Describe the leak of one stack: its `selected` blocks, which together grew by `total` bytes over `steps`.
 
     The category of the result is the one with most of the bytes that are still alive at the end of the trace.
     """

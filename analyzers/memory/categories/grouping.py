@@ -108,9 +108,9 @@ def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict
 
 
 def usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Usage]]:
-    """Yield (stack, label, category, usage) of the blocks alive after trace entry `entry`, one for each combination.
+    """Yield (stack, label, category, usage) for each combination of the three ids among the blocks alive after `entry`.
 
-    There are far fewer combinations than blocks, so the texts of a group are made once and not per block.
+    There are far fewer combinations than blocks, so callers look up the names once for each combination.
     """
     lives, guess = replay.lifetimes, categorise(replay)
     rows = lives.alive(entry)

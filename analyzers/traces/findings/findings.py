@@ -17,6 +17,8 @@ HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
 FACTS_AT_MOST, COLLECTIVES_AT_MOST = 5, 3
 # Part of the time of the driver's calls from which on that of the frees alone explains them.
 START_UP_SHARE = 0.8
+STANDS_OUT = 5
+"""A free that takes so many times the mean of the others stands out."""
 SHORT_OF_MEMORY = (
     "Record a memory snapshot and look for fragmentation and allocation retries. Set"
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented."
@@ -203,12 +205,18 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         START_UP if is_start_up(calls, total) else SHORT_OF_MEMORY,
         severity=Severity.WARNING,
         confidence=0.7,
-        facts=[
-            f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}, the longest"
-            f" {duration_ns(call.max_ns)}"
-            for call in calls
-        ],
+        facts=[call_text(call) for call in calls],
     )
+
+
+def call_text(call: CallTotal) -> str:
+    """Return the number and time of some calls; a single free that is far longer than the others is set apart."""
+    text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}, the longest"
+    others = call.count - 1
+    if "Free" not in call.name or not others or call.max_ns < STANDS_OUT * (call.total_ns - call.max_ns) / others:
+        return f"{text} {duration_ns(call.max_ns)}"
+    rest = f"the other {others} took {duration_ns(call.total_ns - call.max_ns)}"
+    return f"{text} {duration_ns(call.max_ns)}, which may be the start of CUDA; {rest}"
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:

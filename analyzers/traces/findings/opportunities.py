@@ -40,28 +40,28 @@ class Words(NamedTuple):
 WORDS = {
     OpportunityKind.DATA_LOADER: Words(
         "The step waits for the data loader",
-        "Nothing ran while the host was in the data loader.",
+        "The device had no work while the host was in the data loader.",
         "Raise num_workers and prefetch_factor, set persistent_workers=True, and move work on the samples into the"
         " workers.",
         "Use one batch again and again: the step gets shorter by what the loader costs.",
     ),
     OpportunityKind.ALLOCATION: Words(
         "The device waits for allocations by the driver",
-        "Nothing ran while the host was in calls of the driver that allocate and free memory.",
+        "The device had no work while the host was in calls of the driver that allocate and free memory.",
         "Leave more free memory, keep shapes steady, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         "torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step.",
     ),
     OpportunityKind.COMPILATION: Words(
         "The device waits while code is compiled or loaded",
-        "Nothing ran while the host compiled, or stood in the first launch of a kernel, which loads it.",
+        "The device had no work while the host compiled, or stood in the first launch of a kernel, which loads it.",
         "Begin the recording after some warm-up steps. If it goes on, set TORCH_LOGS=recompiles to see why, and mark"
         " sizes that vary with torch._dynamo.mark_dynamic.",
         "Record some steps later: without new compilations it is the warm-up, which costs nothing afterwards.",
     ),
     OpportunityKind.PYTHON: Words(
         "The device waits while the host does other work",
-        "Nothing ran while the host was in Python code, garbage collection, logging or checkpoints, or in one operator"
-        " for long.",
+        "The device had no work while the host was in Python code, garbage collection, logging or checkpoints, or in"
+        " one operator for long.",
         "Move that work out of the loop, do it every n steps, or in a thread; gc.disable() and a gc.collect() every n"
         " steps keep collections out of the step.",
         "Leave the work out for a few steps and compare their times.",
@@ -93,10 +93,10 @@ WORDS = {
         "workbench inspect --what-if ac=selective of a memory snapshot says what that needs.",
     ),
     OpportunityKind.FLOAT32: Words(
-        "Products run in float32 without tensor cores",
+        "Matrix products and convolutions run in float32 without tensor cores",
         "The names of these kernels say float32 on the ordinary cores, which are some 8 times slower.",
         "Use torch.autocast or bfloat16 parameters",
-        "The next trace has kernels with tf32, bf16 or f16 in their name; the loss must stay the same.",
+        "The next trace has kernels with tf32, bf16 or f16 in their name; the loss curve stays about the same.",
     ),
     OpportunityKind.MISALIGNED: Words(
         "Products have sizes that tensor cores read badly",
@@ -149,7 +149,16 @@ WORDS = {
         "Give its work or its host to another rank, and see whether the delay moves with it.",
     ),
 }  # fmt: skip
-TF32 = ", or torch.backends.cuda.matmul.allow_tf32 = True"
+TF32 = (
+    ", or let float32 products use TF32: torch.set_float32_matmul_precision('high') and"
+    " torch.backends.cudnn.allow_tf32 = True"
+)
+EVENTS = dict.fromkeys(WAITS, "gap") | {
+    OpportunityKind.FLOAT32: "kernel",
+    OpportunityKind.MISALIGNED: "kernel",
+    OpportunityKind.ELEMENTWISE: "kernel",
+}
+"""What is counted of each kind of opportunity: gaps in the device's work, kernels, and of the other kinds events."""
 AMPERE = 8
 
 
@@ -208,8 +217,8 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
     yield (
-        f"takes {duration_ns(one.taken_ns)} a step; without it a step would be up to {duration_ns(one.saved_ns)}"
-        f" ({percent(one.saved_share)}) shorter ({quantity(one.count, 'event')}{steps})"
+        f"takes {duration_ns(one.taken_ns)} a step, of which {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of"
+        f" the step) can be saved at most; counted over {quantity(one.count, EVENTS.get(one.kind, 'event'))}{steps}"
     )
     if "bus_bytes_per_s" in one.measures:
         expected = one.measures["expected_bytes_per_s"]

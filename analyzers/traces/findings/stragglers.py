@@ -93,14 +93,20 @@ def straggler_findings(
             id="trace.straggler",
             severity=Severity.WARNING,
             title=f"Rank {straggler.rank} is the straggler: it spends {duration_ns(straggler.excess_ns)} more between"
-            f" collectives than the median rank (total over the profile){mostly(straggler)}",
-            why=reason(straggler),
+            f" collectives than {the_others(straggler.rank, waits)} (total over the profile){mostly(straggler)}",
+            why=reason(straggler, the_others(straggler.rank, waits)),
             next=ADVICE.get(straggler.cause, ADVICE[Cause.MIXED]).format(rank=straggler.rank),
             ranks=[straggler.rank],
             step=straggler.first_step,
             evidence=evidence(straggler, waits, sources),
             confidence=confidence(straggler),
         )
+
+
+def the_others(rank: int, waits: Sequence[RankWaits]) -> str:
+    """Return what a rank is compared with: the other one of two ranks, or the median of the others."""
+    others = [row.rank for row in waits if row.rank != rank]
+    return f"rank {others[0]}" if len(others) == 1 else "the median of the other ranks"
 
 
 def mostly(straggler: Straggler) -> str:
@@ -119,14 +125,16 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
     parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
     named = [f"{PART_NAMES[Cause(name)]} +{duration_ns(ns)}" for name, ns in parts if Cause(name) in PART_NAMES]
     source = sources.get(straggler.rank, "")
-    facts = [Evidence(text=f"rank {straggler.rank}, compared with the median rank: {', '.join(named)}", source=source)]
+    compared = f"rank {straggler.rank}, compared with {the_others(straggler.rank, waits)}"
+    facts = [Evidence(text=f"{compared}: {', '.join(named)}", source=source)]
     rows = sorted(waits, key=lambda row: row.rank != straggler.rank)
     facts = facts if named else []
-    return [*facts, *(Evidence(text=waiting(row), source=sources.get(row.rank, "")) for row in rows)][:EVIDENCE_AT_MOST]
+    facts += [Evidence(text=waiting(row, waits), source=sources.get(row.rank, "")) for row in rows]
+    return facts[:EVIDENCE_AT_MOST]
 
 
-def reason(straggler: Straggler) -> str:
-    """Return sentences on the extra work of the rank, since which collective it is late,
+def reason(straggler: Straggler, others: str) -> str:
+    """Return sentences on the extra work of the rank, compared with `others`, since which collective it is late,
     why, and how much that costs.
     """
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
@@ -138,16 +146,16 @@ def reason(straggler: Straggler) -> str:
         else ""
     )
     return (
-        f"Between collectives rank {straggler.rank} spends {duration_ns(straggler.excess_ns)} more than the median"
-        f" rank{steps}. {straggler.detail}{first} Without this delay the recorded time would be"
+        f"Between collectives rank {straggler.rank} spends {duration_ns(straggler.excess_ns)} more than {others}"
+        f"{steps}. {straggler.detail}{first} Without this delay the recorded time would be"
         f" {percent(straggler.saved_share)} shorter."
     )
 
 
-def waiting(row: RankWaits) -> str:
+def waiting(row: RankWaits, waits: Sequence[RankWaits]) -> str:
     """Return a text on how long one rank waited and how often it arrived last."""
     amount = f"{duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'}"
-    work = f"spends {amount} than the median rank between them"
+    work = f"spends {amount} than {the_others(row.rank, waits)} between them"
     return (
         f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, arrives last in {row.last_arrivals} of {row.collectives}"
         f" collectives, {work}"

@@ -1,4 +1,4 @@
-"""Make the dumps of a rank available in any state: Flight Recorder, Python stacks and process groups.
+"""Save what a rank was doing when a job hangs or dies, its dumps: Flight Recorder, Python stacks, process groups.
 
 In any training script, after `init_process_group`:
 
@@ -6,7 +6,8 @@ In any training script, after `init_process_group`:
     flight.start()
 
 A collector process on each node takes the dumps of all ranks, into `outputs/dumps`, when a rank dies or when the
-heartbeat of a `StepRecorder` in the same folder stops. Call `failed(error)` before you raise an error again. Each
+heartbeat of a `StepRecorder` in the same folder stops, so the dumps also come from a rank that hangs. In an `except`
+block call `failed(error)` before you re-raise the error. Each
 node's collector takes the dumps of its own ranks; the analyzers join the dumps that belong together.
 """
 

@@ -48,7 +48,9 @@ def test_the_late_rank_is_named(maker, backend, sequence):
     assert [(row.wait_ns, row.last_arrivals) for row in report.data.waits] == [(80 * MS, 0), (80 * MS, 0), (0, 4)]
     [finding] = [f for f in report.findings if f.id == "trace.straggler"]
     assert "rank 2 spends 80.0 ms more" in finding.why
-    assert finding.title.endswith("than the median rank (total over the profile), 80.0 ms of it in compute")
+    assert finding.title.endswith(
+        "than the median of the other ranks (total over the profile), 80.0 ms of it in compute"
+    )
     assert [Path(fact.source).name for fact in finding.evidence] == [f"rank{rank}_trace.json" for rank in (2, 2, 0, 1)]
     [slow] = report.data.stragglers
     assert (slow.cause, slow.excess_ns, slow.saved_ns) == ("compute", 80 * MS, 80 * MS)

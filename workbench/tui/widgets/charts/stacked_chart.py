@@ -1,4 +1,4 @@
-"""A chart of stacked layers over time, with a value axis; each row of its table takes one or more columns."""
+"""A stacked area chart with a value axis; each row of the drawn table is one or more characters wide."""
 
 from collections.abc import Mapping
 from functools import lru_cache
