@@ -79,7 +79,7 @@ def browser():
         browser.close()
 
 
-CUT_OFF = ("net::ERR_CONNECTION", "the server did not respond", "ChunkLoadError")
+CUT_OFF = ("net::ERR_CONNECTION", "net::ERR_SOCKET_NOT_CONNECTED", "the server did not respond", "ChunkLoadError")
 """What a page logs whose dashboard a test ends before it: what it still asked for is cut off."""
 
 

@@ -121,7 +121,7 @@ def frame(served: ServedRun) -> html.Div:
             header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
             rail(served, [*names.items()]),
             html.P(id="said", **spoken),
-            html.Main(id="page", tabIndex=-1),
+            html.Main(id="page", tabIndex=0),
         ],
         className="shell",
     )

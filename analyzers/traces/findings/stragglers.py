@@ -155,7 +155,7 @@ def reason(straggler: Straggler, others: str) -> str:
 def waiting(row: RankWaits, waits: Sequence[RankWaits]) -> str:
     """Return a text on how long one rank waited and how often it arrived last."""
     amount = f"{duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'}"
-    work = f"spends {amount} than {the_others(row.rank, waits)} between them"
+    work = f"between them spends {amount} than {the_others(row.rank, waits)}"
     return (
         f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, arrives last in {row.last_arrivals} of {row.collectives}"
         f" collectives, {work}"

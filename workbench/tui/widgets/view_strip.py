@@ -20,10 +20,13 @@ NAMES = {
 """The names of views whose id is not the word that a user looks for."""
 
 
+GAP = "   "
+
+
 class ViewStrip(Static):
     """The names of the views, the one that is shown highlighted, and after them what it shows.
 
-    The line is broken where the screen is too narrow for both.
+    The title has a line of its own where the screen is too narrow for both.
     """
 
     DEFAULT_CSS = "ViewStrip { height: auto; max-height: 3; }"
@@ -35,10 +38,21 @@ class ViewStrip(Static):
             super().__init__()
             self.view = view
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._names, self._title = Text(), ""
+
     def show(self, titles: Mapping[str, str], view: str, title: str) -> None:
         """Show the names of all views in `titles`, and the title of `view`, the current one."""
-        names = Text("  ").join(name_of(one, shown=one == view) for one in titles)
-        self.update(Text.assemble(names, "   ", (title, "dim")))
+        self._names, self._title = Text("  ").join(name_of(one, shown=one == view) for one in titles), title
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        fits = self._names.cell_len + len(GAP) + len(self._title) <= self.size.width
+        self.update(Text.assemble(self._names, GAP if fits else "\n", (self._title, "dim")))
 
     def action_choose(self, view: str) -> None:
         self.post_message(self.Chosen(view))

@@ -59,7 +59,7 @@ def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Qu
     rank = shown_rank(query, known)
     if rank == ALL_RANKS:
         rank = next((rank for culprit in data.culprits for rank in culprit.ranks if rank in known), ALL_RANKS)
-    mine = stacks[[rank in ranks for ranks in stacks["ranks"]]]
+    mine = stacks[stacks["ranks"].map(lambda ranks: rank in ranks).astype(bool)]
     frames = [html.Li(source_code(f"{name} {line}")) for name, line in zip(mine["name"], mine["place"], strict=True)]
     return [
         *([html.H2(clean(lead.title)), html.P(clean(lead.why)), labelled("Next", [clean(lead.next)])] if lead else []),
