@@ -113,7 +113,8 @@ def whole(run, tmp_path_factory):
 PLACES = {
     "": "#verdict",
     "memory?by=stack": "#tree .icicle",
-    "memory?by=line&find=%3Cimg%20src%3Dx%3E&colour=phase": "#tree .icicle",
+    "memory?find=%3Cimg%20src%3Dx%3E": "#drawer table",
+    "memory?by=line&find=%3Cimg%20src%3Dx%3E&colour=phase&tab=tree": "#tree .icicle",
     "trace?colour=stream": "#gantt .barlayer .point",
     "trace?event=1&find=%3Cimg": "#gantt .barlayer .point",
     "steps": "#phases .barlayer .point",
