@@ -14,7 +14,7 @@ from werkzeug.serving import make_server
 from analyzers import compare
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import parts, room_for
+from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import subject_of
 from workbench.watch.app import WatchApp
@@ -31,7 +31,7 @@ FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
 async def terminal(app: App[object], keys: str, name: str, title: str) -> None:
-    async with app.run_test(size=(118, 34)) as pilot:
+    async with app.run_test(size=(118, 38)) as pilot:
         for key in ("", *keys):
             await settled(app, pilot)
             if key:
@@ -58,10 +58,10 @@ def page(view: ServedRun, path: str, name: str) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
-        shown = browser.new_page(viewport={"width": 1100, "height": 960})
+        shown = browser.new_page(viewport={"width": 1280, "height": 800})
         shown.goto(f"http://127.0.0.1:{server.port}{path}")
         shown.wait_for_load_state("networkidle")
-        shown.wait_for_timeout(1000)
+        shown.wait_for_timeout(4000)
         shown.screenshot(path=PICTURES / f"{name}.png")
         browser.close()
     server.shutdown()
@@ -75,7 +75,7 @@ def of_run(folder: Path) -> ServedRun:
 def of_two(a: Path, b: Path) -> ServedRun:
     runs = discover(a), discover(b)
     report = compare.analyze(*runs, Options())
-    return ServedRun(runs[0], Options(), report, parts(report), runs[1])
+    return ServedRun(runs[0], Options(), report, runs[1])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from workbench.tui.widgets.verdict_banner import VerdictBanner
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, ViewSwitcher
 
 TITLES = {
-    "finding": "the finding",
+    "finding": "evidence of the selected finding",
     "ranks": "the ranks, those that findings name first",
     "artefacts": "the files of the run",
 }

@@ -15,6 +15,7 @@ class VerdictBanner(Static):
 
     def __init__(self, report: Report[object]) -> None:
         super().__init__(banner(report))
+        self.styles.border_left = ("thick", STATUSES[report.verdict.status])
 
 
 def banner(report: Report[object]) -> Text:
