@@ -1,7 +1,7 @@
 """Whether the advice of `workbench inspect RUN --prove` makes a run fit that ran out of memory.
 
-`python -m benchmarks.proofs`: each case is a job on CPU under a limit on its memory, which it exceeds; the advice is
-applied and run, and predicted and measured peaks are printed as one line of JSON a case.
+`python -m benchmarks.advice.proofs`: each case is a job on CPU under a limit on its memory, which it exceeds; the
+advice is applied and run, and predicted and measured peaks are printed as one line of JSON a case.
 """
 
 import json
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MB = 1_000_000
 BASE = 700 * MB
 """What a rank with torch holds besides tensors, about."""

@@ -1,7 +1,7 @@
 """Whether the plans of `workbench plan` run within the limit, and the next larger batch does not.
 
-`python -m benchmarks.plans`: each case is planned without a margin; the plans and the batch after the first are trained
-for 14 steps, whose median gives the speed.
+`python -m benchmarks.advice.plans`: each case is planned without a margin; the plans and the batch after the first are
+trained for 14 steps, whose median gives the speed.
 """
 
 import sys
@@ -21,7 +21,7 @@ from workbench.commands.plan import plan
 from workbench.launch.plan import Request
 from workbench.trainer_answers import PlannedSettings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LARGE = ("--model.flavor", "debugmodel_large")
 MB = 1_000_000
 STEPS = "14"
