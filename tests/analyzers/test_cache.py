@@ -104,7 +104,7 @@ def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
 
 
 def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(dump):
-    """Each reading used to begin the next, until the recursion limit: RecursionError on the first page."""
+    """Each reading used to begin the next, until the recursion limit."""
     columns, readings = store.load([dump], READER), []
 
     def reread():
