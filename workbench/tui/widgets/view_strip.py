@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from rich.style import Style
 from rich.text import Text
+from textual.geometry import Size
 from textual.message import Message
-from textual.widgets import Static
+from textual.widget import Widget
 
 NAMES = {
     "artefacts": "files",
@@ -23,7 +24,7 @@ NAMES = {
 GAP = "   "
 
 
-class ViewStrip(Static):
+class ViewStrip(Widget):
     """The names of the views, the one that is shown highlighted, and after them what it shows.
 
     The title has a line of its own where the screen is too narrow for both.
@@ -45,14 +46,18 @@ class ViewStrip(Static):
     def show(self, titles: Mapping[str, str], view: str, title: str) -> None:
         """Show the names of all views in `titles`, and the title of `view`, the current one."""
         self._names, self._title = Text("  ").join(name_of(one, shown=one == view) for one in titles), title
-        self._draw()
+        self.refresh(layout=True)
 
-    def on_resize(self) -> None:
-        self._draw()
+    def render(self) -> Text:
+        return self._lines(self.size.width)
 
-    def _draw(self) -> None:
-        fits = self._names.cell_len + len(GAP) + len(self._title) <= self.size.width
-        self.update(Text.assemble(self._names, GAP if fits else "\n", (self._title, "dim")))
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        # The width to come: what was drawn for an earlier width may have another number of lines.
+        return len(self._lines(width).wrap(self.app.console, max(1, width)))
+
+    def _lines(self, width: int) -> Text:
+        fits = self._names.cell_len + len(GAP) + len(self._title) <= width
+        return Text.assemble(self._names, GAP if fits else "\n", (self._title, "dim"))
 
     def action_choose(self, view: str) -> None:
         self.post_message(self.Chosen(view))
