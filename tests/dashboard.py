@@ -9,7 +9,11 @@ FOLDER = "f0lder"
 """The first folder of every address of theirs."""
 PATIENCE_MS = 120_000
 """What a page may take on a busy machine."""
-ZOOM = "([name, span]) => Plotly.relayout(document.querySelector(`#${name} .js-plotly-plot`), {'xaxis.range': span})"
+ZOOM = """([name, span]) => {
+  const graph = document.querySelector(`#${name} .js-plotly-plot`);
+  graph.dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }));
+  Plotly.relayout(graph, { 'xaxis.range': span });
+}"""
 SHOWN = "name => document.querySelector(`#${name} .js-plotly-plot`)?._fullLayout?.xaxis?.range"
 LISTENS = "name => document.querySelector(`#${name} .js-plotly-plot:not(.dash-graph--pending) .xy`) !== null"
 

@@ -145,13 +145,15 @@ def install_pages(app: Dash, served: ServedRun) -> None:
     def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
         (_, state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
         current, now, text = [name, without_window(query)], window_state(state), typed_text(typed)
-        # Dash reports the address at times without a change, and the field when the script fills it.
-        if ctx.triggered_id == "address" and shown == current and now["own"] == own_window(query):
+        # Dash reports the address at times without a change, the field when the script fills it, and both at once when
+        # someone goes back while the field is being filled: what triggered the call does not tell what has changed.
+        causes = {cause.partition(".")[0] for cause in ctx.triggered_prop_ids}
+        turned = "address" in causes and (shown != current or now["own"] != own_window(query))
+        typing = "steps" in causes and text.strip() != now["steps"]
+        if not (turned or typing or causes & {"reset", "themed"}):
             raise PreventUpdate
-        if ctx.triggered_id == "steps" and text.strip() == now["steps"]:
-            raise PreventUpdate
-        if ctx.triggered_id in ("steps", "reset"):
-            query = without_window(query) | {"steps": (ctx.triggered_id == "steps" and text) or ALL_STEPS}
+        if not turned and (typing or "reset" in causes):
+            query = without_window(query) | {"steps": (typing and text) or ALL_STEPS}
         return page(served, name, query), window(served, name, query).state(), current
 
 

@@ -51,7 +51,7 @@ class ViewStrip(Widget):
     def render(self) -> Text:
         return self._lines(self.size.width)
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002  # as in Textual
         # The width to come: what was drawn for an earlier width may have another number of lines.
         return len(self._lines(width).wrap(self.app.console, max(1, width)))
 

@@ -98,7 +98,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     if (!graph || graph.asksAtOnce || graph.classList.contains("dash-graph--pending")) return;
     graph.asksAtOnce = true;
     graph.removeAllListeners("plotly_relayout");
-    graph.on("plotly_relayout", (change) => window.dash_clientside.set_props(graph.parentElement.id, { relayoutData: change }));
+    graph.on("plotly_relayout", (change) => {
+      // Plotly also tells of a new size of the chart; Dash would keep that alone if it came at once after a zoom.
+      if (!Object.keys(change).some((name) => name.startsWith("xaxis"))) return;
+      window.dash_clientside.set_props(graph.parentElement.id, { relayoutData: change });
+    });
   }
   for (const gesture of ["pointerdown", "wheel", "keydown"]) {
     document.addEventListener(gesture, askAtOnce, { capture: true, passive: true });
