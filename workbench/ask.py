@@ -1,7 +1,7 @@
 """Choose the analyzer for the files of a run, and return its report.
 
-An analyzer is named by what it reads: memory, hang, trace, steps or logs; "incident" joins them all, and "parity"
-compares the runs of `workbench parity`.
+An analyzer is named after what it reads: memory, hang, trace, steps or logs. The analyzer "incident" joins the answers
+of all these, and "parity" compares the runs that `workbench parity` has recorded. The code calls such a name a room.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,13 +31,13 @@ ROOMS = {
     "steps": TIMED,
     "logs": (Kind.LOG, Kind.TEXT, Kind.ERROR),
 }
-"""The kinds of file that each room reads."""
+"""The kinds of file that each analyzer reads, by the name of the analyzer (its room)."""
 PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
-"""The kinds that say how a job ended: beside any other they call for the joined answer."""
+"""The kinds of file that say how a job ended; a run with such files, and not only TEXT, gets the answer "incident"."""
 JOINED = "incident"
-"""The room that joins the answers of the others."""
+"""The name of the analyzer that joins the answers of the others."""
 PARITY = "parity"
-"""The room that compares the runs of `workbench parity`, each in a folder of its own."""
+"""The name of the analyzer that compares the runs of `workbench parity`, each of which has a folder of its own."""
 
 
 def find_run(paths: Sequence[Path]) -> Run:
@@ -50,10 +50,10 @@ def find_run(paths: Sequence[Path]) -> Run:
 
 
 def room_for(run: Run) -> str:
-    """Return the name of the analyzer for a run: if all its files are of one kind, the one for that kind, else
-    "incident".
+    """Return the name of the analyzer for a run, such as "memory"; see `ROOMS`.
 
-    It is "parity" for a folder of `workbench parity`, which holds several runs to compare.
+    It is the analyzer that reads all kinds of file that the run has; "incident" if there is no such analyzer, or if
+    files say how the job ended; "parity" for a folder of `workbench parity`, which holds several runs to compare.
     """
     present = {artefact.kind for artefact in run.artefacts}
     if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):
@@ -85,7 +85,7 @@ def limited_to(options: Options, *runs: Run) -> AbstractContextManager[None]:
 
 
 def memory_report(run: Run, options: Options) -> "Report[MemoryData]":
-    # Each room is imported when it is asked: one need not wait for the libraries of the others.
+    # Each analyzer is imported when it is asked, so that it need not wait for the libraries of the others.
     from analyzers import memory
 
     return memory.analyze(required_files(run, *ROOMS["memory"]), options)
@@ -157,7 +157,7 @@ def required_files(run: Run, *kinds: Kind) -> Sequence[Artefact]:
 
 
 def nothing_to_read(run: Run, kinds: Sequence[Kind]) -> InputError:
-    """Return the error for a run without the wanted kinds of files; its hint names the kinds that the run has."""
+    """Return the error for a run that has no files of these kinds; its hint names the kinds that the run has."""
     present = sorted({artefact.kind for artefact in run.artefacts if artefact.kind in ANALYSED})
     wanted = " or ".join(kind.replace("_", " ") for kind in kinds) or "files of a run"
     hint = f"it holds {', '.join(present)}: try `workbench inspect`" if present else "give the folder of a run"

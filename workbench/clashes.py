@@ -18,8 +18,9 @@ def clashes() -> Iterator[Finding]:
 
 
 def clashing_distributions() -> Iterator[Finding]:
-    """Yield a finding for each other installed distribution that contains a package of our name, as PyPI's `trainer`
-    does.
+    """Yield a finding for each other installed distribution that contains a package with the name of one of ours.
+
+    PyPI's distribution `trainer` is an example.
     """
     installed = packages_distributions()
     for package in OUR_PACKAGES:

@@ -1,9 +1,9 @@
 """The colour and the sign of each category, phase, kind, severity and state, the same in every view.
 
-There are two themes, light and dark: a meaning has one hue with a shade for each theme. Hues of data leave out red to
-amber, which are for severity alone, and the focus has no hue. The hues differ by at least 9 (100 times the distance in
-OKLab) for people with normal sight, deuteranopia and protanopia. No view relies on colour alone, so each colour comes
-with a letter or a sign.
+There are two themes, light and dark. Each category, phase or other meaning has one hue, and each theme has a shade of
+that hue. Data never has a hue from red to amber, because these stand for severity; the focus has no hue. Any two hues
+differ by at least 9 (100 times the distance in OKLab) for people with normal sight, deuteranopia and protanopia. No
+view relies on colour alone, so each colour comes with a letter or a sign.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ HUE_OF_CATEGORY = {
     "workspace": "grey",
     "unknown": "pale",
 }
-"""In the order of a stacked chart, from its floor up."""
+"""The hue of each category of memory, in the order in which a stacked chart has them from bottom to top."""
 HUE_OF_PHASE = {
     "fwd": "green",
     "bwd": "blue",
@@ -33,7 +33,7 @@ HUE_OF_PHASE = {
     "other": "grey",
 }
 HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
-"""Kinds of device work; an empty kind is an event of the host."""
+"""The hue of each kind of device work in a trace; an event of the host has an empty kind."""
 HUE_OF_STATE = {
     "done": "pale",
     "started": "blue",
@@ -43,14 +43,17 @@ HUE_OF_STATE = {
     "no dump": "grey",
     "": "page",
 }
-"""States of a collective on one rank, as in `hangs.views.matrix`; empty: outside of what was recorded."""
+"""The hue of each state of a collective on one rank; the state is empty where nothing was recorded.
+
+`hangs.views.matrix` assigns these states.
+"""
 SERVES = ("blue", "green", "violet", "teal", "pink", "olive", "petrol", "grey")
 """Hues for lists without fixed colours, such as streams; neighbours in the list differ most."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one theme: `hues` has the shade of each hue, `heat` a scale from little to much."""
+    """The colours of one theme: `hues` has its shade of each hue, `heat` a colour scale from small to large values."""
 
     name: str
     hues: Mapping[str, str]
@@ -77,7 +80,7 @@ class Theme:
         return {name: self.hues[hue] for name, hue in HUE_OF_STATE.items()}
 
     def nth(self, index: int) -> str:
-        """Return a colour for item number `index` of a list without fixed colours; colours repeat."""
+        """Return a colour for item number `index` of a list without fixed colours; colours repeat after eight items."""
         return self.hues[SERVES[index % len(SERVES)]]
 
     def css(self) -> str:
@@ -114,11 +117,13 @@ PHASES = DARK.phases
 EVENT_KINDS = DARK.kinds
 COLLECTIVE_STATES = DARK.states
 HEAT = DARK.heat
-"""From little to much, each lighter than the one before, so that the order shows without colour."""
+"""The colour scale of the dark theme from small to large values; each colour is lighter than the one before, so that
+the order shows without hues.
+"""
 CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
-"""The letter of each category where there is no room for its name; all differ."""
+"""A letter for each category of memory, where there is no room for its name; all letters differ."""
 NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
-"""For text in a terminal, whose background may be light or dark: at least 2.8 to 1 on either."""
+"""Colours of text in a terminal; their contrast is at least 2.8 to 1 on a light and on a dark background."""
 SEVERITIES = {"info": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
 STATUSES = {"ok": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR, "unknown": NEUTRAL}
@@ -157,12 +162,12 @@ LIVE_STATE_SIGNS = {
 
 
 def css_category(name: str) -> str:
-    """Return the colour of a category as a CSS variable, which has a value in either theme."""
+    """Return the colour of a category of memory as a CSS variable, which has a value in either theme."""
     return f"var(--{HUE_OF_CATEGORY[name]})"
 
 
 def css_phase(name: str, index: int) -> str:
-    """Return the colour of a phase as a CSS variable; for an unknown phase, that of item `index` of a list."""
+    """Return the colour of a phase of a step as a CSS variable; an unknown phase gets the colour `css_nth(index)`."""
     return f"var(--{HUE_OF_PHASE[name]})" if name in HUE_OF_PHASE else css_nth(index)
 
 
@@ -172,7 +177,7 @@ def css_nth(index: int) -> str:
 
 
 def css_severity(name: str) -> str:
-    """Return the colour of a severity or status as a CSS variable; all but errors and warnings have no hue."""
+    """Return the colour of a severity or status as a CSS variable; only errors and warnings have a hue."""
     return f"var(--{name if name in ('error', 'warning') else 'rule'})"
 
 

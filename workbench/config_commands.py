@@ -8,7 +8,7 @@ from workbench.command_options import options as opt
 from workbench.console import clean
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""For commands that hand on `--section.key value` to the trainer."""
+"""The Click settings of commands that pass options such as `--section.key value` on to the trainer."""
 
 config_app = typer.Typer(help="Show and explain the configuration of the trainer.", no_args_is_help=True)
 

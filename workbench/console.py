@@ -1,4 +1,4 @@
-"""Messages to stderr and the end of the process; no other module does either."""
+"""Print messages to stderr and end the process with an exit status; only this module does these two things."""
 
 import errno
 import os
@@ -13,7 +13,10 @@ from analyzers.errors import CacheWarning, Exit, WorkbenchError
 from workbench.streams import flush_stdout, prepare_streams, settle_stdout
 
 INVISIBLE = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
-"""Characters without width that make a text read as another, such as right-to-left marks: shown by their number."""
+"""Characters without width, such as right-to-left marks, that can make a text look like a different one.
+
+They are shown by their code, such as \\u200f.
+"""
 UNSAFE: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
     **{ord(sign): f"\\u{ord(sign):04x}" for sign in INVISIBLE},
@@ -86,7 +89,9 @@ def guarded() -> Iterator[None]:
 
 
 def heed_limits() -> None:
-    """Limit NumPy to one thread if the address space has no room for more: its BLAS library would abort the process.
+    """Limit NumPy to one thread if the limits of this process have no room for more.
+
+    Otherwise NumPy's BLAS library would abort the process.
 
     Raises:
         MemoryError: The address space is too small even for one thread.
@@ -99,8 +104,8 @@ def heed_limits() -> None:
 
 
 LEAST_SPACE, ENOUGH_SPACE, ENOUGH_PROCESSES = 144 << 20, 8 << 30, 4096
-"""Bytes of address space without which NumPy cannot be loaded, and bytes and processes with which any number of its
-threads can start. No limit is a negative number.
+"""NumPy cannot be loaded with less than `LEAST_SPACE` bytes of address space. With `ENOUGH_SPACE` bytes and
+`ENOUGH_PROCESSES` processes, any number of its threads can start. A negative value means that there is no limit.
 """
 
 
@@ -124,7 +129,7 @@ def explain(error: Exception) -> int:
 
 
 LONGEST = 300
-"""Characters of an internal error that are shown."""
+"""The number of characters of an internal error's message that are shown."""
 HINTS = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space: your quota is used up",

@@ -1,4 +1,4 @@
-"""The view that shows the evidence of a finding; terminal app, dashboard and HTML reports link to it."""
+"""Find the view that shows the evidence of a finding; the terminal app, the dashboard and HTML reports link to it."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from analyzers.report import Finding
 from workbench.ask import ROOMS
 
 ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity"}
-"""The room of findings whose id does not begin with its name."""
+"""The analyzer (room) whose view shows a finding, for findings whose id does not begin with the analyzer's name."""
 PARTS = {
     "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),
     "changes": ("memory.leak",),
@@ -36,15 +36,15 @@ PARTS = {
     "times": ("steps.slowdown", "steps.global_stall"),
     "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
 }
-"""The part of a view that shows a finding; a name stands for the ids below it too (`memory.oom.spike`)."""
+"""The part of a view that shows the findings with these ids, or with longer ids such as `memory.oom.spike`."""
 
 
 @dataclass(frozen=True)
 class EvidenceLink:
     """A link to the view that shows the evidence of a finding.
 
-    `room` is the name of the analyzer whose view it is, such as `memory`. `part` is the part of that view; empty means
-    the whole view. `rank` and `step` are None if the finding is not about a single rank or step.
+    `room` is the name of the analyzer that the view belongs to, such as `memory`. `part` names a part of the view;
+    empty means the whole view. `rank` is the finding's first rank, and `step` its step; None if it names none.
     """
 
     room: str

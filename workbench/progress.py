@@ -13,17 +13,20 @@ from analyzers.words import quantity, size, waiting_time
 from workbench.console import note, rewrite_line
 
 FIRST_S, EVERY_S = 2.0, 1.0
-"""On a terminal: when the line appears, and how often it changes."""
+"""On a terminal, the progress line appears after `FIRST_S` seconds and changes every `EVERY_S` seconds."""
 FIRST_NOTE_S = 20.0
-"""Elsewhere: when a first note is printed. The next comes after twice the time, and so on: logs stay short."""
+"""Without a terminal, the first line is printed after this time, the next after twice the time, and so on.
+
+So logs stay short.
+"""
 
 
 @contextmanager
 def shown_progress(*runs: Run) -> Iterator[None]:
-    """Show on stderr that these runs are being read, and for how long, inside this context; a terminal shows one line.
+    """Return a context in which stderr shows that the files of these runs are being read, and for how long.
 
-    A system timer prints the line, not a thread: with a second thread this process could not fork readers safely, and
-    starting a new interpreter for each file is slow.
+    On a terminal it is one line that is redrawn. A system timer prints it, and not a thread: a process with a second
+    thread cannot safely fork the processes that read the files, and to start an interpreter for each of them is slow.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield

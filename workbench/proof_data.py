@@ -1,4 +1,7 @@
-"""The data of `workbench.proof/1`: an advice against a failed allocation, applied and run again."""
+"""The data of a proof report (`workbench.proof/1`), which `workbench inspect RUN --prove` prints.
+
+A proof takes a run in which an allocation failed, applies the advice against that, and runs the job again.
+"""
 
 from enum import StrEnum
 
@@ -11,13 +14,16 @@ class Basis(StrEnum):
     """How the memory with changed settings was predicted."""
 
     REHEARSAL = "rehearsal"
-    """The changed step ran on tensors without values, so that the whole peak is known."""
+    """One step with the changed settings ran on tensors without values, so that its whole peak is known."""
     FAILED_REQUEST = "failed_request"
-    """What grows with the batch was scaled at the request that failed, which may come before the peak."""
+    """The memory at the request that failed was taken, and the part of it that grows with the batch was scaled down.
+
+    That request may come before the peak.
+    """
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
-    """Changed settings, the peak memory in bytes that was predicted for them, and whether it fits into the room."""
+    """Changed settings, the peak memory in bytes that was predicted for them, and whether that memory is available."""
 
     changes: Settings
     predicted_bytes: int
@@ -25,10 +31,10 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
-    """A second run with changed settings under the same limit.
+    """A second run of the job with changed settings, under the memory limits of the first run.
 
-    `peak_bytes` is the highest peak of a rank's tensors (None: not recorded), `steps` the number of steps that ended;
-    `passed` is true if no allocation failed and the run ended well.
+    `peak_bytes` is the highest peak memory of any rank's tensors (None: not recorded). `steps` is the number of steps
+    that every rank finished. `passed` is true if no allocation failed and the run ended without an error.
     """
 
     folder: str
@@ -39,12 +45,12 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProofData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of `workbench.proof/1`.
+    """The data of a proof report: the changes against a failed allocation, and how a second run with them went.
 
-    `room_bytes` is the memory that tensors had under the limit: what was allocated and free at the failure.
-    `needed_bytes` is the predicted peak of the settings as they were, if a rehearsal was possible. `considered` are the
-    changes in the order in which they were compared; those that fit were run in turn until one passed: `reruns` of
-    them, of which `rerun` is the last. `not_applied` says why there is none.
+    `room_bytes` is the memory that tensors could use: allocated plus free bytes at the failure. `needed_bytes` is the
+    predicted peak with unchanged settings (None: not predicted). `considered` has the changes in the order in which
+    they were compared. Those that fit were run in turn until one run passed: `reruns` is the number of these runs, and
+    `rerun` the last of them. If there was none, `not_applied` says why.
     """
 
     finding: str
@@ -59,12 +65,15 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def applied(self) -> Considered | None:
-        """The changes that were run; None if nothing was."""
+        """The changes of settings in the last of the second runs; None if there was no such run."""
         fitting = [one for one in self.considered if one.fits]
         return fitting[-1] if self.rerun and fitting else None
 
     @property
     def error(self) -> float | None:
-        """By which fraction the prediction is above (positive) or below the measured peak; None without both."""
+        """The relative error of the predicted peak: 0.1 if it is 10 % above the measured peak, negative if below.
+
+        It is None if a change was not run or its peak was not measured.
+        """
         measured = self.rerun.peak_bytes if self.rerun else None
         return self.applied.predicted_bytes / measured - 1 if self.applied and measured else None

@@ -45,7 +45,9 @@ def given_entries() -> list[str]:
 
 
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
-    """Return the modules and packages in `folder` that have one of `names`, and so would be imported instead of ours.
+    """Return the paths of modules and packages in `folder` that Python would import instead of ours.
+
+    These are the ones that have one of `names`.
 
     The result is empty for the folder of our own packages.
     """

@@ -8,14 +8,15 @@ from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain
 
 FILE_FLAG = "job.config_file"
 SIGNS = {"honoured": "✓", "translated": "→", "ignored": "·", "unknown": "?"}
-"""The sign of each class of key."""
+"""The sign that is shown for a configuration key, by how the trainer handled the key."""
 REFUSED_SIGN = "✗"
-"""The sign of a key that is ignored in an explanation, but refused by a run."""
+"""The sign of a key that the trainer refuses to train with."""
 
 
 class Setting(NamedTuple):
-    """A configuration key of a run: its value as text, the value's origin, how the key was handled (see `SIGNS`),
-    and why.
+    """A configuration key of a run, with its value as text and the origin of the value, such as a flag or a file.
+
+    `cls` says how the trainer handled the key, such as "honoured" (see `SIGNS`); `reason` says why.
     """
 
     key: str
@@ -26,9 +27,10 @@ class Setting(NamedTuple):
 
 
 def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
-    """Return every configuration key in a `run.json` with its origin: flag, the run's file or function, or default.
+    """Return every configuration key of a run, from `manifest`, the content of its `run.json`.
 
-    Files and modules that the manifest names are neither opened nor imported, because it may come from somebody else.
+    The origin of a value is a flag, the run's configuration file or function, or the default. Files and modules that
+    the manifest names are neither opened nor imported, because the manifest may come from somebody else.
     """
     flags = {report.key: report for report in flag_reports(manifest)}
     defaults = dict(settings({"config": as_dict(JobConfig())}))
@@ -47,7 +49,10 @@ def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[s
 
 
 def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:
-    """Return a report on each flag in `argv` of a `run.json`; empty if the flags are not flags of our trainer."""
+    """Return a `KeyReport` on each configuration flag in `argv` of a `run.json`.
+
+    The list is empty if the flags are not flags of our trainer.
+    """
     groups = [words for words in words_by_flag(command_words(manifest)) if "." in words[0]]
     # The file that the run was given may be missing here, or another: it must not be read again.
     asked = [word for words in groups if words[0].lstrip("-") != FILE_FLAG for word in words]
@@ -64,7 +69,7 @@ def command_words(manifest: Mapping[str, object]) -> list[str]:
 
 
 def words_by_flag(words: Sequence[str]) -> list[list[str]]:
-    """Group the words of a command line: each flag with the words that follow it.
+    """Return the words of a command line as one list per flag: the flag and its values. Words before it are left out.
 
     >>> words_by_flag(["train.py", "--training.steps", "5", "--job.id=a"])
     [['--training.steps', '5'], ['--job.id', 'a']]

@@ -1,4 +1,4 @@
-"""Find the source file and line that a text such as a stack names, if that file is on this machine."""
+"""Find the source file and line that a text, such as a call stack, names, if that file is on this machine."""
 
 import os
 import re
@@ -12,7 +12,7 @@ SOURCE_LINE = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d
 """`path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""
 LARGEST_BYTES = 8 << 20
 FILES_AT_MOST = 20_000
-"""A home folder may hold millions of files: the search ends after so many."""
+"""The search ends after this number of files, because a home folder may hold millions."""
 SKIPPED_FOLDERS = ("site-packages", "node_modules", "__pycache__")
 
 

@@ -1,4 +1,4 @@
-"""Where the steps of training lie on an axis of trace entries or nanoseconds."""
+"""Convert between training steps and positions on a chart's axis of trace entries or nanoseconds."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ import pandas as pd
 from analyzers.columns import Floats
 
 Span = tuple[float, float]
-"""A range (first, end) of an axis or of steps."""
+"""A range (first, end) of positions on an axis, or of steps."""
 NEAR = 5e-4
-"""A position closer than that to a whole step is that step: pixels are no finer."""
+"""A position that is less than this number of steps from a whole step counts as that step: pixels are no finer."""
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ SIGNS: Mapping[str, str] = {
     **dict(zip("✗✓▲●·→←↑↓\u00d7≥≤±µ—━─│█▌•", "xv!o-><^vx><~u---|##-", strict=True)),
     "…": "...",
 }
-"""What stands for a character that an encoding lacks; no quotation marks, which would end a text in JSON."""
+"""The text to print in place of a character that an encoding lacks.
+
+None of these texts has a quotation mark, which would end a text in JSON.
+"""
 HANDLER = "workbench.signs"
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error: return (text to print for the characters that the encoding lacks, position to continue
-    at).
+    """Handle an encoding error (a callback of `codecs`): return the text to print, and the position to continue at.
 
-    The text is a similar sign, or an escape as in JSON.
+    The text replaces the characters that the encoding lacks: by a similar sign each, or by an escape as in JSON.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -36,7 +38,7 @@ def escape(character: str) -> str:
 def prepare_streams() -> None:
     """Make every text printable on stdout and stderr, and reserve the file descriptors of closed standard streams.
 
-    Otherwise files that we open would get these descriptors.
+    If they were not reserved, files that we open later would get these descriptors.
     """
     codecs.register_error(HANDLER, substitute)
     for number, name in enumerate(("stdin", "stdout", "stderr")):

@@ -4,10 +4,10 @@ import msgspec
 
 
 class RankMemory(msgspec.Struct, frozen=True):
-    """Peak memory in bytes of `count` equal ranks, the first of which is `first_rank`: total, by category and by
-    window.
+    """The estimated peak memory, in bytes, of `count` ranks that need the same memory; `first_rank` is the first.
 
-    A window is a part of the step, such as the forward pass of the first layer.
+    `categories` has the bytes of each category of memory at the peak. `windows` has the peak of each window, which is a
+    part of the step such as the forward pass of the first layer; the peak of the step is in `peak_window`.
     """
 
     first_rank: int
@@ -43,8 +43,9 @@ class TrainerEstimate(msgspec.Struct, frozen=True):
 
 
 class EstimateData(TrainerEstimate, frozen=True):
-    """The data of an estimate report; if the peak comes near `limit_bytes`, `options` has settings that need less
-    memory.
+    """The data of an estimate report (`workbench.estimate/1`): the trainer's estimate and the memory limit.
+
+    If the peak comes near `limit_bytes` or exceeds it, `options` has settings that may need less memory.
     """
 
     limit_bytes: int | None
@@ -52,7 +53,7 @@ class EstimateData(TrainerEstimate, frozen=True):
 
 
 class PlannedSettings(msgspec.Struct, frozen=True):
-    """Settings that a plan proposes, and what to expect of them.
+    """Settings that `workbench plan` proposes, with the memory and the speed to expect of them.
 
     `peak_bytes` is the highest peak memory of a rank in a rehearsal: a step with tensors that have no values. `step_s`
     and `tokens_per_s` come from a cost model; `time` is {part of the step, such as compute: seconds}.
@@ -107,8 +108,9 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class TokensData(msgspec.Struct, frozen=True):
-    """The first training sequences, a row per position; `left_over` is the number of unused tokens at the end of the
-    text.
+    """The data of a tokens report (`workbench.tokens/1`): the first training sequences, one row per position.
+
+    `left_over` is the number of tokens at the end of the text that are too few for a sequence.
     """
 
     seq_len: int

@@ -1,1 +1,1 @@
-"""Starts a training job with all recorders configured, and explains the failure if it fails."""
+"""The code of `workbench launch`: it starts a training job with all recorders on, and explains why a job failed."""

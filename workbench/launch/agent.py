@@ -1,4 +1,4 @@
-"""Run a planned job to its end: under torchrun's elastic agent in this process, or as a child command."""
+"""Run a planned job to its end: start its ranks with torchrun's elastic agent, or run the user's command once."""
 
 import contextlib
 import logging
@@ -16,16 +16,19 @@ from workbench.launch.plan import Plan
 from workbench.launch.processes import MARK, end_processes
 
 MONITOR_S = 0.5
-"""How often the agent looks for dead ranks. It stops the survivors then, so their recorders must notice before it."""
+"""Seconds between two looks of the agent for dead ranks.
+
+When it finds one, it stops all other ranks, so the recorders must notice a dead rank earlier.
+"""
 
 
 @dataclass
 class Outcome:
-    """How a job ended: completed, failed or interrupted.
+    """How a job ended: `status` is completed, failed or interrupted.
 
     `exit_codes` maps each failed rank to its exit status (negative: killed by that signal); `exit_code` is the status
-    of a command that is not a rank. `logs` is the folder of this launch, one per node; `first_rank` is the global rank
-    of this node's local rank 0, if known.
+    of a command that is not a rank. `logs` is the folder of the logs that this node's ranks wrote; `first_rank` is the
+    global rank of this node's local rank 0, if known.
     """
 
     status: str
@@ -57,9 +60,10 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_command(plan: Plan, job: str) -> Outcome:
-    """Run the user's command once, and return how it ended; `job` is the id that marks the job's processes.
+    """Run the user's command once, and return how it ended.
 
-    It is unknown which ranks the command starts, so its exit status is not assigned to a rank.
+    `job` is the id in the environment of all processes of the job. It is unknown which ranks the command starts, so its
+    exit status is not assigned to a rank.
     """
     status, interrupted = run_child(plan.words, plan.logs)
     if interrupted:
@@ -69,7 +73,7 @@ def run_command(plan: Plan, job: str) -> Outcome:
 
 
 def silence_loggers(prefix: str) -> None:
-    """Silence the loggers whose names start with `prefix`: the launcher reports the same events itself."""
+    """Silence the loggers whose names start with `prefix`, because the launcher reports the same events itself."""
     # Setting the parent's level is not enough: torch gives each of its loggers a level of its own.
     for name in [prefix, *logging.root.manager.loggerDict]:
         if name.startswith(prefix):
@@ -107,7 +111,7 @@ def run_under_agent(plan: Plan) -> Outcome:
         elastic_launch(config, plan.words[0])(*plan.words[1:])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        # Only a failure names both ranks of a worker; its folder of logs is numbered by the local one.
+        # Only a failure names both the global and the local rank of a worker; its log folder has the local rank.
         first = next((rank - failure.local_rank for rank, failure in error.failures.items()), None)
         return Outcome("failed", codes, logs=launch_folder(logs), first_rank=first)
     # The node that hosts the rendezvous has ended, or was never started.

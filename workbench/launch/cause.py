@@ -1,4 +1,4 @@
-"""The cause of a failed job: the earliest error of any rank in any attempt.
+"""Find the cause of a failed job: the earliest error of any rank in any attempt.
 
 An attempt is one start of all ranks; torchrun restarts them after a failure. torchrun's own summary shows the last
 attempt, in which ranks often fail as a consequence of the first failure.
@@ -18,8 +18,10 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Cause(TypedDict):
-    """The first error of a job, as stored in `cause` of `run.json`: failed rank, host, error, source line, log,
-    time.
+    """The first error of a job, as stored under `cause` in `run.json`.
+
+    It says which rank failed on which host (`node`), the error and its message, the source line (`file`), the path of
+    the rank's log, and the time.
     """
 
     rank: int
@@ -39,14 +41,14 @@ class ExtraInfo(msgspec.Struct):
 
 
 class ErrorMessage(msgspec.Struct):
-    """The message in an `error.json`, as torch's error handler writes it."""
+    """The error message in the `error.json` of a worker, as torch's error handler writes it."""
 
     message: str = ""
     extra: ExtraInfo | None = msgspec.field(name="extraInfo", default=None)
 
 
 class ErrorFile(msgspec.Struct):
-    """The content of a worker's `error.json`; for some errors `message` is plain text."""
+    """The content of an `error.json`, which torch writes when a worker fails; some errors have only a text."""
 
     message: ErrorMessage | str
 
@@ -54,7 +56,7 @@ class ErrorFile(msgspec.Struct):
 def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
     """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None if there is none.
 
-    The folders of a node's workers are numbered from 0, so `first_rank` is the global rank of worker 0.
+    The folders of a node's workers are numbered from 0 on each node; `first_rank` is the global rank of worker 0.
     """
     causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := read_error(path, since))]
     cause = earliest(causes)
@@ -64,12 +66,12 @@ def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
 
 
 def earliest(causes: Iterable[Cause]) -> Cause | None:
-    """Return the cause with the earliest time; None if there are none."""
+    """Return the `Cause` with the earliest time; None if there is none."""
     return min(causes, key=lambda cause: cause["time_ns"], default=None)
 
 
 def read_error(path: Path, since: float) -> Cause | None:
-    """Return the error that an `error.json` describes; None if it is older than `since` (Unix time) or incomplete."""
+    """Return the error in the `error.json` at `path`; None if the file is older than `since` (Unix time) or invalid."""
     changed_s = path.stat().st_mtime
     if changed_s < since:
         return None
@@ -94,9 +96,9 @@ def read_error(path: Path, since: float) -> Cause | None:
 def failure_time_s(timestamp: str, changed_s: float) -> float:
     """Return when a worker failed, in Unix seconds; `changed_s` is the modification time of its error file.
 
-    The timestamp in the file has whole seconds only, and ranks often fail within one second. So the more precise
-    modification time is returned if it is within the second of the timestamp. A later modification time is that of a
-    copy of the file; then the end of the second of the timestamp is returned.
+    `timestamp` is the time in the file. It has whole seconds only, and ranks often fail within one second, so the more
+    precise modification time is returned if it is within the second of the timestamp. A later modification time means
+    that the file is a copy; then the end of the second of the timestamp is returned.
     """
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 
@@ -108,7 +110,7 @@ def innermost_frame(callstack: str) -> str:
 
 
 class GroupsFile(msgspec.Struct):
-    """Fields of a rank's `groups_*.json`: its global rank, its local rank and its log folder."""
+    """The fields that are read from `groups_R.json`, a file about rank R: its ranks, and a path in its log folder."""
 
     rank: int
     local_rank: int
@@ -116,7 +118,10 @@ class GroupsFile(msgspec.Struct):
 
 
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
-    """Return the global rank of local rank 0 of the launch that logs to `logs`, read from `dumps`; None if unknown."""
+    """Return the global rank of this node's local rank 0, read from files in the folder `dumps`; None if unknown.
+
+    `logs` is the log folder of this node's launch, by which the files of its ranks are recognised.
+    """
     for path in dumps.glob("groups_*.json"):
         try:
             worker = msgspec.convert(read_json(path), GroupsFile)

@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_S = 40.0
-"""Launchers give their ranks 30 s after a signal."""
+"""Seconds after a signal until the command is killed; launchers give their own ranks 30 s."""
 DRAIN_S = 2.0
-"""Daemons that the command leaves behind may hold its output open."""
+"""Seconds to wait for the end of the output, which daemons that the command leaves behind may hold open."""
 
 
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
@@ -74,7 +74,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
 
 
 def read_chunk(source: int) -> bytes:
-    """Return the next bytes of a descriptor; empty at the end, which a terminal reports as an error."""
+    """Return the next bytes of the file descriptor `source`; empty at its end, which a terminal reports as an error."""
     try:
         return os.read(source, 1 << 16)
     except OSError:
@@ -98,9 +98,10 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
 
 @contextlib.contextmanager
 def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
-    """Pass the signals that this process receives on to the command, inside this context.
+    """Return a context in which the signals that this process receives are passed on to the command.
 
-    Yields a list to which the time of each signal is added, in seconds of the monotonic clock.
+    It yields a list to which the time of each signal is added, in seconds of the monotonic clock. `own_group` says
+    whether the command leads a process group of its own, which then gets the signals.
     """
     received: list[float] = []
 

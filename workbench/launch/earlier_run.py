@@ -1,4 +1,4 @@
-"""Move the files of an earlier job out of the folder, so that its dumps are not mistaken for those of this job."""
+"""Move the files of an earlier job out of a run's folder, so that they are not mistaken for files of the new job."""
 
 import shutil
 import time
@@ -8,7 +8,7 @@ from analyzers.steps.live import is_running
 from workbench.launch.run_manifest import Manifest, read_manifest
 
 OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "run.json")
-"""What launcher and recorders write. The folder may be the user's own, and hold their checkpoints and logs."""
+"""The files and folders that the launcher and the recorders write; the user's own files in the folder stay."""
 OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
 SCHEMA = "workbench.run/1"
 

@@ -1,4 +1,4 @@
-"""Read the environment variables of torchtitan's launch scripts: `NGPU=8 CONFIG_FILE=x.toml COMM_MODE=fake_backend`."""
+"""Read the environment variables that torchtitan's launch scripts use, such as `NGPU=8 CONFIG_FILE=x.toml`."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ WITHOUT_EFFECT = {
     "TRAIN_FILE": "give the module of another trainer as --trainer MODULE",
     "TORCHFT_LIGHTHOUSE": "there is no torchft",
 }
-"""Variables of these scripts that change nothing here, and what to know instead."""
+"""{variable of these scripts that has no effect here: what to know instead}."""
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:

@@ -1,8 +1,9 @@
-"""A process that outlives the launcher: if the launcher is killed, it ends the job's processes and records that.
+"""The guard, a process that outlives the launcher: if the launcher is killed, it ends the job's processes.
 
-    python -P -m workbench.launch.guard FOLDER JOB < pipe
+    python -P -m workbench.launch.guard FOLDER JOB LAUNCHER_PID < pipe
 
-The launcher holds the other end of the pipe, and writes to it when it ends normally.
+The launcher holds the other end of the pipe. It writes "done" to it when it ends normally; if the pipe closes without
+that, the launcher was killed, and the guard records this in `run.json`.
 """
 
 import contextlib
@@ -22,7 +23,10 @@ DONE = b"done"
 
 @contextlib.contextmanager
 def guarded_job(folder: Path, job: str) -> Iterator[None]:
-    """Run a guard process for the job that is launched inside this context; it needs Linux."""
+    """Return a context for launching a job, in which a guard process runs; without Linux's /proc there is no guard.
+
+    `folder` is the run's folder, and `job` the id in the environment of all processes of the job.
+    """
     if not Path("/proc/self/environ").exists():
         yield
         return

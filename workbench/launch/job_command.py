@@ -1,4 +1,7 @@
-"""Analyse the command after `--`: a Python program to run once per rank, a launcher, or another program."""
+"""Analyse the command after `--` on the command line of `workbench launch -- COMMAND`.
+
+It is a Python program to run once per rank, a launcher such as torchrun, or another program.
+"""
 
 import re
 import shutil
@@ -36,7 +39,7 @@ STARTS_RANKS = re.compile(
     r"\bmp\.spawn\b|\bmultiprocessing\b|\bstart_processes\b|\belastic_launch\b|\b(?:notebook|debug)_launcher\b"
     r"|\bimport (?:pytorch_)?lightning\b|\bfrom (?:pytorch_)?lightning\b"
 )
-"""What scripts call that start their ranks themselves."""
+"""The calls and imports in the source of a script by which it starts its ranks itself."""
 SCRIPT_BYTES = 1 << 20
 
 
@@ -53,9 +56,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class JobCommand:
-    """A command that can be started: its words, its form, and the source file of its Python program if that is
-    known.
-    """
+    """A command that can be started: its words, its `Form`, and the source file of its Python program, if known."""
 
     words: tuple[str, ...]
     form: Form
@@ -68,13 +69,16 @@ class JobCommand:
 
     @property
     def needs_ranks(self) -> bool:
-        """Whether the program needs a launcher: it calls `init_process_group`, and starts no ranks itself."""
+        """Whether the program must be started once per rank: its source calls `init_process_group` or reads RANK.
+
+        It is false if the source also starts ranks itself, as with `mp.spawn`.
+        """
         text = source_text(self.source)
         return bool(NEEDS_RANK.search(text)) and not STARTS_RANKS.search(text)
 
 
 def job_command(words: Sequence[str]) -> JobCommand:
-    """Return the command to start for these words; a script such as `train.py` is run by this Python interpreter.
+    """Return the `JobCommand` for the words after `--`; a script such as `train.py` is run by this Python interpreter.
 
     Raises:
         UsageProblem: There are no words.
@@ -95,7 +99,7 @@ def job_command(words: Sequence[str]) -> JobCommand:
 
 
 def python_command(words: tuple[str, ...]) -> JobCommand:
-    """Return the command for a Python command line, which runs a script, a module (`-m`) or code (`-c`).
+    """Return the `JobCommand` for a Python command line, which runs a script, a module (`-m`) or code (`-c`).
 
     Raises:
         InputError: There is no such script.
@@ -114,7 +118,7 @@ def python_command(words: tuple[str, ...]) -> JobCommand:
 
 
 def program_of(words: Sequence[str]) -> tuple[str, str]:
-    """Return what a Python command line runs: ("-m", module), ("-c", code) or ("", script); ("", "") for nothing.
+    """Return what a Python command line runs: ("-m", module), ("-c", code) or ("", script), or ("", "") for nothing.
 
     >>> program_of(["python", "-X", "dev", "-um", "package.train", "--lr", "1"])
     ('-m', 'package.train')
@@ -137,7 +141,7 @@ def module_file(module: str) -> Path | None:
 
 
 def source_text(path: Path | None) -> str:
-    """Return the beginning of a program's source; empty if it cannot be read."""
+    """Return the first mebibyte of a source file as text; empty if there is no file or it cannot be read."""
     try:
         return path.read_bytes()[:SCRIPT_BYTES].decode(errors="replace") if path and path.is_file() else ""
     except OSError:

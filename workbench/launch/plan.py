@@ -20,9 +20,9 @@ from workbench.python_path import search_path, search_path_last
 
 OWN_TRAINER = "workbench"
 IN_ONE_PROCESS = ("fake_backend", "local_tensor")
-"""The modes of communication in which one process stands for all ranks."""
+"""The values of `comm.mode` with which one process simulates all ranks."""
 MODULES = {"torchtitan": "torchtitan.train"}
-"""What to start where `--trainer` names a package and not a module."""
+"""The module to start for a `--trainer` that names a package and not a module."""
 PROCESSES_WITHOUT_GPU = 2
 KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
@@ -31,11 +31,14 @@ KEYS_INSTEAD = {
 # torchtitan's default for comm.trace_buf_size.
 RING_ENTRIES = 20_000
 FR_NAMES_SINCE = (2, 8)
-"""Older versions of torch know only the TORCH_NCCL_ names, for which newer ones print a warning on each rank."""
+"""The first version of torch that knows the TORCH_FR_ names of variables.
+
+Older versions know only the TORCH_NCCL_ names, and newer ones print a warning about those on each rank.
+"""
 LAUNCHER_OPTIONS = {"torchrun": "--nproc-per-node N", "accelerate": "--num_processes N", "deepspeed": "--num_gpus N"}
-"""How these launchers are told the number of ranks."""
+"""The option of a launcher that sets its number of ranks."""
 OUTPUTS = Path("outputs")
-"""Where the recorders of another trainer's module write, in the folder that it is started in."""
+"""The folder in which the files of another trainer's module are recorded, relative to the working folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +72,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A job that is ready to start. With `module`, `command` holds the arguments of that Python module.
+    """A job that is ready to start: its command, its environment variables and the folder that it writes to.
 
-    If `starts_ranks`, our agent starts each rank; otherwise the command runs once, and may start ranks itself.
+    If `module` is set, the job runs that Python module, and `command` has only its arguments. If `starts_ranks`, our
+    agent starts each rank; otherwise the command runs once, and may start ranks itself.
     """
 
     request: Request
@@ -81,9 +85,9 @@ class Plan:
     environment: dict[str, str] = field(default_factory=dict)
     starts_ranks: bool = True
     notes: tuple[str, ...] = ()
-    """What each rank would print about the configuration."""
+    """Notes on the configuration, which the launcher prints once so that not every rank prints them."""
     is_dry_run: bool = False
-    """Whether one process stands for all ranks, and prints what it finds."""
+    """Whether the job is a single process that simulates all ranks, does one step, and prints what it finds."""
 
     @property
     def nproc(self) -> int:
@@ -202,7 +206,7 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
 
 
 def plan_module(request: Request) -> Plan:
-    """Return the plan for another trainer's Python module under our agent; the options are passed to it unchanged."""
+    """Return the plan to run another trainer's Python module on each rank; its options are passed to it unchanged."""
     module = MODULES.get(request.trainer, request.trainer)
     # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
     if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
@@ -262,7 +266,7 @@ def own_environment(request: Request) -> dict[str, str]:
 
 
 def rank_settings(request: Request) -> dict[str, str]:
-    """Return the environment variables for ranks started by our agent, except those that the user has already set."""
+    """Return the environment variables to set for any rank that we start, without those that the user has set."""
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -273,7 +277,10 @@ def rank_settings(request: Request) -> dict[str, str]:
 
 
 def rank_environment(request: Request) -> dict[str, str]:
-    """Return the environment variables for ranks of our trainer, except those that the user has already set."""
+    """Return the environment variables to set for the ranks of a trainer's module, without those that the user has set.
+
+    These are those of `rank_settings` and, on a machine with GPUs, a setting of the allocator.
+    """
     wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
     return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
 
@@ -287,9 +294,9 @@ def torch_version() -> tuple[int, ...]:
 
 
 def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
-    """Return the environment variables that configure Flight Recorder, except those that the user has already set.
+    """Return the environment variables that configure PyTorch's Flight Recorder, without those that the user has set.
 
-    Its ring buffer has `entries` entries, and NCCL's watchdog writes dumps to the folder `dumps`.
+    They set the size of its ring buffer, `entries`, and the folder to which NCCL's watchdog writes dumps, `dumps`.
     """
     prefix = str(dumps.resolve() / "rank_")
     wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}

@@ -1,4 +1,4 @@
-"""Find and end all processes of a job, wherever they are, by a mark in the environment that they inherit."""
+"""Find and end all processes of a job on this machine, by an environment variable that they inherit."""
 
 import os
 import signal
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "WORKBENCH_JOB"
-"""The environment variable that names the job of a process."""
+"""The environment variable that holds the id of the job that a process belongs to."""
 COLLECTOR = b"workbench.recorders.hang.collector"
-"""Collectors end by themselves once they have asked the ranks that are being ended."""
+"""The module name of dump collectors, which are not ended: they end themselves after they took dumps of the ranks."""
 GRACE_S = 30.0
 POLL_S = 0.2
 
@@ -17,7 +17,7 @@ POLL_S = 0.2
 def processes_of(job: str) -> Iterator[int]:
     """Yield the process ids of a job on this machine, without this process and the dump collectors; needs Linux.
 
-    `job` is the mark in the environment that the job's processes inherit.
+    `job` is the job's id, which its processes have in the environment variable `MARK`.
     """
     mark = f"{MARK}={job}".encode()
     for entry in Path("/proc").glob("[0-9]*"):

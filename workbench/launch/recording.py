@@ -1,4 +1,4 @@
-"""Settings of the recorders for a command after `--`: from the launcher's options to environment variables."""
+"""Convert the launcher's options to environment variables that configure the recorders in a command after `--`."""
 
 import json
 import os
@@ -25,7 +25,7 @@ USED_KEYS = (
 
 
 def recording_config(request: "Request") -> JobConfig:
-    """Return the configuration of the recorders for a command after `--`, from the launcher's options.
+    """Return the trainer configuration made from the launcher's options, of which the recorders use `USED_KEYS`.
 
     Raises:
         UsageProblem: An option belongs to our trainer and has no effect on a command.
@@ -66,7 +66,7 @@ def recording(request: "Request", config: JobConfig) -> dict[str, object]:
 def recorder_settings(recorded: dict[str, object]) -> dict[str, str]:
     """Return the environment variables that attach the recorders to every Python process of a job.
 
-    `recorded` has the settings that `recording` returns.
+    `recorded` has the settings of the recorders, as the function `recording` returns them.
     """
     given = os.environ.get("PYTHONPATH")
     entries = [str(START_UP), *([given] if given else [])]

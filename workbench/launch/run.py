@@ -1,4 +1,4 @@
-"""`workbench launch`: plan the job, run it, show its progress, and explain a failure."""
+"""Implement `workbench launch`: plan the job, run it, show its progress, and explain a failure."""
 
 import os
 import subprocess

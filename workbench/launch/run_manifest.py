@@ -1,4 +1,4 @@
-"""Add to a run's `run.json` what only its launcher knows: how the job ended, and its first error."""
+"""Write to a run's manifest `run.json` what only its launcher knows: how the job ended, and its first error."""
 
 import contextlib
 import fcntl
@@ -35,9 +35,9 @@ class LauncherPart(msgspec.Struct):
 
 
 def record_start(folder: Path, command: Sequence[str], world_size: int | None) -> None:
-    """Write the `run.json` of a job whose command writes none itself.
+    """Write the `run.json` of a job that starts now and whose command writes none itself.
 
-    `world_size` is None where it is unknown.
+    `world_size` is None if it is unknown.
     """
     manifest = {
         "schema": "workbench.run/1",
@@ -54,7 +54,10 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
 
 
 def memory_limits() -> dict[str, int]:
-    """Return the soft limits that this process's children inherit, in bytes: `data` and `address_space`, where set."""
+    """Return {name: bytes} of the soft memory limits `data` and `address_space` that child processes inherit.
+
+    Limits that are not set are left out.
+    """
     kinds = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
     limits = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
     return {name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY}
@@ -76,9 +79,7 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Hold a lock on the `run.json` in `folder` inside this context: launchers of several nodes may write it at
-    once.
-    """
+    """Return a context that holds a lock on the `run.json` in `folder`, which launchers of several nodes may write."""
     folder.mkdir(parents=True, exist_ok=True)
     # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
     with (folder / ".settling").open("w") as lock:
@@ -120,8 +121,9 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
-    """Return the manifest fields `launches`, with this node's launch added, and `cause`, the earliest error of all
-    nodes.
+    """Return the manifest fields `launches`, with this node's launch added, and `cause`, the earliest error so far.
+
+    `before` has these fields as they are in the manifest now; launchers of other nodes may have written them.
     """
     first = outcome.first_rank
     if first is None and outcome.logs:
@@ -133,7 +135,7 @@ def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPa
 
 
 def launcher_part(manifest: Manifest) -> LauncherPart:
-    """Return the manifest fields that launchers write; empty fields if they are malformed."""
+    """Return the fields of a manifest that launchers write; all fields are empty if one is malformed."""
     known = {name: value for name in LauncherPart.__struct_fields__ if (value := manifest.get(name))}
     try:
         return msgspec.convert(known, LauncherPart)

@@ -1,4 +1,4 @@
-"""Submit a job to a cluster: Slurm runs this launcher on every node, TorchX runs its own torchrun."""
+"""Submit a job to a cluster's scheduler: Slurm runs `workbench launch` on every node, TorchX runs torchrun there."""
 
 import shlex
 import shutil
@@ -90,7 +90,10 @@ def job_arguments(request: Request) -> list[str]:
 
 
 def torchx_command(job: Plan) -> str:
-    """Return the command line that runs TorchX's dist.ddp component; `.torchxconfig` names the cluster."""
+    """Return the command line that submits the job to TorchX as a `dist.ddp` component.
+
+    The user's `.torchxconfig` names the cluster.
+    """
     if job.module is None:
         raise UsageProblem("TorchX starts a module, not a command", "give --trainer MODULE, or use --scheduler slurm")
     settings = ",".join(f"{name}={value}" for name, value in sorted(job.environment.items()))
