@@ -1,4 +1,4 @@
-"""Analyze text logs: why a job ended, from what its ranks, launcher and scheduler printed.
+"""Analyze text logs: find out why a job ended, from what its ranks, its launcher and its scheduler printed.
 
     from analyzers import logs
 
@@ -6,8 +6,8 @@
     print(report.verdict.sentence)               # rank 2 ran out of memory: tried to allocate 18.5 GiB in model.py:88
     print(report.data.events[0].excerpt)         # the lines around the first event
 
-`reading` turns lines into events; `answers` separates the cause from its consequences and compares the ranks;
-`findings` writes the sentences; `views` has tables for the user interfaces.
+The package `reading` turns lines into events; `answers` separates the cause from its consequences and compares the
+ranks; `findings` writes the sentences. The module `views` has tables for the user interfaces.
 """
 
 from analyzers.logs.model import EventKind, Facts, LogClass, LogEvent, LogsData, RankLog, Reason

@@ -26,16 +26,18 @@ FILES_OF_A_CHILD = 256
 class Logs:
     """The events of a run's logs in order, and the facts that the logs show about its ranks.
 
-    `files_of` has the index of each event's log in `files`, `left_out` counts events beyond the limit.
+    `files_of` has, for each event, the index of its log in `files`; `left_out` counts events that are not kept.
     """
 
     events: list[LogEvent] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
-    """For each event, the last time that its log had printed before, in ns; 0 without printed times."""
+    """For each event, the last time in nanoseconds that its log had printed up to the event; 0 if it had printed no
+    time.
+    """
     files_of: list[int] = field(default_factory=list)
     ranks: dict[int, RankLog] = field(default_factory=dict)
     unranked: list[RankLog] = field(default_factory=list)
-    """The last step and line of each file, among its lines without a rank."""
+    """For each file with lines that show no rank, the last step and the last line among these lines."""
     world_size: int | None = None
     files: list[LogFile] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
@@ -65,9 +67,9 @@ def load(logs: run.Run, options: store.Options) -> Logs:
 
 
 def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
-    """Add the exit codes in run.json as events, if faulthandler's timer (`dump_traceback_later`) printed stacks.
+    """Add the exit codes in run.json as events, if the timer of `faulthandler.dump_traceback_later` printed stacks.
 
-    The codes show whether the timer also ended the ranks.
+    Such a timer can also end its process with exit code 1; the exit codes show whether it did.
     """
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict) or not any(e.kind is EventKind.STACKS for e in loaded.events):
@@ -84,7 +86,7 @@ def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
 
 
 def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return the rank of each launch's first worker by the launch's name, as run.json records it."""
+    """Return, by the name of each launch in run.json, the rank of the first worker of that launch."""
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
     first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
@@ -97,9 +99,10 @@ def is_of_one_rank(path: str) -> bool:
 
 
 def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
-    """Return the rank whose output a file holds: from torchrun's folder of the worker, else from the file's name.
+    """Return the rank whose output a file holds; None if neither its folder nor its name shows the rank.
 
-    `first` holds the rank of each launch's first worker. The result is None if neither shows the rank.
+    In a worker's folder of torchrun (`<launch>/attempt_0/3/`) it is the local rank, plus the rank of the first worker
+    of that launch in `first`.
     """
     match = WORKER.fullmatch(str(artefact.path))
     if match:
@@ -108,7 +111,7 @@ def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None
 
 
 def attempt_of(path: Path) -> int:
-    """Return the number of restarts before a file, from torchrun's folder `attempt_<n>`; 0 for any other file."""
+    """Return how often torchrun had restarted the job before it wrote a file, from the folder `attempt_<n>`; else 0."""
     match = WORKER.fullmatch(str(path))
     return int(match["attempt"]) if match else 0
 
@@ -175,16 +178,16 @@ def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: 
 
 
 def known(value: int) -> int | None:
-    """Return a value of an integer column, or None if it is the code for a missing value."""
+    """Return a value of an integer column, or None if it is `ABSENT`, the number that stands for a missing value."""
     return None if value == ABSENT else value
 
 
 def add_roster(
     loaded: Logs, columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> None:
-    """Add to `loaded` the ranks that the log files show, with the last step and the last line of each rank.
+    """Add to `loaded` the last step and the last line of each rank that the log files show.
 
-    If several files show a rank, the largest step and the last line of the last such file are used. `ranks` has the
+    If several files show a rank, its largest step and the last line of the last such file are used. `ranks` has the
     rank of each artefact, or None if its path shows none.
     """
     rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Types for text logs: events of ranks, and the structs of the JSON document `workbench.logs/1`."""
+"""Define the types for text logs: events, facts, and the structs of the JSON document `workbench.logs/1`."""
 
 import re
 from enum import StrEnum
@@ -8,7 +8,7 @@ import msgspec
 from analyzers.device_memory import MemoryPart
 
 LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
-"""The prefix that loggers of C++ and of torchrun put before a message."""
+"""Matches the prefix that the loggers of C++ and of torchrun put before a message: level, date, time, source file."""
 
 
 class EventKind(StrEnum):
@@ -52,7 +52,10 @@ class EventKind(StrEnum):
 
 
 class LogClass(StrEnum):
-    """The class of a verdict on logs."""
+    """The class of a verdict on logs.
+
+    It says how the job ended (`healthy`, `time_limit`), or what made it fail (`oom`, `mismatch`).
+    """
 
     OOM = "oom"
     HOST_OOM = "host_oom"
@@ -137,7 +140,9 @@ class Reason(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The numbers and names in an event; unset if its lines have none. Sizes are in bytes."""
+    """The numbers and names in the lines of an event. A field is unset if the lines do not have it. Sizes
+    are in bytes.
+    """
 
     reason: Reason | None = None
     # Collectives: sequence numbers of a group count only within that group.
@@ -164,7 +169,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logged: bool = False
     """Whether a logger printed the error, which means that the code caught it and went on."""
     uncaught: bool = False
-    """Whether PyTorch's hook for uncaught exceptions printed it, which puts `[rank1]:` before each line."""
+    """Whether PyTorch's hook for uncaught exceptions printed the event: that hook puts `[rank1]:` before each line."""
     thread: str | None = None
     """The thread that the exception ended, if it was not the main thread."""
     survived: bool = False
@@ -175,10 +180,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     free_bytes: int | None = None
     allocated_bytes: int | None = None
     unallocated_bytes: int | None = None
-    """Reserved by PyTorch but not allocated."""
+    """The memory that PyTorch has reserved on the device but not allocated to tensors."""
     process_bytes: int | None = None
     other_processes: list[int] = []
-    """Bytes of each other process on the device."""
+    """The memory in use by each other process on the device, in bytes."""
     device: int | None = None
     # Devices and network.
     xid: int | None = None
@@ -194,11 +199,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that a log reports. `path` and `line` are its position in the log, `source` is the user's line of code.
+    """An event that a log reports: an exception, a timeout, the end of a process, and so on.
 
-    `time_ns` is the printed time, taken as UTC; a missing year is taken from the time of the log file. `count` is how
-    often the same event was reported. `chain` are the exceptions that led to the reported exception, the first one
-    first.
+    `path` and `line` are its position in the log, `source` is the line of the user's code. `time_ns` is the printed
+    time, taken as UTC; a missing year is taken from the time of the log file. `count` is how often the same event was
+    reported. `chain` are the exceptions that led to the reported exception, the first one first.
     """
 
     kind: EventKind
@@ -217,7 +222,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     chain: list[str] = []
     facts: Facts = Facts()
     excerpt: str = ""
-    """The lines around it."""
+    """The lines of the log around the event."""
 
     @property
     def headline(self) -> str:
@@ -235,7 +240,7 @@ class RankLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that was read."""
+    """A log file of the run, and how much of it was read; `problem` says why it could not be read, if it could not."""
 
     path: str
     bytes: int
@@ -243,11 +248,15 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool = False
     problem: str = ""
     skipped_bytes: int = 0
-    """Bytes in the middle that were not read, as too many lines before them report errors."""
+    """The size of the part in the middle that was not read, because too many lines before it report errors."""
 
 
 class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a device's memory when a request failed; `parts` sum to the device's total, except for rounding."""
+    """The parts of a device's memory when a request for memory failed.
+
+    `parts` sum to the total of the device, except for rounding. `path` and `line` are the position of the message in
+    the logs.
+    """
 
     rank: int | None
     device: int | None
@@ -268,6 +277,6 @@ class LogsData(msgspec.Struct, frozen=True, kw_only=True):
     events: list[LogEvent]
     files: list[LogFile]
     left_out: int = 0
-    """Events that were counted but not kept."""
+    """The number of events that were counted but not kept."""
     memory: list[LogMemory] = []
-    """One for each device whose out-of-memory message has the figures."""
+    """The division of the memory of each device for which an out-of-memory message has the sizes."""

@@ -1,4 +1,4 @@
-"""The entry point for text logs: it takes a run and returns a `Report[LogsData]` on why the job ended."""
+"""Analyze the text logs of a run: `analyze` returns a `Report[LogsData]` that says why the job ended."""
 
 from os import PathLike
 from pathlib import Path

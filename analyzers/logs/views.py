@@ -1,4 +1,4 @@
-"""Tables about logs for the user interfaces: the events, and the lines around one of them."""
+"""Build the tables about logs for the user interfaces: the events, and the lines of the log around one event."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +12,9 @@ MESSAGE_LENGTH = 120
 
 @dataclass(frozen=True)
 class EventRow:
-    """An event as a table row: `index` in `data.events`, `log` its file and line, `source` the user's line of code."""
+    """An event as a row of a table. `index` is its index in `data.events`, `log` is its position as file and line of
+    the log, and `source` is the line of the user's code.
+    """
 
     index: int
     rank: int | None
@@ -54,7 +56,7 @@ def row_of(index: int, event: LogEvent) -> EventRow:
 
 
 def time_text(time_ns: int | None) -> str:
-    """Return a time as the log printed it, `03-26 16:50:50`; empty if it printed none."""
+    """Return a time as the log printed it, such as `03-26 16:50:50`; empty for None or a time out of range."""
     if time_ns is None:
         return ""
     try:

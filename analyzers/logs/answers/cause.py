@@ -1,4 +1,4 @@
-"""Find the cause of a job's end: the first failure, and the ranks that it blames."""
+"""Find the cause of a job's end: the first failure, and the ranks that are to blame for it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,11 +22,11 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
 """Classes of failures for which no rank is to blame."""
 OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
-"""The class of a timeout whose ranks waited in different operations or lines."""
+"""The class of a verdict on a timeout for which a `Blame` gives this reason."""
 
 
 class Certainty(StrEnum):
-    """How certain the cause is, according to the logs."""
+    """How certain a `Cause` is, according to the logs."""
 
     SHOWN = "shown"
     PROBABLE = "probable"
@@ -43,12 +43,12 @@ class Cause:
     certainty: Certainty = Certainty.SHOWN
     blame: Blame | None = None
     killed: list[LogEvent] = field(default_factory=list)
-    """For a host that ran out of memory: the processes that were killed."""
+    """The events of the processes that were killed, if the host ran out of memory."""
 
     waited: list[LogEvent] = field(default_factory=list)
-    """For ranks that took different branches: where each timed out."""
+    """The events that show at which line each rank timed out, if the ranks took different branches."""
     caught: list[LogEvent] = field(default_factory=list)
-    """For ranks that skipped collectives: the errors that they had caught before."""
+    """The errors that the blamed ranks had caught before they skipped collectives."""
 
     @property
     def lead(self) -> LogEvent:
@@ -57,7 +57,7 @@ class Cause:
 
     @property
     def reason(self) -> Reason | None:
-        """The specific reason, for classes that have several; None if no event has one."""
+        """The specific reason of the cause, for classes that have several; None if no event has one."""
         reasons = (event.facts.reason for event in self.failure.events)
         return next((reason for reason in reasons if reason), None)
 
@@ -108,7 +108,7 @@ def is_harmless(failure: Failure, logs: Logs) -> bool:
 
 
 def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return a failure as the cause of the job's end, with the ranks to blame.
+    """Return a `Cause` for `failure`, the most probable cause of the job's end, with the ranks to blame.
 
     `failures` are all failures of the job.
     """
@@ -133,7 +133,7 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
 
 
 def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks that a failure itself shows to be at fault; empty if it shows none."""
+    """Return the ranks that are at fault according to the events of a failure; empty if they show none."""
     kind = failure.role.kind
     if kind is LogClass.MISMATCH:
         return odd_ranks(failure.events) or odd_sizes(failure, logs)
@@ -150,8 +150,8 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks of a failure that was printed without rank numbers,
-    if torchrun's table shows which ranks failed.
+    """Return the ranks of a failure whose events have no rank, if torchrun's table of failed workers shows which ranks
+    failed.
 
     The list is empty if that is not certain. Ranks that fail before `init_process_group` print no prefix; for example,
     three equal tracebacks match three ranks with exit code 1.
@@ -163,7 +163,9 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
 
 
 def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return the cause behind lost connections: the rank that ended, if anything shows it, and how it ended."""
+    """Return a `Cause` for ranks that lost their connections: the rank that ended, if anything shows it, and how it
+    ended.
+    """
     blame = blame_for_lost_connection(failure, logs)
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
     if aborted and blame.ranks:
@@ -182,16 +184,17 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
 
 
 def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
-    """Return the cause that a host ran out of memory, with the ranks that were killed."""
+    """Return a `Cause` that says that a host ran out of memory, with the ranks that were killed."""
     killed = [f for f in failures if f.role.tier is Tier.KILLED]
     ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
     return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
 
 
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return the cause of a timeout, blaming the ranks that did not join the collective.
+    """Return a `Cause` that says why ranks timed out, with the ranks that did not join the collective as those to
+    blame.
 
-    It is a mismatch if those ranks were in a different operation.
+    Its class is a mismatch if those ranks were in a different operation.
     """
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT

@@ -1,4 +1,4 @@
-"""Divide the memory of each device for which a log has an out-of-memory message."""
+"""Divide the memory of a device into its parts (such as allocated, cached, free), from each out-of-memory message."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,10 @@ MESSAGES_AT_MOST = 64
 
 
 def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
-    """Return the parts of each device's memory at its first out-of-memory message, in the order of the logs."""
+    """Return the parts of the device's memory for each failed request, in the order of the logs, at most 64.
+
+    Messages with the same rank, device and requested size count as one.
+    """
     accounts: dict[tuple[int | None, int | None, int], LogMemory] = {}
     for account in messages(events):
         accounts.setdefault((account.rank, account.device, account.requested_bytes), account)
@@ -17,7 +20,7 @@ def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
 
 
 def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
-    """Yield the parts of a device's memory for each out-of-memory message with the total, free and allocated sizes."""
+    """Yield the parts of a device's memory for each out-of-memory message that has the necessary sizes."""
     for event in events:
         known = known_memory(event.facts) if event.kind is EventKind.OUT_OF_MEMORY else None
         if known:

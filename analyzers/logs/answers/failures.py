@@ -1,5 +1,6 @@
-"""Group events into the failures of a job:
-the same class and source line on all ranks, the most probable cause first.
+"""Group events into the failures of a job. A failure has the same class and source line on all its ranks.
+
+The failures are sorted by how probable each is as the cause of the job's end.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
             LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip
-"""Classes whose events belong to one failure wherever they were raised."""
+"""Classes whose events are one failure whichever line and message they have."""
 ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
-"""The tiers of failures that ranks report when the launcher or the scheduler stops them."""
+"""The tiers (`Tier`) of failures that ranks report when the launcher or the scheduler stops them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class Failure:
 
     @property
     def lead(self) -> LogEvent:
-        """The most informative event: the first with a line of the user's code, else the first."""
+        """The most informative event of the failure: the first that names a line of the user's code, else the first
+        that is not from torchrun's table.
+        """
         described = [
             e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         ]
@@ -55,7 +58,7 @@ def find_failures(logs: Logs) -> list[Failure]:
 
 
 def group_key(occurrence: Occurrence) -> tuple[object, ...]:
-    """Return a key that is equal for failure events which report the same failure on several ranks."""
+    """Return a key that is equal for two events if they report the same failure, for example on two ranks."""
     event, role = occurrence.event, occurrence.role
     if role.kind in WORDLESS:
         return (event.attempt, role.kind, role.kind is LogClass.OOM and event.facts.reason)
@@ -69,7 +72,7 @@ def group_key(occurrence: Occurrence) -> tuple[object, ...]:
 
 
 def failure_of(group: Sequence[Occurrence]) -> Failure:
-    """Combine the failure events of one group, which report the same failure, into a `Failure`."""
+    """Combine events that report the same failure into a `Failure`."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
@@ -77,25 +80,28 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events, without exit codes that say nothing new.
+    """Return the failure events, except for exit codes that add nothing.
 
-    An exit code is left out if its rank is unknown, or if other events of the rank say why it failed.
+    An exit code is left out if another event of its rank says why it failed, or if there is a failure without a rank,
+    which may be that of any rank.
     """
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
 def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, without the deaths by SIGKILL of ranks that the launcher killed.
+    """Return the failure events, except for the deaths by SIGKILL of ranks that the launcher killed.
 
-    The launcher kills a rank that does not stop on request, so the signal is no failure of the rank.
+    The launcher kills a rank that does not stop on request, so this signal is no failure of the rank.
     """
     forced = {e.rank for e in logs.events if e.facts.reason is Reason.FORCED and e.rank is not None}
     return [o for o in found if not (o.role.tier is Tier.KILLED and o.event.rank in forced)]
 
 
 def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events, without consequences of an order to stop, such as workers that SIGTERM ended."""
+    """Return the failure events, except for consequences of an order to stop, such as the ends of workers
+    by SIGTERM.
+    """
     stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
     if stop is None:
         return found
@@ -103,7 +109,10 @@ def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
 
 
 def is_stop(occurrence: Occurrence) -> bool:
-    """Return whether an event shows that the scheduler or the launcher ended the job from outside."""
+    """Return whether an event shows that the scheduler, or a signal to the launcher, ended the job from outside.
+
+    A cancelled job does not count, because Slurm also cancels a job in which a task failed.
+    """
     event = occurrence.event
     return event.kind is EventKind.STOP_REQUESTED and event.facts.reason is not Reason.CANCELLED
 

@@ -1,4 +1,5 @@
-"""Find out who did not issue the counterpart of a send or recv, from the lines at which the timed-out ranks waited.
+"""Find the ranks that did not issue the counterpart of a send or recv, from the lines at which the timed-out ranks
+waited.
 
 Logs do not record the peer of a message; the source line often names it, as `dist.recv(tensor, src=0)` does.
 """
@@ -37,7 +38,8 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
 def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
     """Return the rank, or the cycle of ranks, that is reached from `start` by going from each send or recv to its peer.
 
-    The list is empty if a peer is not known.
+    The search ends at a rank that waits elsewhere, or where it comes back to a rank. The list is empty if a peer is not
+    known.
     """
     path = [start]
     while True:
@@ -52,10 +54,10 @@ def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def peer_of(rank: int, event: LogEvent) -> int | None:
-    """Return the rank that `rank` sends to or receives from, according to its event;
-    None if the event does not name it.
+    """Return the rank that `rank` sends to or receives from, according to its event; None if the event does not name
+    it.
 
-    The event names it as `0`, or as `+1` relative to the rank's own number.
+    The event names the peer as a rank (`0`), or relative to `rank` (`+1`).
     """
     text = event.facts.peer
     if not text:

@@ -1,7 +1,8 @@
-"""Rate how likely an event is the cause of a job's end: its class, and a tier that sorts causes before consequences.
+"""Rate how likely an event is the cause of a job's end: give it a class, and a tier that sorts causes before
+consequences.
 
-A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that
-waited for it time out later, and print timeouts and lost connections: lines of high tiers, whatever time they have.
+A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that waited
+for this rank time out later, and print timeouts and lost connections: lines of high tiers, whatever time they have.
 """
 
 import re
@@ -42,7 +43,9 @@ class Tier(IntEnum):
 
 
 class Role(NamedTuple):
-    """The role of an event if it caused the job's end: a verdict class, and how far it is trusted as the cause."""
+    """What an event would mean as the cause of the job's end: the class of the verdict, and how far the event is
+    trusted.
+    """
 
     kind: LogClass
     tier: Tier
@@ -123,7 +126,8 @@ def role_of_hardware(event: LogEvent) -> Role:
 
 
 def role_of_mismatch(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of an event that ranks issued operations with different names or sizes.
+    """Return the role (verdict class and trust) of an event which shows that ranks issued different operations or
+    sizes.
 
     Different sizes are trusted less as the cause of the job's end, because a lost connection can also lead to them.
     """
@@ -141,7 +145,7 @@ def role_of_nan(event: LogEvent) -> Role:
 
 
 def role_of_network(event: LogEvent) -> Role | None:
-    """Return the role (verdict class and trust) of a failed connection; None for a failed bind, which alone is
+    """Return the role (verdict class and trust) of a failed connection; None if a port was in use, which alone is
     harmless.
     """
     return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)

@@ -1,7 +1,7 @@
 """Recognise errors that a program handled: it caught them and went on, so that they did not end the job.
 
-An error was survived if the same process later prints a step, a finite loss, the same traceback again or a clean end,
-or if something else explains its exit code.
+A program has survived an error if the same process later prints a step, a finite loss, the same traceback again or a
+clean end, or if something else explains the exit code of the process.
 """
 
 import re
@@ -18,15 +18,16 @@ SAYS_DONE = re.compile(
     r"(?:done|finished|complete|completed|finished training|training done)\W*$",
     re.IGNORECASE,
 )
-"""The last line of a job that ended well: `done`, `all steps done`, `Finished training!`."""
+"""Matches the last line of a job that ended well: `done`, `all steps done`, `Finished training!`."""
 CAUGHT_KINDS = (EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.HOST_OUT_OF_MEMORY, EventKind.DISK_FULL)
-"""Errors of a rank's own that a program can catch."""
+"""The kinds of errors that a rank raises itself and that its program can catch."""
 ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An event in a log that reports a failure, with its role and its position in the order of the job.
+    """An event in a log that reports a failure, with its role (class and trust) and its position in the order of the
+    job.
 
     `clock` is the last time (in nanoseconds) that its log printed before the event; `file` is the index of that log.
     """
@@ -43,9 +44,10 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, without those after which the log says that the training completed.
+    """Return the failure events, except for those before the line in their log which says that the training completed.
 
-    In such a log, lost connections are also left out if they come later: ranks disconnect when they end.
+    Events of earlier starts of the job are left out too, and so are lost connections after that line, because ranks
+    disconnect when they end.
     """
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
@@ -62,18 +64,17 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, without those from before the last restart of the job if none happened after that
-    restart.
+    """Return all failure events if one of them is from the last start of the job; else none, because the job recovered.
 
-    A start of the job (attempt) that printed nothing does not count as a restart.
+    A start of the job (attempt) that printed nothing is not counted.
     """
     last = max(logs.attempts, default=0)
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
 def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, without errors that the program handled; errors that explain how a rank ended are
-    kept.
+    """Return the failure events, except for errors that the program handled. An error that explains how its rank ended
+    is kept.
     """
     done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
     handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
@@ -103,8 +104,8 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the code that handled an error then waited in a collective which other ranks issued at the same
-    line.
+    """Return whether the code that handled an error then waited in a collective at a line where another rank waited
+    too.
 
     Such a program continues without the part that failed, so the error did not end the job. A `finally` block instead
     waits at a line where no other rank is; then the error is the cause. `found` are all failure events of the job.
@@ -118,9 +119,9 @@ def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank must have caught an error, because the rank printed later that it had finished its work.
+    """Return whether a rank must have caught an error, because the last line of its log says that it finished its work.
 
-    `done` are all ranks that printed that.
+    `done` are all ranks whose last line says that.
     """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
@@ -135,7 +136,7 @@ def explains_end(
 ) -> bool:
     """Return whether an error that looks handled did end its rank, because nothing else explains the end of that rank.
 
-    `handled` are all errors that look handled, `others` the remaining failures.
+    `handled` are all errors that look handled, `others` the remaining failure events.
     """
     event = occurrence.event
     if occurrence.role.kind is LogClass.NONFINITE_LOSS or not others:

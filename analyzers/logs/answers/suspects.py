@@ -1,4 +1,6 @@
-"""Find suspects if no rank failed by itself: by stacks, by errors that only some ranks caught, by tensor sizes."""
+"""Find the ranks to suspect if no rank printed a failure: by stacks, by errors that only some caught, by
+tensor sizes.
+"""
 
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.roles import Role, Tier
@@ -11,7 +13,7 @@ SCALAR_BYTES = 8
 
 
 def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
-    """Return the failure and the blame for ranks whose stacks are outside of the collective that the others wait in.
+    """Return a `Failure` and a `Blame` for ranks whose stacks are outside of the collective that the others wait in.
 
     A timer of Python's fault handler prints these stacks. It ends the process with exit code 1 and without an
     exception, so `failure` consists of exit codes. The result is None if the stacks do not show such ranks.
@@ -27,10 +29,9 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
 
 
 def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
-    """Return, for each blamed rank, an error that it caught,
-    if all of these ranks and none of the waiting ranks caught one.
+    """Return, for each blamed rank, an error that it caught and survived.
 
-    Otherwise the list is empty.
+    The list is empty unless all blamed ranks and none of the waiting ranks caught an error.
     """
     by_rank: dict[int, LogEvent] = {}
     for event in handled_errors(logs):
@@ -41,11 +42,12 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
 
 
 def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank whose tensor had a different size than the others', or two ranks one of which had it.
+    """Return the rank whose tensor had a different size than the others', or two ranks if one of them has but it is
+    unknown which.
 
-    gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks it received that from
-    its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A buffer of a
-    few bytes holds a scalar, which means that the rank is in a different collective than the others.
+    gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks, the rank received that
+    from its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A buffer
+    of a few bytes holds a scalar, which means that the rank is in a different collective than the others.
     """
     if not any(e.facts.reason is Reason.SIZES for e in failure.events):
         return []
@@ -61,7 +63,7 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
 
 
 def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
-    """Return `rank`, which gloo aborted, and the neighbour it received from if all `others` wait at one line."""
+    """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line."""
     expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
     lines = {(event.source, event.facts.operation) for event in places.values()}

@@ -20,46 +20,53 @@ RANKS_AT_MOST = 1 << 14
 
 
 class Basis(StrEnum):
-    """The evidence by which the missing ranks are distinguished from those that waited for them."""
+    """The evidence that separates the missing ranks ("they" below) from the ranks that waited for them."""
 
     NAMED = "named"
-    """The text names the missing ranks: a monitored barrier, a desync report."""
+    """A message names the missing ranks: that of a monitored barrier, or a desync report."""
     BEHIND = "behind"
     """The missing ranks enqueued fewer operations."""
     OTHER_OPERATION = "other_operation"
     OTHER_LINE = "other_line"
-    """They timed out in a collective at another line than most ranks."""
+    """They timed out in a collective at a different line than most ranks."""
     MESSAGES = "messages"
     """Ranks timed out in a send or recv whose counterpart was not issued."""
     STACKS = "stacks"
     """Their stacks are outside of the collective that the others wait in."""
     CAUGHT = "caught"
-    """They ended earlier, and they alone caught an error and went on."""
+    """They ended earlier than the others, and only they had caught an error before and gone on."""
     SILENT = "silent"
     """They printed no timeout, while all others did."""
     NOT_LISTED = "not_listed"
-    """torchrun's table of failures lists all other ranks, so that these ended with exit code 0."""
+    """torchrun's table of failures lists all other ranks, so the missing ranks ended with exit code 0."""
     LEFT_ALONE = "left_alone"
-    """They waited when all others, which torchrun's table does not list, had ended with exit code 0."""
+    """They waited, and torchrun's table lists no other rank: all others had ended with exit code 0."""
     THREADS = "threads"
-    """Two threads of a rank gave up in collectives: their order may differ between ranks."""
+    """A thread other than the main thread timed out in a collective: the order of collectives may differ
+    between ranks.
+    """
     ALONE = "alone"
-    """One rank waits after the training has ended: it alone runs code with a collective."""
+    """One rank waits after the training has ended, so only this rank runs code with a collective."""
     EXTRA_OPERATION = "extra_operation"
-    """All others finished the same operations and stopped there."""
+    """One rank issued an operation that no other rank joined: all others finished the operations before and stopped
+    there.
+    """
     FIRST_OPERATION = "first_operation"
     ALL_WAIT = "all_wait"
     MOST_SILENT = "most_silent"
     """Most ranks printed no timeout: they were missing, or were ended before they timed out elsewhere."""
     LATE = "late"
-    """One rank timed out, and all others lost the connection to it: they came later, or waited too."""
+    """One rank timed out, and all others then lost the connection to this rank: they came later, or waited too."""
     ONE_SIDE = "one_side"
     """Only the logs of some ranks are available."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """The ranks that the others waited for, and the evidence for it; `waiting` are the ranks that timed out."""
+    """Says for which ranks the others waited, and which evidence (`Basis`) shows it.
+
+    `ranks` are the ranks to blame, empty if they cannot be named; `waiting` are the ranks that timed out.
+    """
 
     ranks: list[int]
     basis: Basis
@@ -68,7 +75,7 @@ class Blame:
 
 
 def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
-    """Return which ranks did not join a collective that timed out, and the evidence for it."""
+    """Return a `Blame` that says which ranks did not join a collective that timed out, and which evidence shows it."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
     silent = silent_ranks(logs)
     for blame in (
@@ -88,9 +95,9 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return the blame for a timeout about which most ranks, or no rank, printed nothing.
+    """Return a `Blame` for a timeout if messages do not show who is missing, and most ranks or no rank printed nothing.
 
-    `waiting` are the ranks that timed out, `silent` are the others.
+    `waiting` are the ranks that timed out, `silent` are the ranks that printed neither a timeout nor a lost connection.
     """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
@@ -104,7 +111,9 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
 
 
 def named(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that a monitored barrier or a desync report names; None if neither names any."""
+    """Return a `Blame` on the ranks that a monitored barrier or a desync report names as missing; None if none are
+    named.
+    """
     barrier = sorted({r for e in failure.events if e.kind is EventKind.MONITORED_BARRIER for r in e.facts.ranks})
     if barrier:
         return Blame(barrier, Basis.NAMED, waiting)
@@ -120,9 +129,10 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that are missing while others create a process group; None if they are not known.
+    """Return a `Blame` on the ranks that are missing while others create a process group; None if they are not known.
 
-    The event of the failure names them, from the group's key in the store and the members in the source line.
+    The event of the failure names them: its reader took them from the group's key in the store and from the members in
+    the source line.
     """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
@@ -135,9 +145,10 @@ def in_other_groups(logs: Logs) -> bool:
 
 
 def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
-    """Return the silent ranks whose last printed step is before the last one of the ranks that timed out.
+    """Return the silent ranks whose last printed step is lower than the highest step of the ranks that timed out.
 
-    Without printed steps no rank is returned, because the launcher may have ended a waiting rank before it timed out.
+    The list is empty without printed steps. It is also empty if several ranks are silent and all are behind, because a
+    rank that the launcher ended loses the last lines that it printed.
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
@@ -147,9 +158,9 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
 
 
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that had not yet enqueued the operation that timed out in its process group.
+    """Return a `Blame` on the ranks that had not yet enqueued the operation that timed out in its process group.
 
-    The result is None if the watchdogs' reports show no such rank.
+    The result is None if the reports of the watchdogs show no such rank.
     """
     timeouts = [e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
     if not timeouts:
@@ -167,9 +178,10 @@ def is_before(event: LogEvent, seq: int) -> bool:
 
 
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks in a different operation than most, at the same sequence number of one process group.
+    """Return a `Blame` on ranks in a different operation than most, at one sequence number of one process group.
 
-    The result is None if all such timeouts are in the same operation.
+    The result is None if all such timeouts are in the same operation. Its `ranks` are empty if no operation has a
+    majority.
     """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
@@ -186,7 +198,7 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return blame for the ranks that did not issue the counterpart of a send or recv.
+    """Return a `Blame` on the ranks that did not issue the counterpart of a send or recv.
 
     The result is None if no rank waited in a send or recv.
     """
@@ -197,12 +209,11 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return blame for the ranks that timed out at a different line than most,
-    if it is certain that most wait for them.
+    """Return a `Blame` on the ranks that timed out at a different line than most, if it is certain that most wait for
+    them.
 
-    A send and its recv may have different lines, so they are no evidence. If a rank is silent (`is_complete` is
-    False), the others may wait for that rank. The result is None if all timed out at one line, or if lines cannot be
-    compared.
+    A send and its recv may have different lines, so they are no evidence. If a rank is silent (`is_complete` is False),
+    the others may wait for that rank. The result is None if all timed out at one line, or if lines cannot be compared.
     """
     places = places_of_waiting(events)
     gave_up = {event.rank: event for event in places}
@@ -224,7 +235,7 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
 
 
 def only_sends(event: LogEvent) -> bool:
-    """Return whether the rank of a timeout event was in a gather or reduce to a different rank, the root.
+    """Return whether the rank of an event was in a gather or reduce whose root is a different rank.
 
     Such a rank only sends, so it waits for no rank but the root. `event.facts.peer` is the root.
     """
@@ -232,8 +243,10 @@ def only_sends(event: LogEvent) -> bool:
 
 
 def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return, for each rank that timed out, the first event with the source line at which it waited, in the order of
-    ranks.
+    """Return, in the order of ranks, the first event of each timed-out rank that has the source line at which it
+    waited.
+
+    Lost connections count as timeouts here; threads other than the main thread are left out.
     """
     gave_up: dict[int, LogEvent] = {}
     for event in events:
@@ -243,7 +256,7 @@ def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def silent_ranks(logs: Logs) -> list[int]:
-    """Return the ranks that occur in the logs and that neither timed out nor lost a connection."""
+    """Return the ranks that occur in the logs and that reported neither a timeout nor a lost connection."""
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP and e.rank is not None}
     return sorted(rank for rank in logs.ranks if rank not in spoke)
 
@@ -268,16 +281,19 @@ def is_first(failure: Failure, logs: Logs) -> bool:
 
 
 def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
-    """Return a `Blame` without ranks if threads other than the main thread timed out in collectives; None if none did.
+    """Return a `Blame` that names no rank, if threads other than the main thread timed out in collectives; None
+    otherwise.
 
-    The order of threads may then differ between ranks, and logs do not show on which rank it does.
+    The threads of a process may issue collectives in a different order on one of the ranks, and logs do not show on
+    which.
     """
     return Blame([], Basis.THREADS, waiting, Reason.OPERATIONS) if places_of_threads(events) else None
 
 
 def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return, for each rank with a thread other than the main thread that timed out
-    in a collective, its first such event.
+    """Return, for each rank, its first event in which a thread other than the main thread timed out in a collective.
+
+    Ranks without such an event are left out.
     """
     gave_up: dict[int, LogEvent] = {}
     for event in events:
@@ -287,7 +303,7 @@ def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
-    """Return blame for the ranks that ended without a message while the others lost their connections."""
+    """Return a `Blame` on the ranks that ended without a message while the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
     silent = [rank for rank in known_ranks(logs) if rank not in spoke]

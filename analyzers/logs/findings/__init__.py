@@ -1,1 +1,1 @@
-"""Write the sentences about text logs."""
+"""Write the findings and the verdict on text logs: titles, explanations and advice."""

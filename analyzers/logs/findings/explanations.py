@@ -1,4 +1,4 @@
-"""Write the evidence behind a cause, and why it is the cause of the other failures."""
+"""Write the explanation of a cause: the evidence for it, and why the other failures are its consequences."""
 
 import msgspec
 
@@ -37,12 +37,12 @@ WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,
     Basis.THREADS,
 )  # fmt: skip
-"""Kinds of evidence that dumps would make more certain."""
+"""The kinds of evidence that Flight Recorder dumps would make more certain."""
 SHOWN = "this is the first failure in the log, and no earlier message explains it"
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
-    """Return the sentences on why this is the cause."""
+    """Return the sentences that say why `cause` is the cause of the job's end."""
     parts = [
         basis_of(cause, logs),
         numbers_of(cause),
@@ -99,9 +99,10 @@ def chain_of(cause: Cause) -> str:
 
 
 def survived_before(cause: Cause, logs: Logs) -> str:
-    """Return a clause on an earlier error that the ranks to blame survived, or that ended one of their threads.
+    """Return a clause on an error that a rank to blame had reported before and survived, or that ended one of its
+    threads.
 
-    The clause is empty if there is none.
+    The clause is empty if there is no such error.
     """
     if not cause.blame or cause.caught:
         return ""
@@ -113,7 +114,9 @@ def survived_before(cause: Cause, logs: Logs) -> str:
 
 
 def consequences_of(answer: Answer) -> str:
-    """Return a clause that names the other ranks that report consequences; empty if there are none."""
+    """Return a clause that names the other ranks, which only report consequences of the cause; empty if
+    there are none.
+    """
     ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
@@ -133,9 +136,9 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:
-    """Return a clause that the rank is known only as a local rank, so that on a second node it would be another rank.
+    """Return a clause which warns that the rank is right only if the job has one node; empty if the rank is certain.
 
-    The text is empty if the rank is certain.
+    The log may give only a local rank, which is also the rank in the job on the first node, but not on a second one.
     """
     tables = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
     local = cause.lead.facts.local_rank
@@ -147,7 +150,7 @@ def doubt_of_rank(cause: Cause, logs: Logs) -> str:
 def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
     """Return the events that show the cause as evidence, one per rank; for a mismatch a rank to blame comes first.
 
-    Where no rank can be blamed, the last lines of the ranks follow.
+    If ranks waited and no rank can be blamed, the last lines of the ranks follow.
     """
     own = [event for event in cause.failure.events if event.rank in cause.ranks]
     chosen: list[LogEvent] = own[:1] if cause.kind is LogClass.MISMATCH and own else [cause.lead]
@@ -161,14 +164,14 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def with_rank(fact: Evidence, event: LogEvent) -> Evidence:
-    """Return the evidence with the rank of its event before the text: several ranks print the same message."""
+    """Return the evidence with the rank of its event before the text, for messages that several ranks printed alike."""
     return fact if event.rank is None else msgspec.structs.replace(fact, text=f"rank {event.rank}: {fact.text}")
 
 
 def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
     """Return the last line of each rank as evidence, if ranks waited and nothing shows for which rank.
 
-    The list is empty for other causes.
+    The list is empty otherwise.
     """
     is_open = cause.blame is not None and not cause.ranks
     shown = [log for rank, log in sorted(logs.ranks.items()) if log.last_line] if is_open else []
@@ -187,7 +190,7 @@ def evidence_of(event: LogEvent) -> Evidence:
 
 
 def missing(answer: Answer, logs: Logs) -> list[str]:
-    """Return short texts on the evidence that is missing in the logs for a more certain verdict."""
+    """Return short texts that name the evidence which the logs lack for a more certain verdict."""
     cause = answer.cause
     lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]

@@ -16,7 +16,7 @@ CONFIDENCES = {Certainty.SHOWN: 0.9, Certainty.PROBABLE: 0.7, Certainty.SUSPECTE
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE = 0.7, 0.2
 CONSEQUENCES_AT_MOST = 8
 OVERFLOWS = 3
-"""So many skipped steps are normal until the loss scale is found."""
+"""The number of skipped steps that is normal while fp16 training finds its loss scale."""
 REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
 """Ends of a job that no rank caused."""
@@ -34,7 +34,7 @@ def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
 
 
 def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
-    """Return the finding on the cause."""
+    """Return the finding that reports the cause of the job's end."""
     return Finding(
         id=finding_id(cause),
         severity=Severity.WARNING if is_mild(cause) else Severity.ERROR,
@@ -54,7 +54,7 @@ def is_mild(cause: Cause) -> bool:
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:
-    """Return a finding on a failure other than the cause: a consequence of it, or independent of it."""
+    """Return a finding that reports a failure other than the cause, which explains it."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
     reporter = REPORTERS.get(failure.role.kind, "a process of the job")
@@ -73,8 +73,9 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
 
 
 def first_failure(cause: Cause | None) -> str:
-    """Return a reference to the cause's finding and source line,
-    as ` (logs.oom, train.py:41)`; empty without a cause.
+    """Return a reference to the finding on the cause and its source line, such as ` (logs.oom, train.py:41)`.
+
+    The text is empty without a cause.
     """
     if cause is None:
         return ""
@@ -90,7 +91,7 @@ def finding_id(cause: Cause) -> str:
 
 
 def overflow_finding(logs: Logs) -> list[Finding]:
-    """Return the finding that many steps were skipped because fp16 gradients overflowed.
+    """Return a list with the finding that many steps were skipped because fp16 gradients overflowed.
 
     The list is empty if only few steps were skipped.
     """
@@ -112,7 +113,7 @@ def overflow_finding(logs: Logs) -> list[Finding]:
 
 
 def handled_finding(logs: Logs) -> list[Finding]:
-    """Return the finding on errors that ranks printed and survived, as a list; empty if there are none."""
+    """Return a list with the finding on errors that ranks printed and survived; empty if there are none."""
     events = handled_errors(logs)
     if not events:
         return []
@@ -147,7 +148,7 @@ def unreadable(file: LogFile) -> Finding:
 
 
 def make_verdict(answer: Answer, logs: Logs) -> Verdict:
-    """Return the verdict: the cause in one sentence, or how the logs end if they show no failure."""
+    """Return the verdict: the cause in one sentence, or, if there is no failure, whether the training completed."""
     cause = answer.cause
     if cause is None:
         return without_failure(logs, missing(answer, logs))

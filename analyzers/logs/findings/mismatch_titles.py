@@ -1,4 +1,4 @@
-"""Write the titles for ranks that issued different operations: the operation and line of each."""
+"""Write the titles of findings on ranks that issued different operations, with the operation and line of each rank."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def fingerprint_sides(cause: Cause) -> list[str]:
 
 
 def fingerprints(cause: Cause) -> list[LogEvent]:
-    """Return the events of a cause that compare one rank's operation with another rank's."""
+    """Return the events in which PyTorch's debug mode compared the operation of one rank with that of another rank."""
     return [e for e in cause.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
 
 
@@ -82,7 +82,7 @@ def different_lines(cause: Cause) -> str:
 
 
 def caught_and_went_on(cause: Cause) -> str:
-    """Return the title for ranks that caught an error and skipped collectives, and where the other ranks wait."""
+    """Return the title for ranks that caught an error and skipped collectives; it says where the other ranks wait."""
     error = cause.caught[0]
     left_out = (
         f"{who(cause.ranks)} caught an error{place(error)}{at_step(error)}, left out the collectives of that step"
@@ -100,7 +100,10 @@ def left_alone(cause: Cause) -> str:
 
 
 def in_threads(cause: Cause) -> str:
-    """Return the title for collectives that are issued by a thread and by the main thread, and where each waits."""
+    """Return the title for collectives of one process group that both a thread and the main thread issue.
+
+    It says where each thread waits.
+    """
     return (
         "a thread and the main thread issue collectives of one process group, whose order may differ between ranks:"
         f" {waiting_places(cause)}"
@@ -108,8 +111,9 @@ def in_threads(cause: Cause) -> str:
 
 
 def different_groups(cause: Cause) -> str:
-    """Return the title for ranks that created different process groups,
-    or in a different order, and where each waits.
+    """Return the title for ranks that created different process groups, or created them in a different order.
+
+    It says where each rank waits.
     """
     return f"{who(cause.ranks)} did not make the same process groups as the others: {waiting_places(cause)}"
 

@@ -1,4 +1,4 @@
-"""Write what to do about each cause."""
+"""Write the advice on each cause: what the user should do next."""
 
 from collections.abc import Callable
 
@@ -111,7 +111,7 @@ def for_crash(cause: Cause) -> str:
 
 
 def for_signal(cause: Cause) -> str:
-    """Return how to find out who sent a signal."""
+    """Return how to find out why a signal ended a rank; for SIGKILL, whether the kernel's OOM killer sent it."""
     if cause.lead.facts.signal == "SIGKILL":
         return (
             "look for the kernel's OOM killer (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`): logs"

@@ -1,4 +1,4 @@
-"""Write the titles for jobs that did not start: what prevents the ranks from connecting."""
+"""Write the titles of findings on jobs that did not start: what keeps the ranks from connecting."""
 
 from collections.abc import Callable
 
@@ -17,20 +17,20 @@ def startup(cause: Cause) -> str:
 
 
 def port_in_use(cause: Cause) -> str:
-    """Return a clause for the title: the port that is already in use."""
+    """Return a clause for the title that names the port which is already in use."""
     port = first_with(cause, "port").facts.port
     return f"port {port or 'unknown'} is in use by another process"
 
 
 def unreachable_master(cause: Cause) -> str:
-    """Return a clause for the title: the address of rank 0's store, which does not answer."""
+    """Return a clause for the title that names the address of rank 0's store, which does not answer."""
     facts = first_with(cause, "peer").facts
     where = f" at {facts.peer}:{facts.port}" if facts.peer else ""
     return f"the store of rank 0{where} does not answer"
 
 
 def missing_ranks(cause: Cause) -> str:
-    """Return a clause for the title: the ranks that did not join at the start, or how many joined."""
+    """Return a clause for the title that names the ranks which did not join at the start, or says how many joined."""
     lead = first_with(cause, "expected")
     facts = lead.facts
     if facts.expected is None and facts.ranks:
@@ -39,19 +39,21 @@ def missing_ranks(cause: Cause) -> str:
 
 
 def nccl_versions(cause: Cause) -> str:
-    """Return a clause for the title: two ranks with different versions of NCCL."""
+    """Return a clause for the title that names ranks with different versions of NCCL."""
     facts = first_with(cause, "name").facts
     return f"{rank_names(facts.ranks)} have different versions of NCCL: {facts.name}"
 
 
 def duplicate_gpu(cause: Cause) -> str:
-    """Return a clause for the title: the two ranks that use the same device."""
+    """Return a clause for the title that names the two ranks which use the same device."""
     pair = first_with(cause, "ranks").facts.ranks
     return f"{' and '.join(f'rank {rank}' for rank in pair) or 'two ranks'} use the same GPU"
 
 
 def wrong_driver(cause: Cause) -> str:
-    """Return a clause for the title: the unsuitable NVIDIA driver, with its version if that is known."""
+    """Return a clause for the title that quotes the error on an unsuitable NVIDIA driver, with the version if it is
+    known.
+    """
     lead = first_with(cause, "name")
     version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
     return f"the NVIDIA driver{version} does not match this build of PyTorch: {quoted(lead)}"

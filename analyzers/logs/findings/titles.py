@@ -1,4 +1,4 @@
-"""Write the title of each class: what happened, to which rank, in which line."""
+"""Write the title of each class of cause: what happened, on which rank, at which line."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ IB_STATUS = {
     12: "transport retry counter exceeded",
     13: "receiver-not-ready retry counter exceeded",
 }
-"""The meaning of the codes of `ibv_wc_status` in libibverbs."""
+"""The meaning of the codes of `ibv_wc_status`, the result of an InfiniBand request in libibverbs."""
 
 
 def title(cause: Cause) -> str:
@@ -38,7 +38,7 @@ def crashed(cause: Cause) -> str:
 
 
 def cuda_error(cause: Cause) -> str:
-    """Return the title for a CUDA error; of a failed device-side assertion it names the condition."""
+    """Return the title for a CUDA error; if a device-side assertion failed, it names the condition."""
     lead = cause.lead
     condition = next(
         (e.facts.name for e in cause.failure.events if e.facts.reason is Reason.DEVICE_ASSERT and ".cu:" in e.message),
@@ -99,7 +99,7 @@ def signal(cause: Cause) -> str:
 
 
 def exit_code(cause: Cause) -> str:
-    """Return the title for a rank of which only the exit code is known."""
+    """Return the title for a rank that failed if the logs show only its exit code."""
     lead = first_with(cause, "exit_code")
     code = lead.facts.exit_code
     return f"{who(cause.ranks)} ended with {exit_reason(code or 1)}{at_step(lead)}, and these logs do not show why"
@@ -117,7 +117,7 @@ def dataloader_worker(cause: Cause) -> str:
 
 
 def signal_text(described: str) -> str:
-    """Return the name of the signal that PyTorch describes, such as `SIGKILL` for `Killed`.
+    """Return the name of a signal from PyTorch's description of it, such as `SIGKILL` for `Killed`.
 
     A description without a known name is returned after the word `signal`.
     """
@@ -170,8 +170,9 @@ def network(cause: Cause) -> str:
 
 
 def unmatched_p2p(cause: Cause) -> str:
-    """Return the title for sends and receives that do not match:
-    which rank did not issue one, and where each rank waits.
+    """Return the title for sends and receives that do not match.
+
+    It says which rank did not issue one if that is known, and where each rank waits.
     """
     sides, waiting = waiting_places(cause), {e.rank for e in cause.waited if e.facts.operation in MESSAGES}
     if not cause.ranks:
@@ -221,7 +222,7 @@ def collective_timeout(cause: Cause) -> str:
 
 
 def stuck(cause: Cause) -> str:
-    """Return the title for ranks whose stacks are outside of the collective that the others wait in."""
+    """Return the title for ranks whose stacks are outside of the collective in which the others wait."""
     inside = next(event for event in cause.failure.events if event.facts.operation)
     whom = who(cause.blame.waiting if cause.blame else [])
     return (
@@ -231,9 +232,9 @@ def stuck(cause: Cause) -> str:
 
 
 def duration_of(cause: Cause) -> str:
-    """Return how long the ranks waited, as ` after 10.0 min`, or ` for 60 s` for a stuck watchdog.
+    """Return how long the ranks waited, as ` after 10.0 min`, or as ` for 60 s` if the watchdog was stuck.
 
-    The text is empty if it was not logged.
+    The text is empty if the duration was not logged.
     """
     event = first_with(cause, "waited_ms")
     waited = event.facts.waited_ms or first_with(cause, "timeout_ms").facts.timeout_ms
@@ -267,7 +268,9 @@ def nonfinite_loss(cause: Cause) -> str:
 
 
 def what_is_nonfinite(lead: LogEvent) -> str:
-    """Return what is not finite according to an event: the loss, the gradient, or both if it names neither."""
+    """Return what is not finite according to an event: `the loss`, `the gradient`, or both if it names
+    both or neither.
+    """
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
     return " or ".join(named or ("the loss", "the gradient"))
@@ -289,7 +292,9 @@ def terminated(cause: Cause) -> str:
 
 
 def unknown(cause: Cause) -> str:
-    """Return the title for ranks that lost their connections, where nothing shows which rank ended first."""
+    """Return the title if the cause is unknown: nothing shows which rank ended first, or whether an exception was
+    caught.
+    """
     if cause.lead.kind is EventKind.EXCEPTION:
         return (
             f"{who(cause.failure.ranks)} printed {quoted(cause.lead)}{place(cause.lead)}; steps were printed too, and"

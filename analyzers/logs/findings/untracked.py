@@ -1,4 +1,4 @@
-"""Findings about memory of a device that belongs to no tensor, from the sizes in out-of-memory messages."""
+"""Find device memory that PyTorch's allocator does not track, from the sizes in out-of-memory messages."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""The phrases that several sentences about logs share."""
+"""Write the phrases that several sentences about logs share."""
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.model import LogEvent
@@ -36,7 +36,7 @@ def quoted(event: LogEvent) -> str:
 
 
 def operation_name(event: LogEvent) -> str:
-    """Return the collective of an event as far as it was logged: `ALLREDUCE #4411 of process group default_pg`."""
+    """Return the name of an event's collective, with what was logged: `ALLREDUCE #4411 of process group default_pg`."""
     name = event.facts.operation or "the collective"
     number = f" #{event.seq}" if event.seq is not None else ""
     return name + number + (f" of process group {event.group}" if event.group else "")

@@ -1,1 +1,1 @@
-"""Read the bytes of a log and find its events."""
+"""Read the bytes of a log, and find the events that its lines report."""

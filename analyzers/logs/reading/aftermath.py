@@ -11,12 +11,14 @@ from analyzers.logs.reading.roster import Roster
 from analyzers.logs.reading.tracebacks import Raised
 
 LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
-"""A logger's prefix of a message, or of the line before a traceback, for an exception that was caught."""
+"""Matches the level that a logger prints before a message; a logger that prints an exception shows that
+it was caught.
+"""
 HANDLED = re.compile(
     r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",
     re.IGNORECASE,
 )
-"""Words by which a program reports that it handles an error."""
+"""Matches the words by which a program reports that it handles an error."""
 THREAD_DIED = re.compile(r"^Exception in thread (\S[^\n]{0,80}):$")
 RAISED_KINDS = (
     EventKind.EXCEPTION,
@@ -32,7 +34,7 @@ RAISED_KINDS = (
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
     """Return the facts of an exception, with three fields set from the way in which the exception was printed.
 
-    These are whether a logger printed it, whether it was uncaught, and the thread that it ended. `before` is the line
+    The fields say whether a logger printed it, whether it was uncaught, and which thread it ended. `before` is the line
     before its traceback; `has_rank` says whether its lines begin with PyTorch's `[rankN]:`.
     """
     thread = THREAD_DIED.match(before)
@@ -45,15 +47,13 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
 
 
 def is_of_worker(raised: Raised) -> bool:
-    """Return whether a lost connection was to a data-loader worker, judged by the frames of the exception."""
+    """Return whether an exception is a lost connection to a data-loader worker, judged by the files of its frames."""
     files = [file for file, _, _ in raised.frames]
     return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
 
 
 def is_handled(kind: EventKind, text: str) -> bool:
-    """Return whether a line of a logger reports an error that the program handled, as it says how the program
-    continues.
-    """
+    """Return whether a line of a logger reports an error and says how the program goes on, such as `retrying`."""
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
 
 
@@ -78,9 +78,9 @@ def with_facts(event: LogEvent, **changed: object) -> LogEvent:
 
 
 def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
-    """Return the event, completed by the user's innermost line and the collective in a stack.
+    """Return the event, completed with the innermost user line of a stack and the collective in which the stack is.
 
-    `stack` has (file, line, function) of each frame, the innermost first.
+    `stack` has (file, line, function) of each frame, the innermost first. Without a user line the event is unchanged.
     """
     operation = next((name for file, _, name in stack if file.endswith(COLLECTIVES_FILE) and name), None)
     file, line, name = next((f for f in stack if origin_of(f[0]) is Origin.USER), ("", "", ""))

@@ -1,4 +1,7 @@
-"""Find the event that an exception reports, and which exception of a chain shows why a process failed."""
+"""Find the event that an exception reports, and which exception of a chain shows why a process failed.
+
+A chain has the exceptions that led to an exception: its causes, and those during whose handling it was raised.
+"""
 
 from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.aftermath import is_of_worker
@@ -11,7 +14,7 @@ COMMUNICATION = {"DistBackendError": EventKind.NCCL_ERROR, "DistNetworkError": E
                  "DistStoreError": EventKind.TIMEOUT, "DistError": EventKind.NCCL_ERROR,
                  "RendezvousClosedError": EventKind.CONNECTION_LOST}  # fmt: skip
 BROKEN = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError")
-"""The exceptions of Python for any lost connection, such as one to a server or to a child process."""
+"""Python's exceptions for any lost connection, whether to another rank, to a server or to a child process."""
 LOST_WORKER = Found(EventKind.DATALOADER_WORKER, Facts(reason=Reason.WORKER_EXIT))
 WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 
@@ -24,8 +27,9 @@ def is_wait(kind: EventKind, facts: Facts) -> bool:
 def meaning_of(raised: Raised) -> Found:
     """Return the event of an exception, taken from the first exception in its chain that a pattern recognises.
 
-    If no pattern recognises any of them, the event is that of a general exception. If the exception itself is a timeout
-    in a collective, its chain is ignored, because earlier exceptions were handled and have events of their own.
+    If no pattern recognises any of them, the name of the exception decides, else the event is that of a general
+    exception. If the exception itself is a timeout in a collective, its chain is ignored, because earlier exceptions
+    were handled and have events of their own.
     """
     last = with_operation(found_of(raised) or by_name(raised), raised)
     if is_wait(last.kind, last.facts):
@@ -46,8 +50,9 @@ def found_of(raised: Raised) -> Found | None:
 
 
 def by_name(raised: Raised) -> Found:
-    """Return the event of an exception whose text no pattern recognises: an event for its type, else a general
-    exception.
+    """Return the event of an exception whose text no pattern recognises, judged by the name of its class.
+
+    A class without a meaning of its own gives the event of a general exception.
     """
     name = raised.name.rpartition(".")[2]
     if name == "MemoryError":
@@ -59,5 +64,5 @@ def by_name(raised: Raised) -> Found:
 
 
 def is_of_ranks(raised: Raised) -> bool:
-    """Return whether a lost connection was between ranks, judged by the frames of the exception."""
+    """Return whether an exception is a lost connection between ranks, judged by the files of its frames."""
     return any("/torch/distributed/" in file for file, _, _ in raised.frames)

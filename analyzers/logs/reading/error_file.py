@@ -44,7 +44,7 @@ def read_error_file(path: Path) -> Scanner:
 def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
     """Add the exception of an error file as an event; `stamp` is its time in whole Unix seconds.
 
-    As the fraction is not recorded, the event gets the end of that second.
+    As the fraction of the second is not recorded, the event gets the end of that second as its time.
     """
     name, _, text = next(iter(message.strip().splitlines()), "").partition(": ")
     if not name:

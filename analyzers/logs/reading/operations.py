@@ -10,24 +10,28 @@ from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
 TO_ONE_RANK = {"reduce", "gather", "gather_object"}
-"""Collectives in which all ranks but one only send; their source line names that one."""
+"""The collectives in which all ranks but one only send; the source line of the call names that rank."""
 INIT = "init_process_group"
 NEW_GROUP = "new_group"
 KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
-"""The key in the store under which gloo waits for the address of a rank, numbered within the new group."""
+"""Matches the key in the store under which gloo waits for the address of a rank.
+
+The rank is numbered within the new group.
+"""
 MEMBERS = re.compile(r"\bnew_group\( ?(?:ranks ?= ?)?[\[(]([\d, ]{1,200})[\])]")
-"""A source line that lists the members of a new group: `dist.new_group([0, 3])`."""
+"""Matches a source line that lists the members of a new process group: `dist.new_group([0, 3])`."""
 PEER = re.compile(
     r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
     r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
 )
-"""The peer of a message in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
+"""Matches the peer of a message in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
 COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
-    """Return the event of an exception, completed by the collective that raised it,
-    such as `all_reduce`, and the peer rank.
+    """Return the event of an exception, completed with the collective that raised it (`all_reduce`) and the peer rank.
+
+    Events other than timeouts, lost connections and mismatches are returned unchanged.
     """
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
@@ -46,7 +50,7 @@ def with_operation(found: Found, raised: Raised) -> Found:
 
 
 def member_in(code: str, number: int) -> list[int]:
-    """Return, in a list, the member with index `number` of the process group that a source line creates.
+    """Return a list with the member of index `number` of the process group that a source line creates.
 
     The list is empty if the line does not list the members as numbers.
     """
@@ -56,7 +60,9 @@ def member_in(code: str, number: int) -> list[int]:
 
 
 def peer_in(code: str) -> str | None:
-    """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if the line computes it."""
+    """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if the line
+    shows neither.
+    """
     match = PEER.search(code)
     if not match:
         return None

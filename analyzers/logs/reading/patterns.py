@@ -1,4 +1,4 @@
-"""Collect all patterns, and the words by which a line is recognised as one that may report an event."""
+"""Collect the patterns of all subjects, and the words that a line must contain to be checked against them."""
 
 import re
 
@@ -10,16 +10,16 @@ PATTERNS = (
     *memory.PATTERNS, *collectives.PATTERNS, *devices.PATTERNS, *data.PATTERNS, *startup.PATTERNS,
     *processes.PATTERNS,
 )  # fmt: skip
-"""All patterns, the most informative first, because the first match counts."""
+"""All patterns, the most informative first, because the first pattern that matches a line decides its event."""
 LONGEST_TEXT = 8192
 STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
              "Root Cause", "SystemExit", "most recent call first")  # fmt: skip
-"""Words in blocks that the reader follows over several lines: tracebacks, torchrun's table."""
+"""Words that occur in blocks of several lines which the reader follows: tracebacks, torchrun's table."""
 NOISE = re.compile(
     r"errno: 97|NCCL INFO (?!.*(?:Mismatched|Duplicate))|\[Service thread\] Connection closed by localRank"
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
 )
-"""Lines that healthy jobs print too."""
+"""Matches lines that healthy jobs print too."""
 WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE]))
 TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
 FILTER = WordFilter(WORDS)

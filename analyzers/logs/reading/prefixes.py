@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
 PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
-"""The prefix of each line of a traceback."""
+"""Matches the prefix that launchers and PyTorch put before each line of a process, also before those of a traceback."""
 OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
-"""A rank that the job itself prints: `[rank 3] step 1`, `rank=3`."""
+"""Matches a rank in a line that the job itself prints: `[rank 3] step 1`, `rank=3`."""
 SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
 GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
 ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
@@ -23,12 +23,16 @@ ISO_TIME = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]
 STEP = re.compile(
     r"(?:^|[\s\[{(|,'\"])(?:global_?|train_?)?(?:[Ss]tep|[Ii]ter(?:ation)?)['\"]?[\s:=#/]{1,12}(\d{1,12})\b(?!\.\d)"
 )
-"""A step number: `step 12`, `iter 100:`, `iteration 859/ 200000`, `'step': 12`."""
+"""Matches a step number: `step 12`, `iter 100:`, `iteration 859/ 200000`, `'step': 12`."""
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """The prefix of a line; `key` is the same for consecutive lines of one process."""
+    """The prefix of a line, and the ranks in it.
+
+    `key` is the text of the prefix: it is the same for all lines of one process, and so tells apart the lines of
+    several processes in one log.
+    """
 
     key: str
     rank: int | None
@@ -39,9 +43,9 @@ NO_PREFIX = Prefix("", None, None)
 
 
 def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
-    """Return the prefix of a line, and the line without it.
+    """Return the prefix of a line, and the line without its prefix.
 
-    `labelled`: srun put a label before each line of the log.
+    `labelled` says whether srun put a label before each line of the log.
     """
     label = SRUN_LABEL.match(text) if labelled else None
     body = text[label.end() :] if label else text
@@ -61,19 +65,21 @@ def global_rank(text: str) -> int | None:
 
 
 def printed_rank(text: str) -> int | None:
-    """Return the rank that the job itself prints, such as `[rank 3] step 1`."""
+    """Return the rank that the job's own code printed in a line, such as 3 in `[rank 3] step 1`; None if
+    there is none.
+    """
     match = OWN_WORDS.search(text)
     return int(match[1]) if match else None
 
 
 def step_in(text: str) -> int | None:
-    """Return the step number in a line; None if it names none."""
+    """Return the step number in a line; None if the line has none."""
     match = STEP.search(text)
     return int(match[1]) if match else None
 
 
 def time_in(text: str, year: int) -> int | None:
-    """Return the time in a line as ns since 1970, taken as UTC; None if it has none.
+    """Return the time in a line as ns since 1970, taken as UTC; None if the line has no time.
 
     Loggers of C++ and of torchrun print no year, so `year` is used for them.
     """

@@ -1,4 +1,4 @@
-"""The reader of text logs, which `analyzers.store` runs in a child process: it converts logs to columns of events.
+"""Convert text logs to columns of events: the reader that `analyzers.store` runs in a child process.
 
 Rows of `event.*` are events in the order of the files and their lines; rows of `rank.*` are the ranks that each file
 shows. Texts are in `meta`: for each field a list with one item per event.
@@ -26,7 +26,7 @@ ABSENT = -1
 
 
 def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
-    """Return the columns and the metadata of these logs.
+    """Return the columns and the metadata of the logs at `paths`.
 
     Columns `event.*` have a row per event, columns `rank.*` a row per file and rank. The metadata has the texts of each
     event, the last line of each rank, and for each file how it was read: its number of lines, whether it is binary, and
@@ -49,7 +49,9 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
 
 
 def read_one(path: Path) -> tuple[Scanner, str]:
-    """Return the scanner that has read a log, and a text on why the log could not be read (empty if it could)."""
+    """Return the `Scanner` that has read a log, and a text that says why the log could not be read (empty
+    if it could).
+    """
     try:
         if re.fullmatch(r"error\.json", path.name):
             return read_error_file(path), ""
@@ -71,7 +73,7 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return int64 columns with a row per file and rank: the file's index, the rank, and the last step it printed."""
+    """Return int64 columns with a row per file and rank: the file's index, the rank, and the rank's last step there."""
     seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.in_order()]
     return {
         "rank.file": integers(file for file, _, _ in seen),

@@ -1,4 +1,4 @@
-"""Record which ranks a log shows, with their last step and line; a rank that fell silent is often the one to blame."""
+"""Record which ranks a log shows, with their last step and line: a rank that fell silent is often the one to blame."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
 from analyzers.logs.reading.text import clean
 
 HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
-"""How many bytes at the start and the end of each chunk are read: enough for the ranks and the last lines."""
+"""How many bytes are read at the start and the end of each chunk: enough to find the ranks and their last lines."""
 LONGEST_TEXT = 1000
 RANKS_AT_MOST = 1 << 16
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
@@ -16,7 +16,7 @@ FINITE_LOSS = re.compile(
     r"(?:loss|grad_norm|grad norm|gnorm|perplexity)['\"]?\s{0,4}[:= ]\s{0,8}['\"]?(?:tensor\()?[-+]?\d", re.IGNORECASE
 )
 LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
-"""Lines of tracebacks, tables and boxes, and of C++ loggers, which are not the last output of the job itself."""
+"""Matches lines of tracebacks, tables, boxes and C++ loggers, which are not the last output of the job itself."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass
 class Roster:
-    """The ranks that one log shows; lines without a rank are counted under UNRANKED."""
+    """The ranks that one log shows; lines that show no rank are recorded under the number `UNRANKED`."""
 
     ranks: dict[int, Seen] = field(default_factory=dict)
     world_size: int | None = None
@@ -59,7 +59,7 @@ class Roster:
                         self.note(raw[:LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
 
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
-        """Record one line of the log; `number` is its line number.
+        """Record the rank, the step and the text of one line of the log; `number` is its line number.
 
         If the line reports an error (`is_error`), the rank named in its text is not taken as the rank that printed it.
         """

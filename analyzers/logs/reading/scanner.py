@@ -1,4 +1,4 @@
-"""Read one log into events: only the lines that may report an event are parsed, all others are skipped quickly."""
+"""Read one log into events: only lines that may report an event are parsed, all others are skipped quickly."""
 
 import re
 from dataclasses import dataclass, field
@@ -42,24 +42,24 @@ from analyzers.logs.reading.tracebacks import (
 
 DIGITS = b"0123456789"
 KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
-"""How many shapes of lines are remembered as irrelevant, and how long such a line may be."""
+"""How many shapes (lines without digits) are remembered as irrelevant, and how long such a line may be in bytes."""
 READ_ON = 30
-"""How many lines are read after a relevant line, because blocks continue without words of a pattern."""
+"""How many lines are parsed after one that reports an event: the next lines of its block may match no pattern."""
 GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
 END_BYTES = 1 << 22
-"""How many bytes at the end of a log are read even after LINES_AT_MOST relevant lines."""
+"""How many bytes at the end of a log are parsed even after LINES_AT_MOST lines that may report errors."""
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
 STEP_BYTES = 1 << 13
 NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
-"""How many bytes of a log are kept before and after the line of an event."""
+"""How many bytes before and after the line of an event are kept as its excerpt; the second pair is for exceptions."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
-"""The exceptions that launchers raise because a rank failed."""
+"""The exceptions that launchers raise because a rank failed; they are not events of their own."""
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
-"""A line of the stack that the watchdog prints of a collective that timed out."""
+"""Matches a line of the stack that NCCL's watchdog prints for a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
 CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
@@ -102,7 +102,7 @@ class Scanner:
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
-    """For each process, the line before its open traceback."""
+    """For each process that has an open traceback, the line before that traceback."""
 
     def read(self, path: Path) -> None:
         """Read a whole log.
@@ -126,14 +126,14 @@ class Scanner:
         self.events = [marked_as_survived(event, self.roster) for event in self.events]
 
     def begin(self, chunk: bytes) -> None:
-        """Determine from the first lines whether srun labelled them, and whether the file is binary."""
+        """Determine from the first lines whether srun put labels before them, and whether the file is binary."""
         head = chunk[:4096]
         self.binary = head.count(b"\0") * 20 > len(head)
         first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
     def scan(self, chunk: bytes) -> None:
-        """Read those lines of a chunk that may report events.
+        """Parse those lines of a chunk that may report events.
 
         Most lines of a log differ from an earlier line only in their digits. So each line is looked up, without its
         digits, among those that are known to report no event.
@@ -152,10 +152,9 @@ class Scanner:
             start += len(raw) + 1
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
-        """Return the shapes whose lines may report an event; a shape is a line without its digits.
+        """Return those shapes whose lines may report an event; a shape is a line without its digits.
 
-        Left out are shapes that contain none of the words in the patterns of events, and shapes that reported no event
-        before.
+        Left out are shapes without any word of a pattern, and shapes whose lines reported no event before.
         """
         fresh = shapes - self.boring
         meaningless = FILTER.without_words(fresh)
@@ -233,7 +232,7 @@ class Scanner:
             self.fatal[key] = Fatal(index)
 
     def follow_fatal(self, key: str, body: str) -> bool:
-        """Parse a line of the stacks that Python's fault handler prints; return whether it is such a line.
+        """Parse a line of the stacks that Python's fault handler prints; return whether the line is part of them.
 
         The user's innermost line of the crashed thread becomes the source of the event. `key` is the line's prefix.
         """
@@ -253,15 +252,16 @@ class Scanner:
         return False
 
     def follow_box(self, key: str, body: str) -> bool:
-        """Parse a line of a traceback that is drawn in a box of characters; return whether it is such a line."""
+        """Parse a line of a traceback that is drawn in a box of characters; return whether the line belongs to one."""
         is_inside = self.tracebacks.feed_box(key, body)
         self.hot = READ_ON if is_inside else self.hot
         return is_inside
 
     def take_frame(self, fatal: Fatal, frame: tuple[str, str, str]) -> None:
-        """Parse a frame of a stack that follows a crash or a timer of Python's fault handler.
+        """Take over a frame of the stack that follows a crash or a timer of Python's fault handler into the event.
 
-        A timer prints the stacks of all threads. Only the main thread's is used, whose outermost frame is `<module>`.
+        A timer prints the stacks of all threads. Only the stack of the main thread is used, whose outermost frame is
+        `<module>`.
         """
         event = self.events[fatal.index]
         if fatal.stack is not None and len(fatal.stack) < FRAMES_AT_MOST:
@@ -274,10 +274,11 @@ class Scanner:
             )
 
     def follow_stack(self, match: "re.Match[str]") -> bool:
-        """Parse a frame of the stack that PyTorch prints for a collective that timed out.
+        """Parse a frame of the stack that PyTorch prints after a collective timed out; return whether the log has a
+        timeout.
 
-        The innermost frame is printed first. The first frame of the user's code becomes the source of the last such
-        event. Return whether the log has such an event.
+        The innermost frame is printed first. The first frame of the user's code becomes the source of the last timeout
+        event.
         """
         index = next((i for i in range(len(self.events) - 1, -1, -1) if self.events[i].kind in TIMED_OUT), None)
         if index is None:
@@ -292,8 +293,8 @@ class Scanner:
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
         """Add an exception as an event, unless it only follows from an earlier failure.
 
-        The event's kind is the one that the exception's name and text show; any other exception becomes a general event
-        with the exception's name.
+        The name and the text of the exception decide the kind of the event; an unknown exception becomes a general
+        event with its name.
         """
         name = raised.name.rpartition(".")[2]
         first = self.latest.get(prefix.key) if raised.chain else None
@@ -318,7 +319,8 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Replace event `earlier` by the last event, which it caused, and return the index that the last event has now.
+        """Replace event `earlier` by the last event, which is about the same failure, and return the last event's new
+        index.
 
         If event `index` is not the last one (it repeats an older one), or `earlier` was repeated, nothing changes, and
         the result is `index`.
@@ -333,9 +335,8 @@ class Scanner:
     def add(
         self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None
     ) -> int | None:
-        """Add an event, or count it as a repetition of a known one.
-
-        Return its index; None if there are too many events.
+        """Add an event, or count it as a repetition of an earlier one; return its index, or None if there are too many
+        events.
         """
         rank = self.rank_of(found, text, prefix)
         frame = user_frame(raised.frames) if raised else None
@@ -374,9 +375,8 @@ class Scanner:
         return len(self.events) - 1
 
     def time_of(self, found: Found, text: str) -> int | None:
-        """Return the time (ns) of an event: the time in its line, or the time in the block of torchrun's failure table.
-
-        The result is None if neither has a time.
+        """Return the time of an event (ns) in its line or in the block of torchrun's failure table; None if neither has
+        one.
         """
         is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         return time_in(self.table.time if is_table else text, self.year)
@@ -412,9 +412,8 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
 
 
 def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the last step that the rank, or a line without a rank, printed shortly before a position.
-
-    The result is None if it is unknown.
+    """Return the last step that the rank, or a line without a rank, printed shortly before a position;
+    None if unknown.
     """
     text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
     if not NAMES_A_STEP.search(text):

@@ -1,4 +1,4 @@
-"""Lines of a log of any size and content, as clean text: without colours, control characters and overlong parts."""
+"""Read the lines of a log of any size as clean text, without colours, control characters and overlong parts."""
 
 import gzip
 import re
@@ -11,18 +11,20 @@ from analyzers.files import open_regular
 
 CHUNK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 16
-"""The longest line in bytes that is read completely; of a longer line only the parts around possible errors are."""
+"""Up to how many bytes a line is read completely; of a longer line only the parts around possible errors are read."""
 BEFORE, AFTER = 512, 4096
 PARTS_AT_MOST = 8
 LONGEST_BEFORE = 1000
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-"""Control characters except tab and line feed: a terminal must not get them, and no pattern needs them."""
+"""Matches control characters except tab and line feed: a terminal must not get them, and no pattern needs them."""
 
 
 @dataclass
 class Position:
-    """The position of a line in a log: the chunk it is in, its offset there, and its line number in the file."""
+    """The position of a line in a log: the chunk that contains it, its offset in that chunk, and its number in the
+    file.
+    """
 
     chunk: bytes
     start: int

@@ -24,7 +24,7 @@ EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
 
 @dataclass
 class TorchrunTable:
-    """The block of torchrun's failure table that is being read: one failed rank."""
+    """Reads torchrun's table of failures line by line; the fields hold the block of the rank that is being read."""
 
     is_root: bool = False
     host: str | None = None

@@ -19,10 +19,10 @@ EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
 NAMED_EXCEPTION = re.compile(
     r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
 )
-"""An exception without a traceback in the log."""
+"""Matches a line that names an exception, for exceptions that the log shows without a traceback."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
 BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
-"""A line inside of a box that the library `rich` draws around a traceback."""
+"""Matches a line inside of the box that the library `rich` draws around a traceback."""
 BOXED_START = re.compile(r"^\s*[\u256d\u250c\u250f+][\u2500\u2501-]{2,} Traceback \(most recent call last\)")
 BOXED_END = re.compile(r"^\s*[\u2570\u2514\u2517+][\u2500\u2501-]{2,}")
 BOXED_FRAME = re.compile(r"^(\S.{0,1000}):(\d{1,9}) in (\S[^\n]{0,200})$")
@@ -34,14 +34,14 @@ CODE_LENGTH = 200
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception in a log, with its frames (outermost first); `chain` has the exceptions that caused it."""
+    """An exception in a log, with its frames (outermost first); `chain` has the exceptions that led to it, in order."""
 
     name: str
     message: str
     frames: list[tuple[str, int, str]]
     chain: list["Raised"]
     code: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The source text of frames, by file and line."""
+    """The source text of each frame that the log shows, by file and line."""
 
     @property
     def text(self) -> str:
@@ -59,7 +59,7 @@ class OpenTraceback:
     misses: int = 0
     is_boxed: bool = False
     part_of_path: str = ""
-    """In a box: the beginning of a path that goes on in the next line."""
+    """The beginning of a path that goes on in the next line, if the traceback is drawn in a box."""
 
     def add_boxed(self, text: str) -> None:
         """Add a line of a traceback that is drawn in a box of characters: a frame, or the source line of a frame."""
@@ -72,14 +72,18 @@ class OpenTraceback:
         self.part_of_path = text if text.startswith("/") and " " not in text else ""
 
     def add_code(self, body: str) -> None:
-        """Add a line of source text to the last frame, unless the frame has one."""
+        """Add a line of source text to the last frame, unless that frame has one already."""
         if self.frames:
             self.code.setdefault(self.frames[-1][:2], body.strip()[:CODE_LENGTH])
 
 
 @dataclass
 class Tracebacks:
-    """The tracebacks of all processes that print into one log, by the prefix of their lines (`key`)."""
+    """Reads the tracebacks of all processes that print into one log.
+
+    Each dictionary is keyed by the prefix of a process's lines, such as `[rank1]: `: `open` has the tracebacks that are
+    being read, `last` the last exception, and `chained` the exception that the next one follows.
+    """
 
     open: dict[str, OpenTraceback] = field(default_factory=dict)
     last: dict[str, Raised] = field(default_factory=dict)
@@ -88,7 +92,7 @@ class Tracebacks:
     def feed_box(self, key: str, body: str) -> bool:
         """Read the next line of a process if it belongs to a traceback that is drawn in a box; return whether it does.
 
-        The line that names the exception follows below the box.
+        The line that names the exception follows below the box. `key` is the prefix of the process's lines.
         """
         if BOXED_START.match(body):
             self.open[key] = OpenTraceback(is_boxed=True)
@@ -104,7 +108,7 @@ class Tracebacks:
     def feed(self, key: str, body: str) -> Raised | None:
         """Read the next line of a process; `key` is the prefix of its lines.
 
-        Return the exception if the line is one that names it, such as `KeyError: 'labels'`, else None.
+        Return the exception if the line names one, such as `KeyError: 'labels'`, else None.
         """
         if match := START.search(body):
             before = body[: match.start()]
@@ -119,13 +123,16 @@ class Tracebacks:
         return self.exception(key, body)
 
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
-        """Add a frame to the open traceback of a process; opens one if the log begins in the middle of a traceback."""
+        """Add a frame to the open traceback of a process.
+
+        If there is none, because the log begins within it, open a traceback.
+        """
         trace = self.open.setdefault(key, OpenTraceback())
         if len(trace.frames) < FRAMES_AT_MOST:
             trace.frames.append((match[1], int(match[2]), match[3] or ""))
 
     def exception(self, key: str, body: str) -> Raised | None:
-        """Return the exception that a line names; None if it is a source line or something else."""
+        """Return the exception that a line names; None if the line is a source line or something else."""
         trace = self.open.get(key)
         if trace is None:
             match = NAMED_EXCEPTION.search(body)
@@ -143,7 +150,7 @@ class Tracebacks:
         return None
 
     def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
-        """Return the exception that a matched line names, with its frames and the exceptions that caused it."""
+        """Return the exception that a matched line names, with its frames and the exceptions that led to it."""
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
         raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code)
@@ -157,9 +164,9 @@ def is_exception_name(name: str) -> bool:
 
 
 def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:
-    """Return the innermost frame of the user's own code; without one, the innermost frame of an installed package.
+    """Return the innermost frame of the user's own code; without one, that of an installed package; else None.
 
-    The result is None if there is neither. Frames are (file, line, function).
+    Frames are (file, line, function).
     """
     ordered = frames if innermost_first else frames[::-1]
     for origin in (Origin.USER, Origin.PACKAGE):

@@ -18,7 +18,7 @@ HASHES = 1 << 16
 
 
 class WordFilter:
-    """A filter for the lines of a text that may contain any of a set of words."""
+    """Finds the lines of a text that certainly contain none of a set of words."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self._tables = {length: np.zeros(HASHES, dtype=bool) for length in (3, 4)}
@@ -56,7 +56,7 @@ def hashes(
 
 
 def frequency(gram: bytes) -> float:
-    """Return an estimate of how frequent this group of letters is in text."""
+    """Return an estimate of how frequent this sequence of letters is in English text."""
     product = 1.0
     for letter in gram:
         at = COMMON.find(bytes([letter]).lower())

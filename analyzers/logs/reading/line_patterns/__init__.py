@@ -1,1 +1,1 @@
-"""Patterns of single log lines, by subject: collectives, data, devices, memory, processes and start-up."""
+"""Define the patterns of single log lines, by subject: collectives, data, devices, memory, processes and start-up."""

@@ -1,4 +1,4 @@
-"""Patterns of collectives: ProcessGroupNCCL's watchdog, desync reports, DETAIL mode, DDP, gloo."""
+"""Define the patterns of log lines on collectives: NCCL's watchdog, desync reports, DETAIL mode, DDP, gloo."""
 
 import re
 
@@ -36,7 +36,7 @@ def timed_out(match: "re.Match[str]") -> Found:
 
 
 def progress(match: "re.Match[str]") -> Found:
-    """Return the event of a watchdog's report: the last collectives that a process group enqueued and completed."""
+    """Return the event of a watchdog's report: the numbers of the last enqueued and the last completed collective."""
     group, group_rank = group_of(match.string)
     facts = Facts(enqueued=number(match[1]), completed=int(match[2][:18]), group_rank=group_rank)
     work = re.search(r"(?:at NCCL work|at work|sequence id): (\d{1,18})", match.string)
@@ -44,9 +44,7 @@ def progress(match: "re.Match[str]") -> Found:
 
 
 def heartbeat(match: "re.Match[str]") -> Found:
-    """Return the event that NCCL's watchdog thread is stuck, with the time for which it has been stuck if that is
-    printed.
-    """
+    """Return the event that NCCL's watchdog thread is stuck, and for how long if the line says so."""
     group, group_rank = group_of(match.string)
     waited = number(match[1]) if match.lastindex else None
     facts = Facts(waited_ms=waited and waited * 1000, group_rank=group_rank)
@@ -60,14 +58,14 @@ def lagging(match: "re.Match[str]") -> Found:
 
 
 def desync_operation(match: "re.Match[str]") -> Found:
-    """Return the event of a desync report on one rank, with the operation in which that rank timed out."""
+    """Return the event of a line of a desync report that says in which operation one rank timed out."""
     return Found(EventKind.DESYNC, Facts(operation=match[2]), number(match[1]), None, number(match[3]))
 
 
 def fingerprints(match: "re.Match[str]") -> Found:
-    """Return the event of PyTorch's debug mode that the collectives of two ranks differ.
+    """Return the event of a line in which PyTorch's debug mode says that the collectives of two ranks differ.
 
-    The first of the two ranks did the comparison.
+    The first of the two ranks printed it.
     """
     mine, theirs = FINGERPRINT.search(match[2]), FINGERPRINT.search(match[4])
     facts = Facts(
@@ -81,7 +79,9 @@ def fingerprints(match: "re.Match[str]") -> Found:
 
 
 def described(match: "re.Match[str] | None") -> str | None:
-    """Return an operation with its shape, such as `ALLREDUCE [8]`; None without a match."""
+    """Return an operation with its shape, such as `ALLREDUCE [8]`, from a match of FINGERPRINT; None
+    without a match.
+    """
     if not match:
         return None
     return match[1] + (f" [{match[2]}]" if match[2] else "")
@@ -94,7 +94,7 @@ def missed_barrier(match: "re.Match[str]") -> Found:
 
 
 def unused(match: "re.Match[str]") -> Found:
-    """Return the event that a rank found parameters without a gradient, with their names."""
+    """Return the event that parameters of the model got no gradient on a rank, with the names of the parameters."""
     return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
 
 

@@ -1,4 +1,4 @@
-"""Patterns of data loading, checkpoints, losses that are not finite, and of jobs that ended well."""
+"""Define the patterns of log lines on data loading, checkpoints, losses that are not finite, and completed training."""
 
 import re
 
@@ -17,9 +17,9 @@ LOSS = (
 
 
 def killed_worker(match: "re.Match[str]") -> Found:
-    """Return the event of a data-loader worker that a signal ended.
+    """Return the event of a data-loader worker that a signal ended, with its process id and the signal.
 
-    The program's line in the traceback only shows where the main process noticed the death, so it is not the cause.
+    The line of the program in the traceback only shows where the main process noticed the death; it is not the cause.
     """
     return Found(WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
 
@@ -30,7 +30,7 @@ def ended_worker(match: "re.Match[str]") -> Found:
 
 
 def worker_signal(match: "re.Match[str]") -> Found:
-    """Return the event of a signal that a data-loader worker reports itself."""
+    """Return the event of a data-loader worker that reports a signal which it received."""
     name = match[1]
     reason = Reason.SHARED_MEMORY if "bus" in name else Reason.WORKER_SIGNAL
     return Found(WORKER, Facts(reason=reason, signal=name))
@@ -48,9 +48,10 @@ def local_gradient(match: "re.Match[str]") -> Found:
 
 
 def no_space(match: "re.Match[str]") -> Found | None:
-    """Return the event that a file could not be written because a disk is full.
+    """Return the event of a file that could not be written because its disk is full.
 
-    If the file is in shared memory, the event is one of a data-loader worker.
+    If the file is in shared memory (`/dev/shm`), the event says instead that a data-loader worker failed, because
+    workers pass batches to the main process through shared memory.
     """
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
         return Found(WORKER, Facts(reason=Reason.SHARED_MEMORY))

@@ -1,4 +1,4 @@
-"""Patterns of devices and networks: CUDA errors, Xid and ECC, NCCL's warnings, InfiniBand, sockets."""
+"""Define the patterns of log lines on devices and networks: CUDA errors, Xid and ECC, NCCL, InfiniBand, sockets."""
 
 import re
 
@@ -14,9 +14,9 @@ NCCL_INVALID = "invalid usage"
 
 
 def xid(match: "re.Match[str]") -> Found | None:
-    """Return the event of an NVIDIA Xid, the code of an error of hardware or of a program.
+    """Return the event of an Xid, the number by which NVIDIA's driver reports an error of a GPU or of a program on it.
 
-    The result is None for a code that is only a consequence of another.
+    The result is None for an Xid that is only a consequence of another.
     """
     code = number(match[2])
     if code is None or code in CONSEQUENT_XIDS:
@@ -44,7 +44,7 @@ RAISED = re.compile(
     r"^\w+\.(?:cpp|cu|h)\b",
     re.IGNORECASE,
 )
-"""Text that Python, C++ and NCCL put before an uncaught error; other words are those of the program."""
+"""Matches the text that Python, C++ and NCCL put before an uncaught error; any other text is printed by the program."""
 
 
 def cuda_error(match: "re.Match[str]") -> Found:
@@ -70,7 +70,7 @@ def device_assert(match: "re.Match[str]") -> Found:
 
 
 def nccl_error(match: "re.Match[str]") -> Found:
-    """Return the event of an NCCL error: a lost connection if its text says that a remote process exited."""
+    """Return the event of an NCCL error; it is a lost connection if its text says that a remote process exited."""
     text = match[1]
     if "remote process exited" in text:
         return Found(EventKind.CONNECTION_LOST, Facts(reason=Reason.PEER_GONE))
@@ -78,7 +78,7 @@ def nccl_error(match: "re.Match[str]") -> Found:
 
 
 def refused(match: "re.Match[str]") -> Found:
-    """Return the event of a refused connection; its `peer` is the address that did not accept it."""
+    """Return the event of a connection that failed; its `peer` is the address that did not accept the connection."""
     facts = Facts(reason=Reason.REFUSED, peer=match[1], port=number(match[2]), name=match[3])
     return Found(EventKind.NETWORK, facts)
 

@@ -1,4 +1,7 @@
-"""Patterns of running out of memory: on a CUDA device, in all wordings since torch 0.4, and on the host."""
+"""Define the patterns of log lines on memory that ran out, on a CUDA device or on the host.
+
+The wordings of PyTorch since version 0.4 are known.
+"""
 
 import re
 
@@ -7,7 +10,7 @@ from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern,
 
 SIZE = r"(\d{1,18}(?:\.\d{1,9})?) (bytes|KiB|MiB|GiB|TiB)"
 MOST_BYTES = 1 << 50
-"""The largest plausible size; containers print 17179869184.00 GiB if a counter is below zero."""
+"""The largest plausible size in bytes; containers print 17179869184.00 GiB if a counter is below zero."""
 PARTS = {
     "total_bytes": re.compile(rf"total capac\w*ty of {SIZE}|{SIZE} total capac"),
     "free_bytes": re.compile(rf"of which {SIZE} is free|{SIZE} free[;)]"),
@@ -64,7 +67,7 @@ def host_allocator(match: "re.Match[str]") -> Found:
 
 
 def killed_by_kernel(match: "re.Match[str]") -> Found:
-    """Return the event of a process that the kernel's OOM killer ended, with its resident memory."""
+    """Return the event of a process that the kernel's OOM killer ended, with its resident memory if the line has it."""
     resident = re.search(r"anon-rss:(\d+)kB", match.string)
     shared = re.search(r"shmem-rss:(\d+)kB", match.string)
     kilobytes = sum(number(m[1]) or 0 for m in (resident, shared) if m)

@@ -1,5 +1,7 @@
-"""Define a pattern of log lines:
-a word that a line must contain, a regular expression, and a function for the event.
+"""Define `Pattern`, which recognises a kind of log line and turns each such line into an event.
+
+A pattern has a word that the line must contain, a regular expression that it must match, and a function that takes the
+match and returns the event.
 """
 
 import re
@@ -10,7 +12,10 @@ from analyzers.logs.model import EventKind, Facts, Reason
 
 
 class Found(NamedTuple):
-    """The event that a line reports. `rank` is a rank of the whole job; ranks within a process group are in `facts`."""
+    """An event that a line of a log reports, before it has a position in the log.
+
+    `rank` is a rank of the whole job; ranks within a process group are in `facts`.
+    """
 
     kind: EventKind
     facts: Facts = Facts()
@@ -23,9 +28,10 @@ Build = Callable[["re.Match[str]"], Found | None]
 
 
 class Pattern(NamedTuple):
-    """A pattern of lines: a word they contain, an expression they match, and a function that returns the event.
+    """A kind of log line: a word that it contains, an expression that it matches, and a function that returns its
+    event.
 
-    `word` has no digits, as lines that differ only in their numbers are recognised together.
+    `word` has no digits, because lines that differ only in their digits are looked up as one.
     """
 
     word: str
@@ -34,12 +40,12 @@ class Pattern(NamedTuple):
 
 
 def pattern(word: str, expression: str, build: Build) -> Pattern:
-    """Return the pattern of lines that contain `word` and match `expression`; `build` returns the event."""
+    """Return a `Pattern` of lines that contain `word` and match `expression`; `build` returns the event of a match."""
     return Pattern(word, re.compile(expression), build)
 
 
 def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
-    """Return a pattern whose event takes no values from the line; without an expression only the word must occur."""
+    """Return a `Pattern` whose event is always the same; without an expression a line only has to contain `word`."""
     found = Found(kind, Facts(reason=reason))
     return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)
 

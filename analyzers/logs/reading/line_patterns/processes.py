@@ -1,6 +1,4 @@
-"""Patterns of processes:
-exit codes, signals, crashes in native code, reports of Slurm and launchers on ended processes.
-"""
+"""Define the patterns of log lines on ended processes: exit codes, signals, crashes, reports of Slurm and launchers."""
 
 import re
 import signal
@@ -19,11 +17,13 @@ SIGNALS = {
 }
 REASONS = (("TIME LIMIT", Reason.TIME_LIMIT), ("NODE FAIL", Reason.NODE_FAILURE), ("PREEMPT", Reason.PREEMPTION))
 SHELL_CODE = 128
-"""The number that shells and containers add to the signal that ended a process."""
+"""Shells and containers report a process that a signal ended by the exit code 128 plus the number of the signal."""
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the signal behind an exit code, such as `SIGKILL` for -9 and for 137; None if no signal has this code."""
+    """Return the signal that an exit code stands for, such as `SIGKILL` for -9 and for 137; None if it
+    stands for none.
+    """
     if exit_code is None:
         return None
     value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
@@ -54,20 +54,21 @@ def spawned(match: "re.Match[str]") -> Found:
 
 
 def crashed(match: "re.Match[str]") -> Found | None:
-    """Return the event of a crash that Python's fault handler, abseil or UCX reports."""
+    """Return the event of a crash that Python's fault handler, abseil or a shell reports, with its signal."""
     name = SIGNALS.get(match[1], match[1])
     return Found(EventKind.SIGNAL, Facts(signal=name if name.startswith("SIG") else f"SIG{name}"))
 
 
 def numbered_signal(match: "re.Match[str]") -> Found:
-    """Return the event of a signal that the line names by its number."""
+    """Return the event of a signal that the line gives as a number."""
     return Found(EventKind.SIGNAL, Facts(signal=signal_name(-int(match[1]))))
 
 
 def slurm_task(match: "re.Match[str]") -> Found | None:
-    """Return the event of a Slurm task that failed; its number is a rank only if Slurm starts every rank.
+    """Return the event of Slurm tasks that failed, with their numbers as `ranks`.
 
-    The result is None for a task that SIGTERM ended, or if the line does not say how it ended.
+    The number of a task is the rank of its process only if Slurm starts a task for each rank. The result is None for
+    tasks that SIGTERM ended, or if the line does not say how they ended.
     """
     words = match[3]
     code = re.search(r"exit code (\d{1,4})", words)
@@ -121,7 +122,9 @@ def forced(match: "re.Match[str]") -> Found:
 
 
 def stacks(match: "re.Match[str]") -> Found:
-    """Return the event of a timer of Python's fault handler, which prints all stacks, with the time it was set to."""
+    """Return the event that the timer of Python's fault handler expired and all stacks follow, with the timer's
+    duration.
+    """
     hours, minutes, seconds = (int(text) for text in match.groups())
     return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))
 

@@ -1,4 +1,4 @@
-"""Patterns of jobs that fail before their first step: rendezvous, ports, arguments."""
+"""Define the patterns of log lines on jobs that fail before their first step: rendezvous, ports, arguments."""
 
 import re
 
@@ -26,7 +26,7 @@ def unreachable(match: "re.Match[str]") -> Found:
 
 
 def missing_ranks(match: "re.Match[str]") -> Found:
-    """Return the event that only some ranks joined a rendezvous store, with the joined and the expected number."""
+    """Return the event that only some ranks joined a store, with how many joined and how many were expected."""
     return Found(STARTUP, Facts(reason=Reason.MISSING_RANKS, joined=number(match[1]), expected=number(match[2])))
 
 
