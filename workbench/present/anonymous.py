@@ -29,11 +29,11 @@ PATH = re.compile(
 # IPv4, and IPv6 with at least four groups: `12:30:05` in a log is a time, not an address.
 ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
 HIDDEN = ("inputs", "verdict", "findings", "data")
-"""The parts of a report that hold text."""
+"""The fields of a report whose texts are anonymised."""
 
 
 class StandIns:
-    """Replacements of names, such as `host2`; each kind of name is numbered in the order of first use."""
+    """Replaces names by stand-ins such as `host2`; each kind of name is numbered in the order of first use."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str] = {}
@@ -95,7 +95,7 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
 
 
 class Anonymiser:
-    """A function that replaces the paths, hosts and addresses in a text.
+    """A function that replaces the paths, hosts and addresses in a text by stand-ins such as `folder1` or `host2`.
 
     `seen` holds all texts that will be passed to it. If one of them has a path that is the same on every machine, such
     as one below site-packages, short forms of this path (its last one or two parts) are kept in all texts.
@@ -116,7 +116,7 @@ class Anonymiser:
         return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
 
     def path(self, path: str) -> str:
-        """Return a path in which each part is replaced that may differ between machines."""
+        """Return `path` with each folder and file name replaced that may differ between machines."""
         if path in self._public:
             return path
         parts = parts_of(path)
@@ -140,9 +140,7 @@ def parts_of(path: str) -> list[str]:
 
 
 def first_public(parts: list[str]) -> int:
-    """Return the index in `parts` of the first folder that every machine has, such as site-packages, else the
-    length.
-    """
+    """Return the index in `parts` of the first folder that every machine has, such as site-packages, or the length."""
     return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 

@@ -1,4 +1,4 @@
-"""Line charts for a standalone HTML page: a curve of several runs, and each run's difference from the first."""
+"""Draw line charts for a standalone HTML page: loss or gradient norm of several runs, and their differences."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ def parity_charts(data: ParityData) -> Iterator[str]:
 
 
 def line_chart(lines: Lines) -> str:
-    """Return an HTML figure with one line per run, and a dashed line at `lines.mark`; empty if there is no value."""
+    """Return an HTML figure with one line per run, and a dashed line at `lines.mark`; empty if there is no step."""
     steps = [int(step) for step in lines.table.index]
     low, high = lines.heights()
     if not steps:

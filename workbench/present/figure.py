@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 900, 220
 
 
 def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure with these SVG shapes and a legend; `colours` maps each name in the legend to its
+    """Return an HTML figure of the SVG text `shapes`, with a legend; `colours` maps each name in the legend to its
     colour.
     """
     legend = "".join(
@@ -21,5 +21,5 @@ def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
 
 
 def text(value: object) -> str:
-    """Return a value as escaped HTML text; it may come from a hostile file."""
+    """Return `value` as escaped HTML text, because it may come from a hostile file."""
     return escape(clean(value))

@@ -77,7 +77,7 @@ def card(finding: Finding) -> str:
 
 
 def grid(section: Table) -> str:
-    """Return a table as HTML, below its title."""
+    """Return a table as HTML, with its title as a heading above it."""
 
     def row(cells: tuple[str, ...], tag: str) -> str:
         styled = (tag + (' class="n"' if i in section.numeric else "") for i in range(len(cells)))

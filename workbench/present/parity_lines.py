@@ -1,4 +1,4 @@
-"""The line charts of `workbench parity`, for terminal, dashboard and HTML: values, titles, colours and signs."""
+"""Compute the content of the line charts of `workbench parity`, for terminal, dashboard and HTML."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from analyzers.words import figures, relative
 from workbench.colours import nth_colour
 
 SMALLEST = 1e-10
-"""Differences are drawn on a logarithmic scale, on which nothing has no place: what is smaller lies here."""
+"""The smallest relative difference that a chart shows; its axis is logarithmic, and smaller ones are drawn here."""
 SIGNS = "●▲■◆✚✖▼★"
-"""One for each run, as no face relies on colour alone."""
+"""The signs of the runs in a chart, one for each run, because no chart relies on colour alone."""
 
 
 @dataclass(frozen=True)
 class Lines:
     """The content of a line chart with one line per run: `table` has a row per step and a column per run.
 
-    If `power`, the values are decimal logarithms. `mark` is the height of an extra horizontal line. `offset` is the
-    number of the first column's run, so that a run has the same colour in all charts.
+    If `power` is true, the values are decimal logarithms. `mark` is the height of an extra horizontal line, such as the
+    tolerance. `offset` is the index of the run in the first column, so that a run has the same colour in all charts.
     """
 
     title: str
@@ -38,15 +38,15 @@ class Lines:
         return [str(name) for name in self.table]
 
     def colour(self, number: int) -> str:
-        """Return the colour of line `number`; a run has the same colour in all charts."""
+        """Return the colour of the line with index `number`; a run has the same colour in all charts."""
         return nth_colour(number + self.offset)
 
     def sign(self, number: int) -> str:
-        """Return the sign that marks line `number`; a run has the same sign in all charts."""
+        """Return the sign that marks the line with index `number`; a run has the same sign in all charts."""
         return SIGNS[(number + self.offset) % len(SIGNS)]
 
     def heights(self) -> tuple[float, float]:
-        """Return (lowest, highest) of all finite values and the mark; (0, 0) if there are none."""
+        """Return (lowest, highest) of all finite values in the table and of `mark`; (0, 0) if there are none."""
         values = [float(y) for y in self.table.to_numpy(float).ravel() if math.isfinite(y)]
         values += [] if self.mark is None else [self.mark]
         return min(values, default=0.0), max(values, default=0.0)
@@ -68,12 +68,12 @@ class Lines:
 
 
 def curve_lines(data: ParityData, curve: Curve) -> Lines:
-    """Return the chart of a curve (loss or gradient norm) of all runs."""
+    """Return the content of a line chart of a curve (loss or gradient norm) of all runs."""
     return Lines(f"{CURVE_NAMES[curve].capitalize()} by step", views.curve_table(data, curve))
 
 
 def difference_lines(data: ParityData, curve: Curve) -> Lines:
-    """Return the chart of each run's relative difference from the first run's curve, on a log scale."""
+    """Return the content of a line chart of each run's relative difference from the first run, on a log scale."""
     table = views.difference_table(data, curve).map(logarithm)
     what, first = CURVE_NAMES[curve].capitalize(), data.runs[0].name
     title = f"{what}: relative difference from {first} (log scale, allowed: {relative(data.tolerance)})"
@@ -81,7 +81,7 @@ def difference_lines(data: ParityData, curve: Curve) -> Lines:
 
 
 def all_lines(data: ParityData) -> Sequence[Lines]:
-    """Return the charts of a parity report, without those that have no values."""
+    """Return the content of each line chart of a parity report; charts without values are left out."""
     charts = [of(data, curve) for curve in Curve for of in (curve_lines, difference_lines)]
     return [lines for lines in charts if lines.table.notna().to_numpy().any()]
 

@@ -1,4 +1,7 @@
-"""The typed data in a report: one analyzer's data, or in a joined report those of several analyzers."""
+"""Find the data of each analyzer (memory, hang, trace, ...) in a report, which may come from one analyzer or several.
+
+An analyzer together with its tables and views is called a room.
+"""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -17,9 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoomData:
-    """The typed data of each analyzer (memory, hang, ...) in a report; None if the run has no files for the
-    analyzer.
-    """
+    """The data of each analyzer (memory, hang, ...) in a report; None if the report has no data of this analyzer."""
 
     memory: "MemoryData | None" = None
     hang: "HangData | None" = None
@@ -63,7 +64,7 @@ def room_data(report: Report[object]) -> RoomData:
 
 
 def joined_data(data: object) -> RoomData:
-    """Return the data in a joined report or a comparison, by analyzer."""
+    """Return the data of a report that several analyzers contributed to, or that compares runs, by analyzer."""
     from analyzers.compare import CompareData
     from analyzers.incident import IncidentData
     from analyzers.parity import ParityData

@@ -1,4 +1,4 @@
-"""The tables of a report; for each kind of data, a module in `workbench.present.tables` builds them."""
+"""Return the tables of any report; for each kind of data, a module in `workbench.present.tables` builds them."""
 
 from collections.abc import Callable, Mapping
 
@@ -73,7 +73,7 @@ def compare(data: object) -> Tables:
 
 
 def estimate(data: object) -> Tables:
-    """Return the tables of a memory estimate."""
+    """Return the tables of an estimate of the memory that a job will need."""
     from workbench.present.tables.rehearsal import estimate_tables
     from workbench.trainer_answers import EstimateData
 
@@ -81,7 +81,7 @@ def estimate(data: object) -> Tables:
 
 
 def plan(data: object) -> Tables:
-    """Return the tables of settings that fit into a device's memory."""
+    """Return the tables of a plan, which lists settings that fit into a device's memory."""
     from workbench.present.tables.plan import plan_tables
     from workbench.trainer_answers import PlanData
 
@@ -105,7 +105,7 @@ def parity(data: object) -> Tables:
 
 
 def proof(data: object) -> Tables:
-    """Return the tables of an advice that was applied and run."""
+    """Return the tables of a proof: a second run, with changed settings, of a run that had run out of memory."""
     from workbench.present.tables.proof import proof_tables
     from workbench.proof_data import ProofData
 

@@ -1,4 +1,4 @@
-"""Charts of a standalone HTML page as inline SVG without scripts; terminal and dashboard draw the same data."""
+"""Draw the charts of a standalone HTML page as inline SVG without scripts; the terminal app draws the same data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,8 +28,10 @@ PHASES = 8
 
 
 def charts(report: Report[object], run: Run) -> Iterator[str]:
-    """Yield the HTML figures of a report: curves of a parity report, else memory and step phases, if their files
-    exist.
+    """Yield the HTML figures of a report.
+
+    A parity report has charts of its curves. Other reports have charts of memory and of step phases, if the files of
+    the run still exist.
     """
     if isinstance(report.data, ParityData):
         yield from parity_charts(report.data)
@@ -74,8 +76,9 @@ def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
 
 
 def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[str]:
-    """Yield the HTML figure of the phases of each step, for the first rank in `culprits` with a step log, else any
-    rank.
+    """Yield the HTML figure of the time in each phase of each step, for a single rank.
+
+    It is the first rank in `culprits` that has a step log, else the first rank of the report.
     """
     logs = run.of(*ROOMS["steps"])
     if not logs:
@@ -107,7 +110,7 @@ def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:
     """Return the SVG path that outlines one band of a stacked chart.
 
-    `low` and `high` are the heights of its lower and its upper edge at each x position.
+    `low` and `high` are the heights of the band's lower and upper edge at each x position.
     """
     wide = WIDTH / len(high)
     there = [f"{i * wide:.1f} {HEIGHT - y:.1f}H{(i + 1) * wide:.1f}" for i, y in enumerate(high)]

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from analyzers.words import UNKNOWN
 
 ROWS = 12
-"""How many rows a document shows of a table; `--json` has them all."""
+"""How many rows of a table a document shows; `--json` prints all data."""
 MORE = 5000
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column heads and rows of text. `numeric` columns are right-aligned; `left_out` is the number of
-    hidden rows, and `more` has the first of them, for a view that has room.
+    """A title, column heads and rows of text; columns whose index is in `numeric` are right-aligned.
+
+    `left_out` is the number of rows that `rows` lacks. `more` has the first of these, for views with enough space.
     """
 
     title: str

@@ -43,7 +43,7 @@ def document(report: Report[object], run: Run) -> str:
 
 
 def head(report: Report[object]) -> Group:
-    """Return the verdict with its reason, the next step and the evidence that is missing."""
+    """Return the verdict, its reason, the next step and the missing evidence, laid out in two columns."""
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
@@ -65,13 +65,13 @@ def head(report: Report[object]) -> Group:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the first lines of a finding's evidence."""
+    """Return the first five facts of a finding's evidence, one per line."""
     lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:5]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 
 
 def grid(section: Table) -> Group:
-    """Return a table for the library Rich, below its title."""
+    """Return a table with its title above it, as an object that the library Rich prints."""
     drawn = Grid(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, column in enumerate(section.columns):
         drawn.add_column(Text(column), justify="right" if i in section.numeric else "left", overflow="fold")

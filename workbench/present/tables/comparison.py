@@ -15,7 +15,7 @@ GROUPINGS: Mapping[str, Callable[[Diff], Sequence[MemoryChange]]] = {
     "modules": lambda diff: diff.modules,
     "lines": lambda diff: diff.lines,
 }
-"""The ways to group the memory at a peak, by the name that the dashboard's address has for them."""
+"""Functions that return the changes of peak memory, by the name of their grouping in dashboard addresses."""
 SINGULAR = {"categories": "category", "modules": "module", "lines": "source line"}
 HEADS = "{} | a> | b> | change>"
 
@@ -36,7 +36,7 @@ def comparison_tables(data: CompareData) -> list[Table]:
 
 
 def measures(data: CompareData) -> Table:
-    """Return a table of step time, throughput, loss and memory of both runs."""
+    """Return a table that compares step time, throughput, loss and memory of both runs."""
     rows = data.rows[: len(data.rows) - len(data.config)]  # the settings come after the measures
     cells = ((row.what, row.a, row.b, row.change, row.interval) for row in rows)
     return table("Runs side by side", "measure | a> | b> | change> | 95 % interval>", cells, 40)
@@ -48,7 +48,7 @@ def settings(data: CompareData) -> Table:
 
 
 def step_phases(data: CompareData) -> Table:
-    """Return a table of the change of each phase of the mean step; the last row is their sum."""
+    """Return a table of how much longer or shorter each phase of the mean step became; the last row is their sum."""
     rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
     before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
     whole = [("whole step", before, after, after - before)] if rows else []
@@ -56,7 +56,7 @@ def step_phases(data: CompareData) -> Table:
 
 
 def trace_parts(diff: TraceDiff) -> Table:
-    """Return a table of the change of each part of a profiled step; the last row is their sum."""
+    """Return a table of the change of each kind of work in a profiled step; the last row is the whole step."""
     rows = [(part.what, part.a_ns, part.b_ns, part.change_ns) for part in diff.parts]
     whole = ("whole step", diff.step_a_ns, diff.step_b_ns, diff.step_b_ns - diff.step_a_ns)
     return changes("Profiled step by kind of work", HEADS.format("work"), [*rows, whole], duration_ns)
@@ -68,7 +68,7 @@ def changed_kinds(diff: TraceDiff) -> list[str]:
 
 
 def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
-    """Return a table of the largest changes of time in a profiled step.
+    """Return a table of the largest changes of time in a profiled step, between two runs.
 
     `kind` selects the rows: one per kernel, operator, module or phase.
     """
@@ -89,7 +89,7 @@ def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
 
 
 def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
-    """Return a table of the changes in peak memory, largest first, grouped by `by`, one of `GROUPINGS`.
+    """Return a table of the changes in peak memory, largest first, grouped by `by`: `categories`, `modules` or `lines`.
 
     In each run, the device with the highest peak is compared.
     """
@@ -105,11 +105,11 @@ def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
 def changes(
     title: str, heads: str, rows: Sequence[tuple[str, float, float, float]], text: Formatter, limit: int = 12
 ) -> Table:
-    """Return a table of rows (name, value in run a, value in run b, change); `text` formats each number."""
+    """Return a table of rows (name, value in run a, value in run b, change); the function `text` formats numbers."""
     cells = ((what, text(a), text(b), signed(change, text)) for what, a, b, change in rows)
     return table(title, heads, cells, limit)
 
 
 def signed(change: float, text: Formatter) -> str:
-    """Return a change as text with its sign; `text` formats its absolute value."""
+    """Return a change as text with its sign; `text` is the function that formats its absolute value."""
     return f"{'-' if change < 0 else '+'}{text(abs(change))}"

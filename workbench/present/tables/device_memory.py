@@ -8,7 +8,10 @@ from workbench.present.table import Table, table
 
 
 def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
-    """Return a table of the parts of a device's memory, with bounds and sources; empty if nothing is known."""
+    """Return a table of the parts of a device's used memory, each with bounds of its size and the source of the number.
+
+    The last row is all memory outside the allocator. The table is empty if `parts` is.
+    """
     total = sum(part.bytes for part in parts)
     rows = [row(part, total) for part in parts]
     if parts:

@@ -58,7 +58,7 @@ def class_name(culprit: Culprit) -> str:
 
 
 def user_line(frames: Sequence[Frame]) -> str:
-    """Return the innermost frame of user code as `train.py:41 step`; `not recorded` without a stack."""
+    """Return the innermost frame of the user's code as `train.py:41 step`; `not recorded` if there are no frames."""
     frame = user_frame(list(frames))
     return f"{source_line(frame.filename, frame.line)} {frame.name}" if frame else "not recorded"
 
@@ -85,8 +85,9 @@ def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
 
 
 def current_positions(places: "pd.DataFrame") -> Table:
-    """Return a table of what each rank was doing at its last record; `places` is the result of
-    `hangs.views.locations`.
+    """Return a table of what each rank was doing at its last record.
+
+    `places` is the result of `hangs.views.locations`, with a row for each set of ranks that were doing the same.
     """
     rows = ((rank_ranges(ranks), text) for ranks, text in zip(places["ranks"], places["text"], strict=True))
     return table("What each rank is doing", "ranks | activity", rows, ROWS)

@@ -1,4 +1,4 @@
-"""Tables of an incident: the chain of events from cause to consequences, then the tables of the analyzers behind it."""
+"""Tables of an incident: the chain of events from cause to consequences, and tables of the analyzers that found it."""
 
 from collections.abc import Iterator
 
@@ -11,12 +11,13 @@ from workbench.present.tables.steps import steps_tables
 from workbench.present.tables.trace import trace_tables
 
 TABLES_BEHIND = 3
-"""Tables of each room that the chain names; the rest is on the pages of the rooms."""
+"""How many tables are shown of each analyzer that the chain names; the analyzer's own view has the others."""
 
 
 def incident_tables(data: IncidentData) -> list[Table]:
-    """Return the chain of events and the tables that prove it; without an incident, the first table of each
-    analyzer.
+    """Return the chain of events of an incident, and the tables of the analyzers that found these events.
+
+    Without an incident, return the first table of each analyzer.
     """
     chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}

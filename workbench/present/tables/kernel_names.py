@@ -1,10 +1,10 @@
-"""Short names of kernels and operators that remain distinguishable."""
+"""Shorten the names of kernels and operators in such a way that they remain distinguishable."""
 
 import re
 
 LONG, MEDIUM, SHORT = 70, 44, 36
 SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
-"""Namespaces and the type of the pointers, which all kernels of a library have in common."""
+"""Matches namespaces and a type of pointer arrays, which the names of all kernels of a library have in common."""
 
 
 def shortened(name: str, length: int = LONG) -> str:
@@ -48,6 +48,6 @@ def without_middle(text: str, length: int) -> str:
 def user_function(text: str, length: int = SHORT) -> str:
     """Return the name of an operator, module or Python function, cut to at most `length` characters.
 
-    The name of a function includes its file and the folder of the file.
+    Of the path in the name of a Python function, only the file and its folder are kept.
     """
     return shortened("/".join(text.split("/")[-2:]), length)

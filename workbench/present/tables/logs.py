@@ -9,7 +9,7 @@ from workbench.present.tables.device_memory import device_memory
 
 EVENTS, RANKS = 20, 40
 QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
-"""Kinds that say little on their own; the document in JSON has them."""
+"""Kinds of events that the tables leave out, because they say little on their own; the JSON document has them."""
 
 
 def logs_tables(data: LogsData) -> list[Table]:
@@ -18,7 +18,10 @@ def logs_tables(data: LogsData) -> list[Table]:
 
 
 def device_tables(data: LogsData) -> list[Table]:
-    """Return the table of the device with the most memory outside the allocator, if a log contains these numbers."""
+    """Return a table of the memory of the device with the most memory outside the allocator.
+
+    The numbers come from out-of-memory messages in the logs; the list is empty if no log has such a message.
+    """
     fullest = max(data.memory, key=lambda account: untracked(account.parts), default=None)
     if fullest is None:
         return []
@@ -27,13 +30,13 @@ def device_tables(data: LogsData) -> list[Table]:
 
 
 def event_table(data: LogsData, limit: int = EVENTS) -> Table:
-    """Return a table of the events, in the order in which they occur in the logs."""
+    """Return a table of the first `limit` events in the logs, in the order in which they occur."""
     heads = "rank> | time | event | after step> | message | source line | log | times>"
     return table("Events in the logs", heads, map(event_cells, shown_events(data)), limit)
 
 
 def shown_events(data: LogsData) -> list[views.EventRow]:
-    """Return the events that are important enough for a row."""
+    """Return the events of the logs as rows, without the kinds in `QUIET`."""
     return [row for row in views.events(data) if row.kind not in QUIET]
 
 

@@ -11,11 +11,14 @@ from workbench.present.tables.device_memory import device_memory
 from workbench.present.tables.memory_breakdown import requested_tables
 
 DETAILED_DEVICES = 2
-"""Devices whose categories are listed: the one that failed and the one to compare it with."""
+"""How many devices have their categories listed: the one that failed and one to compare it with."""
 
 
 def memory_tables(data: MemoryData) -> list[Table]:
-    """Return the tables of a memory report, including breakdown and what-if tables if the report has their data."""
+    """Return the tables of a memory report.
+
+    If the user asked for a breakdown of the peak or for a what-if estimate, return only the tables of these.
+    """
     if data.breakdown or data.what_if:
         return requested_tables(data)
     # Only the last snapshot of each rank is detailed: earlier ones are listed, but describe an earlier moment.
@@ -58,7 +61,7 @@ def ranks_unknown(devices: Sequence[Device]) -> bool:
 
 
 def device_suffix(device: Device, devices: Sequence[Device]) -> str:
-    """Return the end of a title that says which device it is about, such as `, rank 1`; empty for a single device."""
+    """Return the end of a table's title that names the device, such as `, rank 1`; empty if no name is needed."""
     if device.rank is not None:
         return f", rank {device.rank}"
     return f", {PurePath(device.path).name}" if ranks_unknown(devices) else ""
@@ -91,7 +94,7 @@ def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
 
 
 def largest_stacks(device: Device, suffix: str) -> Table:
-    """Return a table of the stacks that allocated the most memory that is live at the peak."""
+    """Return a table of the call stacks that allocated most of the memory that is live at the peak."""
     rows = ((size(s.bytes), s.count, s.category, s.name) for s in device.top_stacks)
     return table(f"Largest stacks at the peak{suffix}", "bytes> | blocks> | category | source line", rows, 8)
 

@@ -16,7 +16,7 @@ def requested_tables(data: MemoryData) -> list[Table]:
 
 
 def what_if(answers: Sequence[WhatIf]) -> list[Table]:
-    """Return tables of the peaks estimated for other settings, and of the assumption behind each estimate."""
+    """Return tables of the peaks estimated for changed settings, and of the model behind each estimate."""
     if not answers:
         return []
     fullest = max(answers, key=lambda answer: answer.new_peak_bytes)
@@ -32,7 +32,7 @@ def what_if(answers: Sequence[WhatIf]) -> list[Table]:
 
 
 def new_peaks(answers: Sequence[WhatIf], settings: str) -> Table:
-    """Return a table of each device's current peak and the peak estimated for `settings`."""
+    """Return a table of each device's current peak and its estimated peak with `settings`, highest estimate first."""
     rows = (
         (
             answer.rank,
@@ -92,7 +92,7 @@ def breakdown(device: Breakdown) -> list[Table]:
 
 
 def model(activations: Activations) -> list[Table]:
-    """Return tables of the model's shape, and of each layer's activations, both recorded and computed by formula."""
+    """Return tables of the model's shape, and of each layer's activations: bytes, and share of what a formula gives."""
     job, formula = activations.job, activations.theoretical_bytes_per_layer
     # The formula needs the number of layers, which a run of another trainer may not record.
     whole = formula * job.layers if job and job.layers and formula else None

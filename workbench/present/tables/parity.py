@@ -1,4 +1,4 @@
-"""Tables of a parity report: how far each run agrees with the first, and the curves of all runs by step."""
+"""Tables of a parity report: how far each run agrees with the first run, and the loss and gradient norm by step."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ STEPS = 12
 
 
 def parity_tables(data: ParityData) -> list[Table]:
-    """Return tables of each run's agreement with the first, the first differing tensors, and the curves by step."""
+    """Return tables of each run's agreement with the first run, the first differing tensors, and the curves by step."""
     by_step = (of(data, curve) for curve in Curve for of in (steps_of, differences_of))
     return [agreement(data), first_values(data), *by_step]
 
@@ -45,9 +45,7 @@ def cells(run: RunParity, *, is_first: bool) -> tuple[object, ...]:
 
 
 def first_values(data: ParityData) -> Table:
-    """Return a table of each run's first tensor that differs from the first run's, with its step, module and
-    difference.
-    """
+    """Return a table of each run's first tensor that differs from the first run: step, module, norms, difference."""
     return table(
         "First step, module and tensor that differ",
         "run | step> | module | tensor | what | norm> | in the first run> | difference>",
@@ -82,9 +80,7 @@ def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 
 
 def allowed(shares: Sequence[float], tolerance: float) -> str:
-    """Return in words whether all relative differences of a step are within `tolerance`; unknown if one is not
-    logged.
-    """
+    """Return `no` if a relative difference of a step is above `tolerance`, else unknown if one is NaN, else `yes`."""
     if any(share > tolerance for share in shares):
         return "no"
     return UNKNOWN if any(map(math.isnan, shares)) else "yes"

@@ -1,4 +1,4 @@
-"""The settings that fit into a device's memory: the fastest first, and the lines that set them."""
+"""Tables of a plan: the settings that fit into a device's memory, fastest first, and the TOML lines that set them."""
 
 from analyzers.words import duration, share, size
 from workbench.present.table import Table, table
@@ -24,7 +24,7 @@ def plan_tables(data: PlanData) -> list[Table]:
 
 
 def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]:
-    """Return the cells of the table row for one choice of settings."""
+    """Return the cells of the table row for one choice of settings; `limit` is the memory of the device in bytes."""
     settings = planned.settings
     degrees = ((name, settings[f"parallelism.{prefix(name)}_degree"]) for name in MESH)
     mesh = " x ".join(f"{name} {degree}" for name, degree in degrees if degree != 1) or "one rank"

@@ -1,4 +1,4 @@
-"""The tables of a proof: predicted against measured memory, and the changes that were compared."""
+"""Tables of a proof (a second run with changed settings): predicted and measured memory, and the changes compared."""
 
 from analyzers.words import share, size
 from workbench.present.table import Table, table
@@ -6,7 +6,7 @@ from workbench.proof_data import ProofData, Settings
 
 
 def proof_tables(data: ProofData) -> list[Table]:
-    """Return the tables of a proof."""
+    """Return the tables of a proof: predicted and measured peak memory, and the changes that were considered."""
     rows = []
     if data.needed_bytes:
         rows.append(("as it was", size(data.needed_bytes), "an allocation failed", "", ""))
@@ -41,5 +41,5 @@ def proof_tables(data: ProofData) -> list[Table]:
 
 
 def phrase(change: Settings) -> str:
-    """Return changes as a phrase without sections: `mode full, local_batch_size 4`."""
+    """Return changed settings as a phrase such as `mode full, local_batch_size 4`, without their sections."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in change.items())

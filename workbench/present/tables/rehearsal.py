@@ -6,8 +6,10 @@ from workbench.trainer_answers import EstimateData, TokensData
 
 
 def estimate_tables(data: EstimateData) -> list[Table]:
-    """Return the tables of a memory estimate: by rank, by category, by part of the step, and settings that need
-    less.
+    """Return the tables of an estimate of the memory that a job will need.
+
+    They are the peak by rank; for the rank with the highest peak, its categories and its windows (parts of the step);
+    and settings that need less memory.
     """
     fullest = max(data.ranks, key=lambda r: r.peak_bytes)
     categories = sorted(fullest.categories.items(), key=lambda item: -item[1])

@@ -14,7 +14,7 @@ FILES_AT_MOST = 200
 
 
 def rank_list(report: Report[object]) -> Table:
-    """Return a table with a row per rank: last step, step time, peak memory, ranks that it waits for, findings.
+    """Return a table with a row per rank: last step, median step time, peak memory, ranks that it waits for, findings.
 
     Ranks that findings name are listed first.
     """

@@ -14,7 +14,10 @@ NO_STACK = "no stack recorded"
 
 
 def stack_list(frame: "pd.DataFrame") -> Table:
-    """Return a table of the stacks with the most memory, by innermost line; `frame` is `memory.views.top_stacks`."""
+    """Return a table of the call stacks that hold the most memory, each named by its innermost source line.
+
+    `frame` is the result of `memory.views.top_stacks`.
+    """
     columns = (frame[name] for name in ("bytes", "count", "category", "name"))
     rows = ((size(count), *rest) for count, *rest in zip(*columns, strict=True))
     return table("", "bytes> | blocks> | category | source line", rows, STACKS)
@@ -51,7 +54,7 @@ def block_history(frame: "pd.DataFrame", title: str = "") -> Table:
 
 
 def matching_blocks(blocks: "pd.DataFrame", limit: int) -> Table:
-    """Return a table of at most `limit` blocks that match a search; an address matches every block allocated there."""
+    """Return a table of the first `limit` rows of `blocks`, the blocks of memory that match a search."""
     columns = (blocks[name] for name in ("address", "requested", "born", "died", "category", "frame"))
     rows = ((f"{at:#x}", size(requested), *rest) for at, requested, *rest in zip(*columns, strict=True))
     heads = "address | bytes> | allocated at entry> | freed at entry> | category | source line"
@@ -71,8 +74,9 @@ def live_categories(frame: "pd.DataFrame") -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return a table of each step's peak and the bytes live at its end; `frame` is the result of
-    `memory.views.steps`.
+    """Return a table of the highest memory in each step, and of the bytes that are live at the end of the step.
+
+    `frame` is the result of `memory.views.steps`.
     """
     columns = (frame[name] for name in ("step", "peak_bytes", "peak_index", "end_bytes"))
     rows = ((step, size(peak), at, size(end)) for step, peak, at, end in zip(*columns, strict=True))
@@ -80,7 +84,7 @@ def step_peaks(frame: "pd.DataFrame") -> Table:
 
 
 def module_changes(diff: Diff) -> Table:
-    """Return a table of the change of each module's memory between two instants, without unchanged modules."""
+    """Return a table of the change of each module's memory between two instants; unchanged modules are left out."""
     rows = (
         (size_change(c.bytes), size(c.a_bytes), size(c.b_bytes), c.b_blocks - c.a_blocks, c.state, c.what)
         for c in diff.modules
@@ -90,8 +94,7 @@ def module_changes(diff: Diff) -> Table:
 
 
 def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
-    """Return a table of reserved address ranges, largest first, and the entries at which each was reserved and
-    released.
+    """Return a table of reserved address ranges, with the trace entries at which each was reserved and released.
 
     `ranges` is the result of `memory.views.reserved_ranges`, and `entries` the number of entries in the trace.
     """

@@ -7,7 +7,7 @@ from analyzers.words import duration, duration_ns, share
 from workbench.present.table import Table, table
 
 BAR, BROKEN_BAR = "|", "¦"
-"""What separates the heads of a table, and what replaces it in the name of a phase, which comes from a file."""
+"""The separator of heads in `table`, and its replacement in names of phases, because these come from a file."""
 PHASES = 6
 
 
@@ -48,7 +48,7 @@ def phase_time(rank: RankSteps, name: str) -> str:
 
 
 def wall_time(goodput: Goodput | None) -> Table:
-    """Return a table that divides the time from start to end of the run into parts, largest first."""
+    """Return a table of the activities that the time from start to end of the run was spent on, longest first."""
     parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
     whole = goodput.wall_ns if goodput else 0
     rows = ((name, duration_ns(ns), share(ns, whole)) for name, ns in parts)
@@ -56,16 +56,14 @@ def wall_time(goodput: Goodput | None) -> Table:
 
 
 def level_changes(changes: Sequence[Change]) -> Table:
-    """Return a table of steps after which the step time stayed higher or lower, and the phase that explains each
-    change.
-    """
+    """Return a table of the steps from which on steps took longer or shorter, and the phase that changed most."""
     rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in changes)
     heads = "from step> | before> | after> | kind | phase that changed most"
     return table("Changes of the step time", heads, rows)
 
 
 def most_changed(change: Change) -> str:
-    """Return the phase that changed most and its change, as in `bwd +12 ms`; empty if phases are not recorded."""
+    """Return the phase that changed most and its change, as in `bwd +12 ms`; `not recorded` if there are no phases."""
     if not change.phases:
         return "not recorded"
     name = max(change.phases, key=lambda phase: abs(change.phases[phase]))
@@ -73,7 +71,10 @@ def most_changed(change: Change) -> str:
 
 
 def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
-    """Return a table of tagged steps: steps with extra work, such as compiling or saving a checkpoint."""
+    """Return a table of the steps that are left out of the medians, by tag.
+
+    A tag names the extra work in such steps, such as compiling or saving a checkpoint.
+    """
     rows = ((tag, steps.steps, duration(steps.median_step_s)) for tag, steps in by_tag.items())
     return table("Steps left out of the medians", "tag | steps> | median step>", rows)
 
@@ -94,5 +95,5 @@ def loss_events(events: Sequence[Event]) -> Table:
 
 
 def loss_value(value: float | None) -> str:
-    """Return a loss or a gradient norm as text with four significant digits."""
+    """Return a loss or a gradient norm as text with four significant digits; empty for None."""
     return "" if value is None else f"{value:.4g}"

@@ -96,7 +96,10 @@ def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
 
 
 def opportunities(rows: Iterable[Advice]) -> Table:
-    """Return a table of the time that a step could save at best; savings may overlap, so they cannot be added up."""
+    """Return a table of opportunities: the causes of lost time, and how much shorter a step could be without each.
+
+    The savings may overlap, so they cannot be added up.
+    """
     cells = (
         (
             row.kind.replace("_", " "),
@@ -130,9 +133,9 @@ def step_numbers(account: RankTrace) -> str:
 
 
 def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the bytes that each rank sends to each other rank, in the process group that exchanges most.
+    """Return a table of the bytes that each rank sends to each other rank by all-to-all collectives.
 
-    It has at most `PEERS` columns.
+    It covers only the process group that exchanges most, and has at most `PEERS` columns.
     """
     # One matrix only: jobs have a group for each mesh axis, and the busiest is the one that costs time.
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
@@ -189,7 +192,7 @@ def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
 
 def problems(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the problems in each recording that make its numbers less reliable."""
+    """Return a table of the problems in each recorded trace that make its numbers less reliable."""
     rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 

@@ -30,7 +30,7 @@ def rank_suffix(rank: "RankTrace") -> str:
 
 
 def phases(rank: "RankTrace") -> Table:
-    """Return a table of device time by the phase of the step that launched the work."""
+    """Return a table of device time by the phase of the step in which the host launched the work."""
     heads = "phase | events> | busy> | compute> | exposed communication> | share>"
     rows = (
         (
@@ -47,8 +47,9 @@ def phases(rank: "RankTrace") -> Table:
 
 
 def kernels(rank: "RankTrace") -> Table:
-    """Return a table of the kernels with the most total time; without a device, of the operators with the most own
-    time.
+    """Return a table of the kernels with the most total time.
+
+    For a rank without a device, the table has the operators with the most host time of their own.
     """
     heads = "name | kind | count> | total> | share> | mean> | median> | deviation> | longest>"
     rows = (
@@ -85,7 +86,7 @@ def occupancy(rank: "RankTrace") -> Table:
 
 
 def operators(rank: "RankTrace") -> Table:
-    """Return a table of the operators that launched the most device time; empty without a device."""
+    """Return a table of the operators whose kernels took the most device time; empty without a device."""
     rows = (
         (
             shortened(o.name),
@@ -130,7 +131,7 @@ def input_shapes(rank: "RankTrace") -> Table:
 
 
 def modules(rank: "RankTrace") -> Table:
-    """Return a table of the time of each module of the model, including the modules inside it."""
+    """Return a table of the time of each module of the model, including the modules that it calls."""
     rows = ((m.name, m.count, duration_ns(m.host_ns), duration_ns(m.device_ns), m.kernels) for m in rank.modules)
     return table(f"Modules{rank_suffix(rank)}", "name | calls> | host> | device> | kernels>", rows, ROWS)
 
@@ -163,9 +164,7 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
 
 
 def streams(rank: "RankTrace") -> Table:
-    """Return a table that divides the time of each stream into parts; without a device, the time of each host
-    thread.
-    """
+    """Return a table of the parts of the time of each stream; for a rank without a device, of each host thread."""
     rows = (
         (
             stream.name,
