@@ -1,6 +1,6 @@
-"""Read a trace in the child process of `analyzers.store`: its columns, and every answer that needs no other file.
+"""Compute the columns of a trace and every answer that needs no other file, in a child process of `analyzers.store`.
 
-Computing the answers in the child uses all processors if there are many ranks. The answers are cached with the
+As the children compute the answers, all processors are used if there are many ranks. The answers are cached with the
 columns, so that they are available at once when the file is opened again.
 """
 
@@ -27,9 +27,9 @@ VERSION = code_version(Path(__file__).parent)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of a trace, those of `reading.reader` and those derived from them, and its metadata.
+    """Return the columns of a trace (those that are read from the file, and those derived from them) and its metadata.
 
-    `meta["accounts"]` holds all answers, one entry per device or host.
+    `meta["accounts"]` holds all answers as a list, with one item per device or host (`RankTrace`).
 
     Raises:
         InputError: The file is no profiler trace.

@@ -1,4 +1,4 @@
-"""Open trace files through the cache: a `Trace` of each file, and a `Recording` of each device or host in it."""
+"""Load trace files through the cache, as a `Trace` for each file and a `Recording` for each device or host in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,9 +26,10 @@ MOMENTS = ("start", "end", "since")
 
 @dataclass(frozen=True)
 class Recording:
-    """One device (or the host) of one trace, called an account, as used when ranks are compared.
+    """One device (or the host) of one trace file, with the columns by which ranks are compared.
 
-    Times are Unix nanoseconds of its own clock. `number` is its index in the file.
+    `account` has the numbers about it, `number` is its index in the file. Its methods return times in Unix nanoseconds
+    of its own clock.
     """
 
     artefact: Artefact

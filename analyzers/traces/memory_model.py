@@ -1,4 +1,4 @@
-"""The structs for the memory of devices during a trace, as part of the JSON document `workbench.trace/1`."""
+"""Define the structs for the memory of devices during a trace, as part of the JSON document `workbench.trace/1`."""
 
 import msgspec
 
@@ -14,7 +14,10 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
-    """The allocations and frees inside one operator, module, line or phase; `own_...` excludes calls inside it."""
+    """The allocations and frees inside all calls of one operator, module or line, or inside one phase.
+
+    The fields `own_...` leave out those inside other operators (or modules, or lines) that it calls.
+    """
 
     name: str
     own_allocations: int
@@ -23,8 +26,10 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 
 
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
-    """The memory in one `ProfilerStep#N`:
-    the bytes allocated at its start and at its end, and the highest in between.
+    """The memory of one device in one step that the profiler marked (`ProfilerStep#N`).
+
+    `start_bytes` and `end_bytes` are the bytes allocated at its start and end, `peak_bytes` the most in between.
+    `peak_reserved_bytes` is the most that the allocator held, whether in use or not (0 if it was not recorded).
     """
 
     step: int
@@ -35,10 +40,11 @@ class StepMemory(AllocationTotals, frozen=True, kw_only=True):
 
 
 class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of bytes, when it was reached, and the code that the host was in at that time.
+    """An amount of memory, such as a peak or one allocation, with its time and the code that the host ran at that time.
 
-    `at_ns` is Unix time. `operator`, `module` and `line` (a function in the user's own files) are the innermost that
-    ran, empty if none did; an operator of the backward pass has the module of its forward operator.
+    `at_ns` is Unix time. `operator`, `module` and `line` are the innermost that ran, empty if none did. `line` is a
+    function in the user's own files, with the line at which it begins: `train.py(12): step`. An operator of the
+    backward pass has the module of its forward operator.
     """
 
     bytes: int
@@ -51,14 +57,14 @@ class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(MemoryMoment, frozen=True, kw_only=True):
-    """One allocation, with its lifetime and the operator that freed it; both are missing if it was not freed."""
+    """One allocation, its lifetime (null if it was not freed), and the operator that freed it (empty if none did)."""
 
     lifetime_ns: int | None
     freed_by: str
 
 
 class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocations of one operator, module and line that were not freed before the recording ended."""
+    """The allocations that were not freed before the recording ended, summed over one operator, module and line."""
 
     operator: str
     module: str
@@ -74,8 +80,8 @@ class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
     the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated when the
     recording began; on a host, totals count from the first profiler of the process. Without totals it is a lower bound:
     the memory that was freed later without an allocation in the trace. `peak` includes the memory at the start;
-    `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were allocated before the recording. The lists
-    have the largest of each kind.
+    `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were freed in the recording but allocated
+    before it. Except for `phases` and `steps`, the lists have only the largest entries.
     """
 
     type: str

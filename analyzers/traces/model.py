@@ -1,4 +1,4 @@
-"""The structs of `workbench.trace/1`, the JSON document of a trace report.
+"""Define the structs of `workbench.trace/1`, the JSON document of a trace report.
 
 Times are integer nanoseconds. Unless a field is called a sum, overlapping time counts once.
 """
@@ -12,12 +12,12 @@ from analyzers.traces.opportunity_model import Opportunity
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kernel; in a CPU trace, all calls of one operator, without calls inside it.
 
-    `operator`, `module` and `line` launched it; if several did, those that launched most of its time; empty if the
-    trace does not have them. `occupancy` is the share of a device's warps that the kernel can keep busy at once, in
-    per cent, which the recorder estimates from registers, shared memory and grid size; `warps_per_sm` and
-    `blocks_per_sm` are its warps and blocks on one multiprocessor. All three are means weighted by duration, null if
-    not recorded. `limited_by` is the resource that limits them ("registers, shared memory") in the longest execution;
-    only newer recorders write it.
+    `operator`, `module` and `line` name the host code that launched it: those that launched most of its time if several
+    did, empty if the trace does not have them. `line` is a function in the user's own files, with the line at which it
+    begins. `occupancy` is the share of a device's warps that the kernel can keep busy at once, in per cent, which the
+    recorder estimates from registers, shared memory and grid size; `warps_per_sm` and `blocks_per_sm` are its warps and
+    blocks on one multiprocessor. All three are means weighted by duration, null if not recorded. `limited_by` is the
+    resource that limits them ("registers, shared memory") in the longest execution; only newer recorders write it.
     """
 
     name: str
@@ -39,10 +39,11 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time of some work divides; `name` is a phase, a stream or a step.
+    """The time of some events of a device or host, divided by kind of work; `name` is their phase, stream or step.
 
     compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
-    Exposed time overlaps with no computing. `work_ns` is the sum of the durations, in which overlaps count twice.
+    Exposed communication is that during which nothing computes; exposed memory is the time in which copies run and no
+    kernel does. `work_ns` is the sum of the durations, in which overlaps count twice.
     """
 
     name: str
@@ -60,7 +61,10 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTime(Breakdown, frozen=True, kw_only=True):
-    """One `ProfilerStep#N`: its start and wall time on the host, and the work that was launched inside it."""
+    """One step that the profiler marked (`ProfilerStep#N`), and how the time of the work that it launched divides.
+
+    `start_ns` (Unix time) and `dur_ns` are the start and the wall time of the step on the host.
+    """
 
     step: int
     start_ns: int
@@ -72,8 +76,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     `host_ns` is the time of its calls including calls inside them, `own_ns` without. `device_ns` sums the kernels
     launched inside; on a CPU it sums the operators' own times. `flops` counts the multiplications and additions of
-    operators whose shapes were recorded, and `bytes` is the least that they read and write; `bound` says which of the
-    two limits them.
+    operators whose shapes were recorded, and `bytes` is the least that they read and write; `bound` says whether
+    computing or memory limits their speed.
     """
 
     name: str
@@ -198,9 +202,10 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
-    """All `count` all-to-alls of one process group on one rank, which together send `sent_bytes` to each of `ranks`.
+    """All `count` all-to-alls of one process group on one rank, and how many bytes they send to each member.
 
-    `ranks` is empty if the file does not list the members of the group.
+    They send `sent_bytes[i]` in total to rank `ranks[i]`. `ranks` is empty if the file does not list the members of the
+    group.
     """
 
     group: str
@@ -232,7 +237,8 @@ class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
     """The activity of torch.compile during the trace.
 
-    A recompiled frame, counted by `recompiled`, shows as a region named `n/1` or higher. `breaks` and `between_ns` are
+    `regions` counts the versions of compiled frames that ran, `calls` how often they ran. A version other than the
+    first (a region named `n/1` or higher) was recompiled, and counts for `recompiled`. `breaks` and `between_ns` are
     sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
     """
 
@@ -257,9 +263,10 @@ class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
-    """A performance counter of the device, such as `smsp__inst_executed.sum`, in ranges of code of one name.
+    """The sum of a performance counter of the device, such as `smsp__inst_executed.sum`, over code ranges of one name.
 
-    `range` is the name of these ranges, `count` the number of values that were recorded, and `total` their sum.
+    The profiler records a value of the counter for each range of code that it measures. `range` is the name of these
+    ranges, `name` that of the counter, `count` the number of recorded values, and `total` their sum.
     """
 
     range: str
@@ -271,7 +278,7 @@ class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
 class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
     """A sequence of kernels that occurs `count` times on a stream in the same order.
 
-    `total_ns` sums their durations.
+    `total_ns` is the sum of the durations of all kernels in all occurrences.
     """
 
     names: list[str]
@@ -280,10 +287,11 @@ class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of work or waiting on the critical path of a step.
+    """All pieces of a step's critical path with the same kind and name, such as one kernel or one reason for waiting.
 
-    The `path_ns` of all parts add up to the step time. If this part took half as long, the step would be shorter by at
-    most `saved_ns`; it may be less, because another path may become the critical path.
+    The critical path is the chain of work and waiting that determines the duration of the step, so the `path_ns` of all
+    parts add up to that. If this part took half as long, the step would be shorter by at most `saved_ns`; it may be
+    less, because another path may become the critical path.
     """
 
     rank: int | None
@@ -297,17 +305,17 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """All answers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
+    """All numbers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
 
-    The four kinds of idle time add up to `idle_ns`: `host` is the time until the next launching call returned,
-    `dependency` applies if the next kernel had been launched before the device became idle, `launch` is the usual
+    The four kinds of idle time add up to `idle_ns`: `host` is the time until the call returned that launched the next
+    kernel, `dependency` is a whole gap before which this kernel had already been launched, `launch` is the usual
     latency after the call, `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication
     (without overlapping computing) during which a kernel that was already launched waited for it to end. `mfu` and
     `hfu` are model and hardware FLOP utilisation (1.0: the peak), null if shapes or the peak are not known, or if the
     counted operators launched less than 90 % of the time of matrix products (`flops_coverage`). The peak is that of
     `peak_arithmetic`, the number format of most operations. `opportunities` are possible savings of at least 2 % of a
-    step. `python_stacks` says whether Python calls were recorded, which slows the host. `device_memory` is empty
-    unless allocations were recorded (`profile_memory`); the first item of a file also holds the memory of its host.
+    step. `python_stacks` says whether Python calls were recorded, which slows the host. `device_memory` is empty unless
+    allocations were recorded (`profile_memory`); the first item of a file also holds the memory of its host.
     """
 
     path: str

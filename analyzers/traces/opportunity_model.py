@@ -1,4 +1,4 @@
-"""The structs of opportunities: possible savings of time in a step."""
+"""Define the structs of opportunities: ways to make a step shorter, each with the time that it would save at most."""
 
 from enum import StrEnum
 
@@ -34,7 +34,7 @@ class OpportunityKind(StrEnum):
 
 
 class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and total time of events of one name in an opportunity, over the whole recording."""
+    """The number and total time of those events of an opportunity that have one name, over the whole recording."""
 
     name: str
     count: int
@@ -42,12 +42,12 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that a step would save at most if one thing took no time,
-    or only the time that the hardware needs for it.
+    """A way to make a step shorter: something that takes time in each step, and how much of this time could be saved.
 
-    `taken_ns` is the time that it takes per step, `saved_ns` how much shorter the step would be in the best case, and
-    `saved_share` that time as a share of the step. `count` and `names` are over the whole recording. `measures` holds
-    numbers that only this kind has, such as `bus_bytes_per_s`.
+    `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case, if
+    it took no time or only the time that the hardware needs for it; `saved_share` is that time as a share of the step.
+    `count` and `names` are over the whole recording. `measures` holds numbers that only this kind has, such as
+    `bus_bytes_per_s`.
     """
 
     kind: OpportunityKind

@@ -1,4 +1,4 @@
-"""The entry point for traces: it takes profiler traces and returns a `Report[TraceData]` on where the time goes."""
+"""Analyze profiler traces: `analyze` takes the files and returns a `Report[TraceData]` on where the time goes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ SCHEMA = "workbench.trace/1"
 
 
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of a trace report.
+    """The tables of a trace report, in its field `data`.
 
     `opportunities` has one item per kind of opportunity: the one of the rank that can save most. All fields but
     `ranks`, `opportunities` and `critical` need collectives that several ranks recorded, and are empty without them.
@@ -60,7 +60,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Report[TraceData]:
-    """Return where the time goes in profiler traces of one or several ranks: verdict, findings and tables.
+    """Return a report on where the time goes in profiler traces of one or several ranks: verdict, findings and tables.
 
     Args:
         artefacts: The trace files, as `analyzers.run.discover(folder).of(Kind.TRACE)` lists them. Files of several
@@ -133,13 +133,13 @@ def trace_data(
 
 
 def with_problems(recording: Recording) -> RankTrace:
-    """Return the answers about a recording, with its problems as sentences."""
+    """Return the numbers about a device or host (`RankTrace`), with the problems of its recording as sentences."""
     sentences = [problem_sentence(problem) for problem in recording.problems]
     return msgspec.structs.replace(recording.account, problems=sentences)
 
 
 def account_findings(recording: Recording) -> Iterator[Finding]:
-    """Yield the findings about one device or host: its time, then its memory."""
+    """Yield the findings about one device or host: first those about its time, then those about its memory."""
     yield from time_findings(recording.account, recording.problems)
     yield from memory_findings(recording.account)
 
@@ -183,8 +183,9 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
 
 
 def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
-    """Return the comparison of ranks at each recorded step of the run, in order;
-    steps that cannot be compared are left out.
+    """Return a comparison of the ranks for each recorded step of the run, in the order of the steps.
+
+    Steps at which no ranks can be compared are left out.
     """
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:

@@ -1,4 +1,4 @@
-"""Small tables about traces for the user interfaces.
+"""Make small tables about traces for the user interfaces.
 
 Times are in nanoseconds from the first event of their own trace. `axis` says how far to shift each trace so that all
 ranks are on one clock; `ranks_timeline` and `lateness` already use that common clock. A `window` is (start, end).
@@ -7,13 +7,13 @@ ranks are on one clock; `ranks_timeline` and `lateness` already use that common 
 |---|---|
 | `breakdown(report)` | device or host: the parts of its time, which add up to it |
 | `steps(report)`, `kernels(report)` | step of a device or host; kernel of a device or host |
-| `timeline(artefact, window=, width=)` | event of one rank; those narrower than a column joined, so nothing vanishes |
+| `timeline(artefact, window=, width=)` | event of one rank, or several narrow neighbours joined into one |
 | `ranks_timeline(artefacts, window=, bins=, rows=)` | rank (similar ranks share a row) and bin: how its time divides |
 | `lateness(artefacts, limit=)` | rank and collective: how late the rank arrived, how long it waited |
 | `clock(artefact)` | time in one trace: the step at that time |
 | `axis(artefacts)` | rank: where its trace begins on the common clock |
 | `tree(artefact, by=)` | node of the call tree of operators, modules or Python functions |
-| `critical_path(artefact, step=)` | piece of the chain of work and waiting that the time consists of |
+| `critical_path(artefact, step=)` | piece of the chain of work and waiting that determines the duration of a step |
 | `callers(artefact, row)` | event, then the events around it |
 | `lanes(artefact)`, `names(artefact)` | stream or thread; name of events |
 | `phases(artefact, rows)` | event: its phase of the step |
@@ -60,14 +60,15 @@ BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
     """Return a table with a row per device or host: path, rank, device, source, span_ns and the parts of its time.
 
-    The parts (`PARTS`, such as compute_ns and idle_ns) add up to span_ns, the duration of the recording.
+    The parts (compute_ns, exposed_communication_ns, exposed_memory_ns, idle_ns) add up to span_ns, the duration of the
+    recording. Exposed is what does not overlap with computing.
     """
     names = ["path", "rank", "device", "source", "span_ns", *PARTS]
     return table(report.data.ranks, names)
 
 
 def steps(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per step of each device or host: rank, device, and the fields of `StepTime`."""
+    """Return a table with a row per recorded step of each device or host: rank, device and the fields of `StepTime`."""
     return of_accounts(report, "step_times")
 
 
@@ -263,9 +264,10 @@ def phases(artefact: Artefact, rows: Column, options: store.Options | None = Non
 
 
 def callers(artefact: Artefact, row: int, options: store.Options | None = None) -> list[str]:
-    """Return the name of the event in a row of the trace and the names of the events around it, innermost first.
+    """Return the names of the event in a row of the trace and of the events that enclose it, the innermost first.
 
-    For work on a device, the events around its launch on the host follow. The list is empty if there is no such event.
+    For work on a device, its launching call on the host and the events around that call follow. The list is empty if
+    the trace has no such row.
     """
     trace = open_trace(artefact.path, options)
     c, stack = trace.columns, list[str]()
@@ -280,10 +282,11 @@ def callers(artefact: Artefact, row: int, options: store.Options | None = None) 
 def critical_path(
     artefact: Artefact, options: store.Options | None = None, step: int | None = None, account: int = 0
 ) -> pd.DataFrame:
-    """Return the critical path of a device or host through a step (default: the whole recording).
+    """Return a table of the critical path of a device or host through a step (default: the whole recording).
 
-    The columns are those of `critical.path.critical_path`; `critical.path.savings_ns` computes how much a faster
-    kernel saves at most.
+    It is the chain of work and waiting that determines the duration. Each row is a piece of it, in order of time:
+    start_ns, dur_ns, kind (of work or waiting), name and row of its event (empty and -1 without one). `account` is the
+    index of the device or host in the trace.
     """
     trace = open_trace(artefact.path, options)
     marks = {number: (start - trace.origin, end - trace.origin) for number, start, end in trace.steps}
@@ -291,5 +294,9 @@ def critical_path(
 
 
 def tree(artefact: Artefact, options: store.Options | None = None, by: str = "operator") -> pd.DataFrame:
-    """Return the call tree of a trace by "operator", "module" or "function"; the columns are `call_tree.COLUMNS`."""
+    """Return the call tree of a trace as a table with a row per node; `by` is "operator", "module" or "function".
+
+    Calls with the same path of names are one node. The columns are node, parent, depth, name, count, host_ns, own_ns,
+    device_ns and kernels, as `call_tree.tree` explains them.
+    """
     return tree_of(open_trace(artefact.path, options), by)

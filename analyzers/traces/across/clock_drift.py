@@ -14,9 +14,7 @@ PPM_AT_MOST = 1000.0
 
 
 class Drift(NamedTuple):
-    """The drift of a clock in parts per million (above 0: the clock runs fast),
-    and the largest likely error of that value.
-    """
+    """The drift of a clock in parts per million (above 0: the clock runs fast), and the largest likely error of it."""
 
     ppm: float = 0.0
     error_ppm: float = 0.0

@@ -51,14 +51,13 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
 
     def ahead(self, at: Column) -> Integers:
-        """Return by how many ns this clock is ahead of the first rank's clock,
-        at each time `at` that it shows (Unix ns).
-        """
+        """Return by how many ns this clock is ahead of the first rank's, when it shows each time in `at` (Unix ns)."""
         return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
-        """Return the time that this clock shows (Unix ns) at moments
-        of the first rank's clock; the inverse of `ahead`.
+        """Return the time that this clock shows (Unix ns) at each time `at` of the first rank's clock (Unix ns).
+
+        The result minus its `ahead` is `at` again.
         """
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))

@@ -52,7 +52,8 @@ class AlignedRecordings:
     def to_unix_ns(self, index: int, at: Column) -> Integers:
         """Convert times of one trace to Unix ns of the first rank's clock.
 
-        `index` is the index of the recording; `at` are times as in the columns of its trace.
+        `index` is the index of the recording; `at` has times of the trace's own clock (ns), as the columns of the trace
+        have.
         """
         shown = at + self.recordings[index].base
         return shown - self.clocks[index].ahead(shown)
@@ -60,14 +61,15 @@ class AlignedRecordings:
     def to_common_clock(self, index: int, at: Column) -> Integers:
         """Convert times of one trace to ns of the common clock.
 
-        `index` is the index of the recording; `at` are times as in the columns of its trace.
+        `index` is the index of the recording; `at` has times of the trace's own clock (ns), as the columns of the trace
+        have.
         """
         return self.to_unix_ns(index, at) - self.origin
 
     def to_local_clock(self, index: int, at: Column) -> Integers:
-        """Convert times of the common clock (ns) to times of one trace.
+        """Convert times of the common clock (ns) to times of one trace's own clock (ns), as its columns have them.
 
-        `index` is the index of the recording; the result is as in the columns of its trace.
+        `index` is the index of the recording.
         """
         return self.clocks[index].shows(at + self.origin) - self.recordings[index].base
 
@@ -105,9 +107,9 @@ class AlignedRecordings:
 
 
 def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
-    """Return the time covered by a recording's computing, by its computing and communication, and by all of its work.
+    """Return when a recording computes, when it computes or communicates, and when it does any work.
 
-    All work also includes memory copies and memsets.
+    Any work also includes memory copies and memsets.
     """
     c = recording.trace.columns
     rows = np.flatnonzero(c["account"] == recording.number)

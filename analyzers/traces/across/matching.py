@@ -1,4 +1,4 @@
-"""Find out which collective of one rank is the same as which of another, by group and sequence number, or by order."""
+"""Match the collectives of several ranks: find which are the same one, by group and sequence number, or by order."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -152,8 +152,8 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
 def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
     """Yield (end, members) of each collective that was recorded by all of its ranks that have a recording.
 
-    `end` is the end of the collective on one rank, in Unix ns. `known` are the recordings; `keys` has, for each of
-    them, the key of each of its collectives.
+    `end` is the end of the collective on one rank, in Unix ns; `members` says which collective it is in each rank's
+    recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives.
     """
     members_of = defaultdict[Key, Members](list)
     for rank, rank_keys in enumerate(keys):

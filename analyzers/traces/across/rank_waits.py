@@ -1,4 +1,4 @@
-"""Tables of the waiting between ranks, from matched collectives: who waits for whom, since when, and at what cost."""
+"""Compute tables of the waiting between ranks in collectives: who waits for whom, for how long, and at what cost."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of one rank, over the collectives that all of their members recorded.
+    """The waiting of one rank in collectives, counted in those that all of their ranks recorded.
 
     `wait_ns`: the time that it waited for others; `caused_ns`: the time that others waited in collectives where it
     arrived last; `excess_ns`: how much more work it did than the others before its arrivals; `saved_ns`: by how much

@@ -104,8 +104,9 @@ def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowt
 
 
 def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
-    """Return the computing kernel whose total time exceeds the median
-    of the other ranks by most, and the excess in ns.
+    """Return the name of the computing kernel that takes most time beyond the other ranks, and this excess in ns.
+
+    The total time of each kernel is compared with its median on the other ranks.
     """
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
     growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}

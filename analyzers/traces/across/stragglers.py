@@ -60,9 +60,10 @@ class LateRank(NamedTuple):
 
 
 def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
-    """Return the rank with the largest excess of work in each comparison, if it stands out; each rank once.
+    """Return the rank with most extra work at each compared step of the run, if it stands out; each rank once.
 
-    If several comparisons have the same rank, the one with its largest excess counts.
+    Extra is the work beyond that of the other ranks. If several comparisons have the same rank, the one with its
+    largest excess counts.
     """
     worst: dict[int, LateRank] = {}
     for comparison in comparisons:
@@ -76,7 +77,7 @@ def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
 
 
 def late_rank(comparison: RankComparison) -> LateRank | None:
-    """Return the rank with the largest excess of work; None if it does not stand out from the others."""
+    """Return the rank with the largest excess: its work beyond that of the others; None if it does not stand out."""
     waits = comparison.waits
     index = max(range(len(waits)), key=lambda i: waits[i].excess_ns)
     row, runner_up = waits[index], max(wait.excess_ns for i, wait in enumerate(waits) if i != index)
@@ -108,7 +109,7 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
-    """Return the rank with index `index` in a comparison as a straggler with all numbers, but an empty `detail`."""
+    """Return the `Straggler` with all numbers on the rank with index `index` in a comparison; its `detail` is empty."""
     row, lateness = comparison.waits[index], comparison.lateness
     matched = lateness.matched
     by_step = lateness.excess_by_step()[index]

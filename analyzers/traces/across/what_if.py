@@ -26,7 +26,7 @@ class Change(StrEnum):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one what-if: the recorded collectives would take `saved_ns` less than `window_ns`.
+    """The time that an assumed change would save: the recorded collectives would take `saved_ns` less than `window_ns`.
 
     `window_ns` is the time from the first work to the end of the last collective. `name` is the phase (`data`) or the
     collective that is assumed to be faster; `rank` is None unless only one rank is changed. `steps` is the number of
@@ -42,9 +42,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) -> list[WhatIf]:
-    """Return the what-ifs that would save enough, the largest saving first.
+    """Return the assumed changes that would save more than 1 % of the time, the largest saving first.
 
-    `window_ns` is the time of all collectives, `saved_by_rank` the ns that `lateness.savings` returned for each rank.
+    `window_ns` is the time from the first work to the end of the last collective. `saved_by_rank` has, for each rank,
+    the ns saved if it worked only as long as the others.
     """
     steps = max(1, len(set(lateness.matched.column("step").tolist())))
 
@@ -72,9 +73,7 @@ def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, in
 
 
 def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (name, ns saved) for each name of collectives that may matter,
-    assuming that transfers took half their time.
-    """
+    """Yield (name, ns saved) for the collectives of each name that may matter, if their transfers took half as long."""
     matched, replay = lateness.matched, Replay(lateness)
     work, overlap = matched.column("work_ns"), matched.column("overlap_ns")
     names = np.array([matched.text(row, "name") for row in matched.first_row.tolist()])

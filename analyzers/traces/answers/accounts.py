@@ -1,6 +1,4 @@
-"""Collect all answers about one device or host:
-how its time divides, in total and by phase, stream and step, and the rest.
-"""
+"""Collect all numbers about one device or host in a `RankTrace`: its time by kind, phase, stream and step, and more."""
 
 from typing import TypedDict
 
@@ -26,12 +24,12 @@ from analyzers.traces.opportunities.account import opportunities
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 KERNELS_AT_MOST = 100
-# How an account divides, by the same fields as a part of it.
+# The fields in which a `RankTrace` divides its whole time, as a `Breakdown` divides the time of a part.
 SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
 
 
 class Identity(TypedDict):
-    """The rank, device and source that a time breakdown belongs to."""
+    """The fields of `RankTrace` that say which device or host it is about."""
 
     rank: int | None
     device: int | None
@@ -42,7 +40,7 @@ class Identity(TypedDict):
 
 
 class IdleTimes(TypedDict):
-    """The idle times of a device or host by cause, in ns."""
+    """The fields of `RankTrace` with the idle times of a device or host by cause, in ns."""
 
     idle_host_ns: int
     idle_dependency_ns: int
@@ -51,7 +49,7 @@ class IdleTimes(TypedDict):
 
 
 class Arithmetic(TypedDict):
-    """The floating-point operations of a device or host, and the peak rate of the device."""
+    """The fields of `RankTrace` on the floating-point operations of a device or host, and on the device's peak rate."""
 
     flops: int
     recomputed_flops: int
@@ -62,7 +60,7 @@ class Arithmetic(TypedDict):
 
 
 def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrace:
-    """Return all answers about one device or host of a trace.
+    """Return all numbers about one device or host of a trace.
 
     Path, utilisation, memory and problems are filled in by the caller.
     """
@@ -152,7 +150,7 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
 def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
     """Return how the time of some events divides into computing, communication, copies and idle time.
 
-    `indices` are the indices of the events in `work`; `name` is the title of the result.
+    `indices` are the indices of the events in `work`; `name` is the name that the result gets, such as a phase.
     """
     start, end = work.start[indices], work.end[indices]
     times = break_down(start, end, work.kind[indices])
@@ -173,7 +171,7 @@ def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
 
 
 def phase_breakdowns(work: Work) -> list[Breakdown]:
-    """Return, for each phase such as `forward`, how the time of the events divides that were launched in it.
+    """Return, for each phase such as `forward`, how the time of the events that were launched in it divides.
 
     Events without a recorded launch are in the phase `no launch`. The list is empty if no phase is known at all.
     """
@@ -190,7 +188,7 @@ def stream_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def step_times(work: Work) -> list[StepTime]:
-    """Return each recorded step with the work that was launched in it."""
+    """Return, for each recorded step, its time on the host and how the time of the work that it launched divides."""
     indices, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
     rows = []
     for index, (number, start, end) in enumerate(work.trace.steps):

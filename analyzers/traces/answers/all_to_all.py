@@ -77,7 +77,10 @@ def decoded_splits(text: str) -> list[object]:
 
 
 def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:
-    """Return the ranks of process group `group`, which has so many `members`; empty if they are not known."""
+    """Return the ranks of the process group named `group`; empty if they are not known.
+
+    `members` is the number of ranks that the group has.
+    """
     header = collectives.work.trace.header
     listed = {row["name"]: row["ranks"] for row in header.get("groups", [])}
     ranks = listed.get(group, [])

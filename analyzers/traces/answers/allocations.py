@@ -1,6 +1,4 @@
-"""Find the code that allocated and freed memory in a trace,
-the contents of the peak, and memory that was never freed.
-"""
+"""Find the code that allocated and freed memory in a trace, what the peak was, and which memory was never freed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +29,7 @@ CODE = ("operator", "module", "line")
 
 
 class Whereabouts(TypedDict):
-    """The time of an allocation or free and the code that the host was in:
-    the fields of `MemoryMoment` except its size.
-    """
+    """The fields of `MemoryMoment` except its size: the time of an allocation or free, and the code that was run."""
 
     at_ns: int
     step: int | None
@@ -54,7 +50,7 @@ class Totals(TypedDict):
 
 
 def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
-    """Return, for each device or host with work (`accounts`), the memory of its device.
+    """Return, for each device or host with work (`accounts`), a list with the memory of its device.
 
     The memory of the host and of devices without work is in the first list.
     """
@@ -68,7 +64,7 @@ def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
 
 @dataclass(frozen=True)
 class AttributedAllocations:
-    """The allocations and frees of one device, with the code that the host was in at each.
+    """The allocations and frees of one device, with the code that the host ran at the time of each.
 
     Arrays have one entry for each allocation or free, in order of time; an `index` is an index into them.
     """
@@ -271,9 +267,7 @@ class AttributedAllocations:
         )
 
     def unfreed(self) -> list[UnfreedMemory]:
-        """Return the memory that was not freed in the recording,
-        summed by the code that allocated it, the most bytes first.
-        """
+        """Return the memory that was not freed in the recording, by the code that allocated it, most bytes first."""
         a, sizes = self.allocator, dict[tuple[str, str, str], list[int]]()
         for index in a.unfreed.tolist():
             where = self.code_name("operator", index), self.code_name("module", index), self.code_name("line", index)

@@ -1,7 +1,8 @@
 """Measure the work of a rank before each collective, for a table by which ranks are compared.
 
-Collectives are in order of time. The work for a collective is the time since the previous arrival, without the time in
-which the rank was blocked by a collective. A rank with more work than the others keeps them waiting.
+A rank arrives at a collective when the collective starts on this rank. Its work for a collective is the time since it
+arrived at the previous one, without the time in which it was blocked by a collective. A rank with more work than the
+others keeps them waiting. The collectives are in order of time.
 
 Example: a rank arrives at 100 ms, is blocked until 130 ms, computes and arrives at the next collective at 200 ms. Its
 work for that collective is 200 - 100 - 30 = 70 ms.

@@ -1,4 +1,4 @@
-"""Describe the collectives of one rank: what identifies each on all ranks, how many bytes it moves, and how fast."""
+"""Describe the collectives of one rank: what identifies each on all ranks, how many bytes it has, and its bandwidth."""
 
 import re
 from dataclasses import dataclass
@@ -53,9 +53,7 @@ class RankCollectives:
 
     @cached_property
     def blocking(self) -> Intervals:
-        """The intervals of communication that does not overlap with computing and
-        that something waited for (`idle.blocking`).
-        """
+        """The intervals of exposed communication (without overlapping computing) that delayed other work."""
         return blocking(self.work)
 
     @property
@@ -67,7 +65,8 @@ class RankCollectives:
     def entry(self) -> Integers:
         """For each collective, the index of its arguments in the `collective_` columns of the trace, or NONE.
 
-        The arguments are recorded with the collective's own event, or else with the operator that launched it.
+        The arguments (such as the process group) are recorded with the collective's own event, or else with the
+        operator that launched it.
         """
         c = self.work.trace.columns
         described = c["collective_row"].astype(np.int64)

@@ -1,10 +1,10 @@
-"""Find the traces of torch.compile: the graphs that ran, where they break, and compilations during the recording.
+"""Find what torch.compile did in a trace: graphs that ran, graph breaks, and compilations during the recording.
 
 A call of compiled code is an event `Torch-Compiled Region: frame/version`. After a graph break, the rest of the
 function is a frame of its own, which the first frame calls. So a region inside another region is a graph break.
 
-Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs
-the second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
+Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs the
+second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
 """
 
 import re
@@ -65,7 +65,7 @@ class Regions:
     def functions(self) -> dict[int, str]:
         """The name of the first Python function called in each region, by the region's trace row.
 
-        It is empty unless Python stacks were recorded.
+        The dictionary is empty unless Python stacks were recorded.
         """
         c = self.trace.columns
         called = np.flatnonzero(self.trace.category_matches({"python_function"}))
@@ -127,7 +127,7 @@ def compilations(trace: Trace) -> Integers:
 
 
 def compiled_code(trace: Trace) -> CompiledCode | None:
-    """Return the compiled code that ran, and the compilations during the recording; None if there is neither."""
+    """Return what torch.compile did during the recording; None if no compiled code ran and nothing was compiled."""
     regions, compiling = Regions(trace), compilations(trace)
     if not len(regions.rows) and not len(compiling):
         return None
@@ -148,7 +148,10 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
 
 
 def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
-    """Return each compiled frame with its calls, graph breaks and compilations, the frame that took most time first."""
+    """Return each compiled frame with its calls, graph breaks and compilations, the one that took most time first.
+
+    The time is that of its compilations, and that of the host between its graphs.
+    """
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
     spent, times = compile_times(regions, compiling, which, len(numbers))

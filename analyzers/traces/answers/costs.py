@@ -32,7 +32,7 @@ def is_user_function(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The host events in which the work (kernels, copies) of a device was launched.
+    """The host events, such as operators and modules, in which the work (kernels, copies) of a device was launched.
 
     `what` in its methods is one of "operator", "annotation", "module" and "line" (a function in the user's own files).
     """
@@ -124,11 +124,11 @@ class Attribution:
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Return how often, and for how long, each kernel was launched by each event of kind `what`, by their names.
+        """Return number and time of kernels for each pair of a kernel's name and the name of the code that launched it.
 
-        The result is four columns with a row per pair of names, in ascending order of time: the index of the kernel's
-        name in `trace.names`, that of the launching event's name, the time of these kernels in ns, and the number of
-        launches.
+        `what` is the kind of code on the host: "operator", "module" ... The result is four columns with a row per pair,
+        in ascending order of time: the index of the kernel's name in `trace.names`, that of the launching event's name,
+        the time of these kernels in ns, and the number of launches.
         """
         c = self.trace.columns
         if self.work.device is None:
@@ -156,7 +156,7 @@ class Attribution:
         }
 
     def launched_kernels(self) -> list[LaunchedKernel]:
-        """Return the kernels that each operator launched, those with the most time first."""
+        """Return number and time of the kernels that each operator launched itself, those with the most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
@@ -175,7 +175,10 @@ class Attribution:
         return self.by_name("line")
 
     def modules(self) -> list[Cost]:
-        """Return the costs of modules, including their backward kernels where sequence numbers connect the two."""
+        """Return the cost of each module by name, with its backward kernels.
+
+        Sequence numbers connect the backward operators with the forward operators, and so with the module.
+        """
         forward, extra = self.by_name("module"), self.backward_of_modules()
         return sorted(
             [
@@ -238,7 +241,7 @@ class Attribution:
 def strictly_around(around: Column, parent: Column) -> Column:
     """Return, for each event of a trace, the row of the innermost selected event around it except itself, or NONE.
 
-    `around` is as `nesting.innermost_selected` returns it: a selected event has its own row there. `parent` has the row
-    of the event directly around each event.
+    `around` has, for each event, the row of the innermost selected event around it, where a selected event has its own
+    row (`nesting.innermost_selected`). `parent` has the row of the event directly around each event.
     """
     return np.where(parent >= 0, around[parent], NONE)

@@ -19,9 +19,10 @@ CPU = 0
 
 @dataclass(frozen=True)
 class Allocator:
-    """The allocations and frees of one device in order of time; `rows` are their rows in the `memory_` columns.
+    """The allocations and frees of one device, or of the host, in order of time, as its allocator reported them.
 
-    `type` is the device type as recorded; `number` is None for a host, which recorders do not number.
+    `rows` are their rows in the columns `memory_...` of the trace. `type` is the device type as recorded; `number` is
+    the number of the device, None for a host.
     """
 
     trace: Trace
@@ -68,8 +69,8 @@ class Allocator:
         """For each allocation or free, the bytes that are allocated on the device after it.
 
         They include bytes from before the recording as far as known. Totals that the recorder wrote are exact. An
-        allocation or free without one adds its change to the last total. Without any total, the bytes at the start are
-        taken to be the largest amount by which frees exceed allocations.
+        allocation or free without a recorded total adds its change to the last total. Without any total, the bytes at
+        the start are taken to be the largest amount by which frees exceed allocations.
         """
         summed = np.cumsum(self.change)
         if not self.totals_recorded:
@@ -129,9 +130,10 @@ class Allocator:
 
 
 def latest_known(known: Mask) -> Integers:
-    """Return, for each index, the last index up to it whose flag is set; before the first such index, that first index.
+    """Return, for each index, the last index up to it whose flag is set.
 
-    For example, the flags False, True, False, True give 1, 1, 1, 3.
+    An index before all set flags gets the first of these. For example, the flags False, True, False, True give 1, 1, 1,
+    3.
     """
     indices = np.flatnonzero(known)
     return indices[np.maximum(np.searchsorted(indices, np.arange(len(known)), side="right") - 1, 0)]

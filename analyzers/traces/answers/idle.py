@@ -29,7 +29,7 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Return the idle time of a device or host by cause, from the launch of the event after each gap.
+    """Return the idle time of a device or host by cause, which follows from the launch of the kernel after each gap.
 
     Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110
     µs: 10 µs count for the host, 30 µs for launch latency, and the last 10 µs are unexplained. Had the call returned
@@ -84,7 +84,7 @@ def intersect(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
-    """Return the intervals of time that the function `keep` selects.
+    """Return the intervals of time that the function `keep` selects, given whether `intervals` and `others` cover them.
 
     `keep` gets two masks with an entry per piece of time: whether the piece lies in `intervals`, and whether it lies in
     `others`.
@@ -113,9 +113,9 @@ def union(intervals: Intervals, others: Intervals) -> Intervals:
 def blocking(work: Work) -> Intervals:
     """Return the intervals of exposed communication (without overlapping computation) that delayed other work.
 
-    This is the case if a computing kernel had already been launched and began when the communication ended, or if the
-    host was in a call that synchronises. If the work is that of a host, all exposed communication counts, except during
-    the host's own phases (data loading, garbage collection ...).
+    Communication delays a computing kernel that had already been launched and began when the communication ended, and a
+    host that is in a call that synchronises. If the host itself does the work, all exposed communication counts, except
+    during the host's own phases (data loading, garbage collection ...).
     """
     bare = exposed(work)
     if work.device is None:
@@ -125,10 +125,11 @@ def blocking(work: Work) -> Intervals:
 
 
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
-    """Return the intervals in which a rank does no work because of communication.
+    """Return the intervals in which a rank does no work because it waits for communication to end.
 
-    These are `blocked` (as `blocking` returns it) and the exposed communication during which the host launched nothing.
-    In the second case it is not recorded, but likely, that the host waited. The host's own phases are left out.
+    `blocked` are the intervals in which the trace shows this (the result of `blocking`). On a device, exposed
+    communication during which the host launched no computing kernel is added, because the host then probably waited
+    too. Of the added time, the host's own phases, such as data loading, are left out.
     """
     start, end = exposed(work)
     if work.device is None:
@@ -140,10 +141,10 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
 
 
 def kernel_waits(work: Work, bare: Intervals) -> Intervals:
-    """Return the part of exposed communication (`bare`) during which the next computing kernel was launched but waited.
+    """Return the intervals of exposed communication (`bare`) during which the next computing kernel waited.
 
-    Example: communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited
-    from 5 to 12 µs.
+    This kernel was already launched, and began when the communication ended. Example: communication is exposed from 2
+    to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited from 5 to 12 µs.
     """
     start, end = bare
     order = np.lexsort((work.launch_end, work.start))

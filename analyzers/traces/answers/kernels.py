@@ -14,7 +14,8 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Kernel, KernelSequence
 from analyzers.traces.reading.distinct import combined_codes, first_rows
 
-# The two shorter runs that a run of a length consists of: two runs are equal where both parts are.
+# For each length of a run of kernels, the lengths of the two parts that it consists of: two runs are equal if both
+# parts are.
 SHORTER_RUNS = {2: (1, 1), 3: (2, 1), 5: (3, 2), 8: (5, 3)}
 LENGTHS = (8, 5, 3)
 SEQUENCES_AT_MOST = 5
@@ -22,9 +23,10 @@ TIMES_AT_LEAST = 3
 
 
 def kernels(attribution: Attribution) -> list[Kernel]:
-    """Return the statistics of each kernel name, those with the most time first.
+    """Return a `Kernel` for each name of a kernel, with statistics over all its executions, the most total time first.
 
-    On a host they are the statistics of operators, by the time without their children.
+    For a host without device work, the names are those of operators, and their times leave out the operators that they
+    call.
     """
     work = attribution.work
     if not len(work.rows):
@@ -110,7 +112,7 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
 
 
 def not_overlapping(indices: Integers, length: int) -> Integers:
-    """Return the ascending `indices` without those that are less than `length` after the last one that was kept.
+    """Return the ascending `indices` without each that is less than `length` above the last one that is kept.
 
     [0, 1, 2, 3, 7] with length 3 gives [0, 3, 7].
     """
@@ -124,6 +126,10 @@ def not_overlapping(indices: Integers, length: int) -> Integers:
 
 
 def is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
-    """Return whether a sequence is part of a similarly frequent one in `others`, or is such a sequence shifted."""
+    """Return whether a sequence adds nothing to one of `others`, which has all its kernels and is about as frequent.
+
+    It is then a part of the other sequence, or the same repetition begun at another kernel: in a stream that repeats a,
+    b and c, (b, c, a) adds nothing to (a, b, c). About as frequent means at most twice as frequent.
+    """
     names = set(sequence.names)
     return any(names <= set(other.names) and sequence.count <= 2 * other.count for other in others)

@@ -51,7 +51,7 @@ def launch_times(work: Work) -> Launches | None:
 def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
     """Return the mean over time and the maximum of the length of a queue.
 
-    The length is `length` from each time `at` (ns) on, as `queue_length` returns it.
+    `at` has the times (ns) at which the length changes, and `length` the length from each of these times on.
     """
     if not len(at):
         return 0.0, 0
@@ -88,8 +88,9 @@ def stream_queues(work: Work) -> list[StreamQueue]:
 
 
 def synchronisations(trace: Trace) -> list[CallTotal]:
-    """Return the runtime calls in which the host waits for the device or for memory,
-    by name, those with the most time first.
+    """Return the number and time of the runtime calls in which the host waits for the device or for memory, by name.
+
+    The calls with the most time come first.
     """
     return call_totals(trace, waiting_calls(trace))
 
@@ -112,8 +113,9 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return memcpy and memset operations by name, those with the most time first;
-    a size that was not recorded counts as 0.
+    """Return the number, time and bytes of memcpy and memset operations by name, those with the most time first.
+
+    A size that was not recorded counts as 0.
     """
     rows, size = copy_rows(work)
     totals = [Copy(**copy_totals(work, same, size)) for same in grouped_by_name(work, rows)]
@@ -121,7 +123,10 @@ def copies(work: Work) -> list[Copy]:
 
 
 def copy_sizes(work: Work) -> list[CopySize]:
-    """Return copies by name and range of sizes, because small copies do not reach the bandwidth of large ones."""
+    """Return the number, time and bytes of copies by name and range of sizes.
+
+    The ranges are separate because small copies do not reach the bandwidth of large ones.
+    """
     rows, size = copy_rows(work)
     rows = rows[size[rows] > 0]
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.
@@ -181,7 +186,7 @@ def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
 
 
 def graphs(work: Work) -> CudaGraphs | None:
-    """Return the launches of CUDA graphs and the kernels in them; None if there were none.
+    """Return the number of launched CUDA graphs, and the number and time of their kernels; None if there were none.
 
     A kernel belongs to a graph if it has a graph id, or if its launching call launched a whole graph.
     """

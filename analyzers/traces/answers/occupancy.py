@@ -1,5 +1,6 @@
-"""Measure how well kernels fill the device:
-occupancy, and warps and blocks per multiprocessor, as recorded estimates.
+"""Compute how well kernels fill the device, from estimates that the recorder writes with each kernel.
+
+These are the occupancy, and the number of warps and of blocks per multiprocessor.
 """
 
 from contextlib import suppress
@@ -20,7 +21,7 @@ Occupancy = dict[str, float | str | None]
 
 
 class Occupancies:
-    """The occupancy measures of each event of a device (NaN: not recorded), and what limits the occupancy."""
+    """The recorded occupancy measures of each event of a device (NaN: not recorded), and what limits its occupancy."""
 
     def __init__(self, work: Work) -> None:
         """Decode each distinct occupancy text of the trace once; index 0 of the results is for events without one."""
@@ -34,9 +35,10 @@ class Occupancies:
         self.duration: Column = work.end - work.start
 
     def mean(self, indices: Column) -> Occupancy:
-        """Return the mean measures of some events, weighted by duration, and what limits the event that took longest.
+        """Return the fields of `Kernel` on occupancy: means over some events, weighted by duration, and `limited_by`.
 
-        `indices` are the indices of the events in `work`. The result is empty if the trace has no occupancies.
+        `limited_by` is what limits the event that took longest. `indices` are the indices of the events in `work`. The
+        result is empty if the trace has no occupancies.
         """
         if len(self.measures) == 1:
             return {}
@@ -55,7 +57,10 @@ class Occupancies:
 
 
 def parts_of(text: str) -> list[str]:
-    """Return the parts of a text of `EventTable.occupancies`: one for each of `MEASURES`, then the limits."""
+    """Split a recorded occupancy text, whose parts are separated by zero bytes, into its four parts.
+
+    They are the occupancy, warps and blocks per multiprocessor (`MEASURES`), and what limits them.
+    """
     return f"{text}\0\0\0".split("\0")[: len(MEASURES) + 1]
 
 
@@ -73,9 +78,9 @@ def number(text: str) -> float:
 
 
 def limits(text: str) -> str:
-    """Return the limits in an occupancy text, such as `registers, warps` for `{"limitingFactors": "REGS|WARPS"}`.
+    """Return the resources that limit a kernel, such as `registers, warps` for `{"limitingFactors": "REGS|WARPS"}`.
 
-    The result is empty if none are recorded.
+    `text` is the recorded occupancy text of the kernel. The result is empty if no limits are recorded.
     """
     with suppress(msgspec.DecodeError):
         recorded = msgspec.json.decode(parts_of(text)[-1])

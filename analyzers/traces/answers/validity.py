@@ -1,4 +1,4 @@
-"""Find problems that limit the meaning of a trace: unlinked kernels, disagreeing clocks, truncated or missing steps."""
+"""Find problems that limit what a trace can say: unlinked kernels, disagreeing clocks, truncated or missing steps."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +14,10 @@ from analyzers.traces.reading.trace import NO_STEP, Trace
 
 
 def problems(work: Work) -> list[Problem]:
-    """Return all problems of a device or host: those of the file, then those of its events."""
+    """Return all problems that limit the meaning of the numbers about a device or host.
+
+    Those of the file come first, then those of the events.
+    """
     of_file = msgspec.convert(work.trace.columns.meta["problems"], list[Problem])
     of_account = device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
     return [*of_file, *of_account, *step_problems(work)]

@@ -1,4 +1,4 @@
-"""Unions of intervals `[start, end)` in integer nanoseconds, in which overlapping time counts once."""
+"""Compute with unions of intervals `[start, end)` in integer nanoseconds, in which overlapping time counts once."""
 
 from dataclasses import dataclass
 
@@ -88,7 +88,7 @@ def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
 
 
 class CoveredTime:
-    """A union of intervals, from which the covered time between two moments can be computed."""
+    """A union of intervals of time, of which it computes how much lies before a moment or between two moments."""
 
     def __init__(self, start: Column, end: Column) -> None:
         """Store the union of the intervals from `start` to `end` (ns), which may overlap and be in any order."""
@@ -101,7 +101,7 @@ class CoveredTime:
         return int(self.before[-1])
 
     def until(self, at: Column) -> Integers:
-        """Return how much time is covered before each moment in `at`, in ns."""
+        """Return how many ns of the union of intervals lie before each moment in `at`."""
         begun = np.searchsorted(self.start, at, side="right")
         last = np.maximum(begun - 1, 0)
         if not len(self.start):
@@ -111,5 +111,5 @@ class CoveredTime:
         return self.before[begun] - remaining
 
     def between(self, low: Column, high: Column) -> Integers:
-        """Return the covered time from each moment in `low` to the moment at the same index of `high`, in ns."""
+        """Return how many ns of the union lie between each moment in `low` and the one at the same index of `high`."""
         return self.until(high) - self.until(low)

@@ -28,9 +28,7 @@ NONE = -1
 
 
 class NestedEvents(NamedTuple):
-    """Columns of events (lane, start and end in ns) with the row of each event's parent.
-    A lane is a thread or a stream.
-    """
+    """The columns of events: lane (thread or stream), start and end in ns, and the row of each event's parent."""
 
     lane: Column
     start: Column
@@ -70,9 +68,9 @@ def in_start_order(rows: Column, start: Column, end: Column) -> Column:
 
 
 def count_until(moments: Column, at: Column) -> Integers:
-    """Return, for each moment in the ascending `at`, how many of the ascending `moments` are at or before it.
+    """Return, for each time in the ascending `at`, how many of the ascending `moments` are not later.
 
-    A stable sort merges the two columns, which is several times as fast as a search for each value.
+    It merges the two columns by a stable sort, which is several times as fast as a search for each value.
     """
     order = np.argsort(np.concatenate([moments, at]), kind="stable")
     return np.flatnonzero(order >= len(moments)) - np.arange(len(at))

@@ -98,9 +98,9 @@ def device_work(trace: Trace, device: int) -> Work:
 
 
 def launching_rows(trace: Trace, correlation: Column) -> Integers:
-    """Return, for each correlation id, the trace row of the call with this id, which launched a kernel; NONE without.
+    """Return, for each correlation id of a kernel, the trace row of the call that launched it; NONE if it is unknown.
 
-    A kernel and the call that launched it share the id; so do all kernels of a CUDA graph.
+    A kernel and the call that launched it have the same id; so have all kernels of one launched CUDA graph.
     """
     calls = np.flatnonzero(trace.category_matches(LAUNCHES) & (trace.columns["correlation"] >= 0))
     if not len(calls):
@@ -112,8 +112,9 @@ def launching_rows(trace: Trace, correlation: Column) -> Integers:
 
 
 def host_work(trace: Trace) -> Work:
-    """Return the work of a host:
-    its operators (without the threads of collectives), and the collectives that ran on it.
+    """Return the work of a host: its operators and the collectives that ran on it.
+
+    Operators on the threads that run the collectives are left out.
     """
     c = trace.columns
     collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)

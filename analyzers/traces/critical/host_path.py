@@ -1,5 +1,4 @@
-"""Find the critical path through the threads of a host:
-operators of all threads, and collectives on threads of their own.
+"""Find the critical path through the threads of a host, which run operators, and collectives on threads of their own.
 
 The path is followed backwards in time from the end. A thread that runs an operator waits for nothing else, so the path
 stays on it. While a thread runs none, it may have waited for an event that ended meanwhile, and the path continues
@@ -282,9 +281,10 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index in `collectives` of the one that ended just before another one began on the same thread.
+        """Return the index in `collectives` of the collective after which another one was queued on the same thread.
 
-        The other one is in the trace row `row` and began at the time `begun` (ns). The result is NONE if there is none.
+        The other one is in the trace row `row` and began at the time `begun` (ns), at most `QUEUED_NS` after the first
+        one ended. The result is NONE if there is no such collective.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):

@@ -1,6 +1,4 @@
-"""Compute by how much the memory of devices changed between two sets of traces,
-and what operators and modules allocate.
-"""
+"""Compute how the memory of devices changed between two sets of traces, in total and by operator and module."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence

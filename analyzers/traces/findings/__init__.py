@@ -1,3 +1,1 @@
-"""Write the sentences about traces:
-every title, reason, next step and verdict of the trace analyzer is written here.
-"""
+"""Write all sentences about traces: every title, reason, next step and verdict of the trace analyzer."""

@@ -1,5 +1,6 @@
-"""Findings about the time of one device or host:
-exposed communication, slow host, compilation, flaws of the recording.
+"""Write the findings about the time of one device or host.
+
+These are exposed communication, a slow host, compilation, and flaws of the recording.
 """
 
 import re
@@ -95,7 +96,7 @@ def recorded_time(account: RankTrace) -> str:
 
 
 def longest_collectives(account: RankTrace) -> list[str]:
-    """Return the collectives with the most time, as `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms`."""
+    """Return texts on the longest collectives, such as `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms`."""
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
     return [
         f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)}"

@@ -1,4 +1,4 @@
-"""Findings about the memory of devices while a trace was recorded: growth, unused memory, the limit."""
+"""Write the findings about the memory of devices while a trace was recorded: growth, unused memory, the limit."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -163,7 +163,7 @@ AMPERE = 8
 
 
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
-    """Return one advice for each kind of opportunity to save time, the largest first.
+    """Return an `Advice` for each kind of opportunity to save time, the largest first.
 
     The numbers in an advice are of the rank that can save most.
     """

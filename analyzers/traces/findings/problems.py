@@ -1,4 +1,4 @@
-"""The sentences about the problems of a trace file, one for each kind of problem."""
+"""Write the sentence about a problem of a trace file, one for each kind of problem."""
 
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.words import duration_ns, quantity

@@ -1,4 +1,4 @@
-"""The finding that a step takes longer in one set of traces than in another."""
+"""Write the finding that a step takes longer in one set of traces than in another."""
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.diff.diff import TraceDiff

@@ -1,4 +1,4 @@
-"""The finding about a rank that the others wait for, written from the numbers of `across.stragglers`."""
+"""Write the finding about a rank that the others wait for, from the numbers of `across.stragglers`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -134,8 +134,9 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
 
 
 def reason(straggler: Straggler, others: str) -> str:
-    """Return sentences on the extra work of the rank, compared with `others`, since which collective it is late,
-    why, and how much that costs.
+    """Return sentences on a straggler: its extra work, the first collective that it enters late, its cause and cost.
+
+    `others` says what the rank is compared with.
     """
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
@@ -163,8 +164,9 @@ def waiting(row: RankWaits, waits: Sequence[RankWaits]) -> str:
 
 
 def confidence(straggler: Straggler) -> float:
-    """Return the confidence, from 0.5 to 0.95;
-    it is higher if the waiting is mostly for this rank and its excess is large.
+    """Return the confidence that a rank is the straggler, from 0.5 to 0.95.
+
+    It is higher if the waiting is mostly for this rank and its excess is large.
     """
     size = min(1.0, straggler.excess_share / CERTAIN_EXCESS_SHARE)
     return round(min(0.95, 0.5 + 0.5 * straggler.caused_share * size), 2)

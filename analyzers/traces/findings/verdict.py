@@ -1,4 +1,4 @@
-"""Write the verdict on a set of traces: which finding comes first, in one sentence, and which evidence was missing."""
+"""Write the verdict on a set of traces: one sentence on the most important finding, and which evidence was missing."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class VerdictClass(StrEnum):
 
 
 class Missing(StrEnum):
-    """Evidence that would make a verdict more certain."""
+    """A kind of evidence that the traces lack, and that would make the verdict on them more certain."""
 
     CLOCKS = "clocks"
     STEP_MARKS = "step_marks"
@@ -61,8 +61,9 @@ def verdict(
     clocks: Sequence[Clock],
     opportunities: Sequence[Advice] = (),
 ) -> Verdict:
-    """Return the verdict:
-    a straggler first, else the largest loss of time, else a problem with memory, else healthy.
+    """Return the verdict on a set of traces: the most important finding, else that the job is healthy, or unknown.
+
+    A straggler comes first, then the largest loss of time, then a problem with memory.
     """
     by_id = {finding.id: finding for finding in findings if is_lead(finding)}
     lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]
@@ -135,7 +136,7 @@ def division(accounts: Sequence[RankTrace]) -> str:
 
 
 def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Missing]:
-    """Return the kinds of evidence that are missing in the traces for a more certain verdict."""
+    """Return the kinds of evidence that the traces lack, and with which the verdict would be more certain."""
     world = max((account.world_size or 1 for account in accounts), default=1)
     lacks = {
         Missing.CLOCKS: any(not clock.agrees for clock in clocks),

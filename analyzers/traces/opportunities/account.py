@@ -40,7 +40,7 @@ FUSED_AT_MOST = 15
 
 @dataclass(frozen=True)
 class AccountOpportunities:
-    """The search for opportunities in the steps of one device or host."""
+    """The search for opportunities to shorten the steps of one device or host, with the time that each would save."""
 
     collectives: RankCollectives
     attribution: Attribution
@@ -56,14 +56,15 @@ class AccountOpportunities:
 
     @cached_property
     def time_ns(self) -> int:
-        """The total duration of the steps in ns, or that of the work if it is longer,
-        as a host may be far ahead of its device.
+        """The total duration of the steps in ns, or that of the work if it is longer.
+
+        The work can be longer because a host may be far ahead of its device.
         """
         marked = sum(end - start for _, start, end in self.work.trace.steps)
         return max(marked, int(self.work.end.max() - self.work.start.min()) if len(self.work.rows) else 0)
 
     def all(self) -> list[Opportunity]:
-        """Return the opportunities that are large enough, the largest first."""
+        """Return the opportunities that save at least 2 % of the time, the largest first."""
         # A file with a handful of events is a part of a recording: what is missing is no waiting.
         if len(self.work.rows) < EVENTS_AT_LEAST or not self.time_ns:
             return []
@@ -86,7 +87,7 @@ class AccountOpportunities:
         )
 
     def waits(self) -> Iterator[Opportunity]:
-        """Yield an opportunity for each cause for which the device waits for the host."""
+        """Yield an opportunity for each reason why the device waits for the host, such as the data loader."""
         host = Host(self.work.trace)
         for cause in causes(self.work, host):
             names = self.host_names(cause, host)
@@ -109,10 +110,10 @@ class AccountOpportunities:
         return self.totals(trace.columns["name"][rows], inside)
 
     def innermost_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return what the host's main thread did in the longest intervals of a cause, by the names of events.
+        """Return what the host's main thread did while the device waited because of `cause`, by the names of events.
 
-        In each interval it is the innermost event at the middle of the interval, and the function in the user's own
-        files around that event.
+        For each of the longest intervals of waiting, it is the innermost event at the middle of the interval, and the
+        function in the user's own files around that event.
         """
         c, start, end = self.work.trace.columns, *cause.intervals
         longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]

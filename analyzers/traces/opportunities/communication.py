@@ -1,5 +1,6 @@
-"""Find communication without overlapping computation that could be shorter:
-small collectives, slow links, no overlap.
+"""Find exposed communication (nothing computes meanwhile) that could be shorter, and say why it is not.
+
+The reasons are small collectives, slow links, and no overlap with computation.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ BETWEEN_HOSTS = 40e9
 
 @dataclass(frozen=True)
 class ExposedCollectives:
-    """The search for opportunities in the collectives of a device that do not overlap with computation (exposed).
+    """The search for time to save in those collectives of a device that do not overlap with computation (exposed).
 
     Arrays have an entry for each collective.
     """

@@ -14,8 +14,9 @@ from analyzers.traces.opportunity_model import NamedTime, Opportunity, Opportuni
 def imbalances(
     accounts: Sequence[RankTrace], stragglers: Sequence[Straggler]
 ) -> Iterator[tuple[RankTrace, Opportunity]]:
-    """Yield (account, opportunity) for each straggler:
-    how much the job would save, with the parts of its excess work.
+    """Yield (account, opportunity) for each straggler: how much the job would save without its excess work.
+
+    The account is the straggler's first device or host. The names in the opportunity are the parts of the excess.
     """
     # Of several devices of a rank the first one stands for it.
     account_of = {account.rank: account for account in reversed(accounts)}
@@ -39,9 +40,10 @@ def imbalances(
 
 
 def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace:
-    """Return a copy of `account` whose exposed communication does not include the waiting for late ranks.
+    """Return a copy of `account` in which less exposed communication can be saved: not the waiting for late ranks.
 
-    Overlapping communication with computing could not save that waiting.
+    Overlapping communication with computing could not save that waiting. `waits` has the waiting of each rank; an
+    opportunity that becomes too small is left out.
     """
     waited = sum(row.wait_ns for row in waits if row.rank == account.rank)
     if not waited:
@@ -52,10 +54,10 @@ def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace
 
 
 def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
-    """Return an opportunity with less to save if it is exposed communication: `waited_ns` less per step.
+    """Return an opportunity with `waited_ns` less to save per step if it is exposed communication, else unchanged.
 
-    `waited_ns` is the time that is spent waiting for other ranks, which overlapping would not save. Other opportunities
-    are returned as they are.
+    `waited_ns` is the time per step that the rank spends waiting for others. To overlap communication with computing,
+    which this opportunity is about, would not save it.
     """
     if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
         return one

@@ -1,4 +1,4 @@
-"""Recognise the arithmetic in kernels by their names."""
+"""Recognise by its name what a kernel does, such as a matrix product, a pointwise operator or a layout copy."""
 
 import re
 

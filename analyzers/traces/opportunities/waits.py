@@ -1,10 +1,11 @@
 """Find out what the host did while the device waited for it; each ns of that time has one cause.
 
-Example: the device has no work from 0 to 20 ms. The host is in the data loader until 15 ms, launches the next kernel
-at 20 ms and runs operators in between: 15 ms count for the loader, 5 ms for launching.
+Example: the device has no work from 0 to 20 ms. The host is in the data loader until 15 ms, launches the next kernel at
+20 ms and runs operators in between: 15 ms count for the loader, 5 ms for launching.
 
-A call that waits for the device costs more than its own time: after it the device stays idle until the host has
-launched new work. So up to `RAMP_NS` after such a call also count for it, if the call itself waited that long.
+A call in which the host waits for the device costs more than its own time: when it returns, the device has no work
+left, and it stays idle until the host has launched new work. So this idle time also counts for the call: at most
+`RAMP_NS` of it, and at most as long as the call took.
 """
 
 import re
@@ -35,8 +36,9 @@ SYNCHRONISING = re.compile(
 OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
 """Phases in which the host is in Python or in calls that launch nothing."""
 RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
-"""How long a host needs at most to catch up. Python that takes longer than the second is a cause of its own, and so is
-an operator that takes longer than the third. A launching call that takes so long loads or compiles code."""
+"""A host needs at most `RAMP_NS` to catch up after a call that waited for the device. Python that takes longer than
+`STRETCH_NS` is a cause of waiting of its own, and so is an operator that takes longer than `LAUNCH_AT_MOST_NS`. A
+launching call that takes longer than that loads or compiles code."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,9 @@ class Host:
 
     @cached_property
     def main(self) -> int:
-        """The lane number of the thread of the training loop:
-        the one with step marks, else with the most launching calls.
+        """The lane number of the thread of the training loop; NONE if it is not known.
 
-        The result is NONE if there is neither.
+        It is the thread with step marks, else the one with the most launching calls.
         """
         c = self.trace.columns
         marks = self.trace.rows_named(self.trace.text_matches(PROFILER_STEP), ANNOTATIONS)
@@ -181,7 +182,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause for which a device waited for the host, how long and how often, and the intervals of this waiting."""
+    """One reason why a device waited for the host, such as the data loader, with the time and number of these waits.
+
+    `intervals` are the intervals of time (ns of the trace) in which the device waited.
+    """
 
     kind: OpportunityKind
     waiting_ns: int
@@ -190,7 +194,10 @@ class Cause:
 
 
 def causes(work: Work, host: Host) -> list[Cause]:
-    """Return the causes for which a device waited; for a host, only those that annotations show."""
+    """Return each reason why a device waited for its host, with the time and number of these waits.
+
+    If the host itself does the work, only reasons that annotations show are returned, such as data loading.
+    """
     gaps = gaps_of(work)
     found: dict[OpportunityKind, list[Cause]] = {}
     for lane in np.unique(gaps.launched_by).tolist():
@@ -207,7 +214,7 @@ def joined(parts: Sequence[Cause]) -> Cause:
 
 
 def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
-    """Yield the causes of gaps that end with a launch by one thread; each ns counts for one cause only.
+    """Yield the causes of those gaps in a device's work that end with a launch by one thread; each ns has one cause.
 
     `lanes` are the lane numbers of the launching thread and of the thread of the training loop.
     """
@@ -257,7 +264,7 @@ def longer_than(intervals: Intervals, least_ns: int) -> Intervals:
 
 
 def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator[Cause]:
-    """Yield the causes of the gaps that nothing else explains: a call that waited for the device, or slow launching.
+    """Yield the causes of the gaps that nothing else explains: calls that waited for the device, and slow launching.
 
     `left` are the unexplained intervals in `gaps`, `synchronising` the intervals of calls that wait for the device.
     """

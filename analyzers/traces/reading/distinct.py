@@ -1,4 +1,4 @@
-"""Find distinct values, number them and compute sums by value, without sorting if the values are small numbers.
+"""Find distinct values, number them and compute sums by value, without sorting if the range of values is small.
 
 `np.unique` sorts, which would take most of the time of reading a trace: a column of a million names has a few hundred
 different values, and they are small. So a table with an entry for each possible value is used instead.
@@ -47,7 +47,7 @@ def combined_codes(*columns: Column) -> Column:
 
 
 def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
-    """Return (value, row numbers with it) for each distinct value, in ascending order."""
+    """Return, for each distinct value in ascending order, the value and the numbers of the rows that have it."""
     values, code = factorize(column)
     order = np.argsort(downcast(code), kind="stable")  # a radix sort where the numbers fit into 16 bits
     bounds = np.cumsum(np.bincount(code, minlength=len(values)))[:-1]

@@ -1,6 +1,4 @@
-"""Collect events as columns:
-one row per event with a duration, texts as numbers, and separate tables for rare arguments.
-"""
+"""Collect events as columns: a row per event with a duration, texts as numbers, and extra tables for rare arguments."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -47,7 +45,7 @@ class EventRows:
 
     `order` has, for each row of `columns`, the index of its event in the block; rows from several readers of the block
     are sorted by it. In the `sparse` tables the first column is an index into `order`. In `memory` (allocations and
-    frees) it is the index of the event in the block.
+    frees) the first column is the index of the event in the block.
     """
 
     order: Integers
@@ -122,7 +120,7 @@ class EventTable:
         return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
 
     def allocations(self, events: Events, order: Integers) -> Integers:
-        """Return a row for each allocation or free among `events`: the event's index in its block, then `ALLOCATIONS`.
+        """Return a row for each allocation or free in `events`: its index in the block, then values of `ALLOCATIONS`.
 
         `order` has the index of each event in its block.
         """
@@ -222,9 +220,7 @@ class EventTable:
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return the numbers that represent many pids, tids or streams (see `id_of`);
-        this is fast if all are numbers.
-        """
+        """Return the number that stands for each pid, tid or stream in a column, as `id_of` does for a single one."""
         # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):
             numbers = np.fromiter(values, np.int64, len(values))
@@ -283,7 +279,7 @@ def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
 
 
 def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
-    """Return the value; -1 if no recorder would write it, because it is below -1 or not below `limit`."""
+    """Return the value, or -1 if it is below -1 or not below `limit`, which no recorder would write."""
     return value if -1 <= value < limit else -1
 
 

@@ -1,4 +1,4 @@
-"""The possible problems of a trace file, as an enum for reader and answers; `findings.problems` has the sentences."""
+"""Define the possible problems of a trace file, without words: `findings.problems` writes the sentence for each."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ProblemKind(StrEnum):
-    """A defect of a file, or a property of its events that limits the meaning of its numbers."""
+    """A kind of problem of a trace: a defect of its file, or a property of its events that limits what they mean."""
 
     CUT_OFF = "cut_off"
     REPLACED_TEXT = "replaced_text"
@@ -35,9 +35,10 @@ DAMAGE = {
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of a trace, which `count` of `total` events have.
+    """A problem of a trace, which `count` of its `total` events have.
 
-    `most_ns` is the largest deviation, `names` are the names of the steps concerned.
+    `most_ns` is the longest time by which a kernel began before its launch (`EARLY_KERNELS`), `names` are the names of
+    the steps that the recording cut off (`CUT_STEPS`).
     """
 
     kind: ProblemKind

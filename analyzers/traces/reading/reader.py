@@ -67,9 +67,9 @@ def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
 def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
     """Return the properties of the job that are recorded in the file, by name; keys that are not recorded are missing.
 
-    `rank`, `world_size`, `backend`, `base_ns` (add it to times to get Unix time), `host`, `devices` (names),
-    `capability` (the major compute capability of the first device), `device_bytes` (the memory of each), `groups`
-    (process groups), `shapes` and `stacks` (whether they were recorded).
+    The keys are `rank`, `world_size`, `backend`, `base_ns` (add it to times to get Unix time), `host`, `devices`
+    (names), `capability` (the major compute capability of the first device), `device_bytes` (the memory of each),
+    `groups` (process groups), `shapes` and `stacks` (whether they were recorded).
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}

@@ -17,7 +17,7 @@ from analyzers.columns import Integers, Words
 UNKNOWN, UNUSABLE = -1, -2
 """Values of a row that was not learned so far, and of a row that was found to be useless and is not learned again."""
 LEARN_FROM = 4
-"""A row is learned if it occurs so often in one block; learning costs as much as decoding a few events."""
+"""A row is learned if it occurs at least this often in one block; learning costs as much as decoding a few events."""
 # 2**64 divided by the golden ratio, made odd: multiplicative hashing after Knuth, The Art of Computer Programming, 6.4.
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 

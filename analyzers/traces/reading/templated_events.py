@@ -87,7 +87,10 @@ class TemplatedEvents:
         return self.parsed[name]
 
     def parse(self, name: str) -> Integers:
-        """Parse the field `name` of all events: its digits, or the constant of the event's kind if it has no digits."""
+        """Return the values of the field `name`, one per event, parsed from the digits in the events' texts.
+
+        An event whose kind has no digits for the field gets the constant that `layout` has for its kind.
+        """
         constant, end, length, sign = self.layout[FIELDS[name]]
         values: Integers = constant[self.kind]
         if length.any():
@@ -137,7 +140,10 @@ class TemplatedEvents:
         return {table: rows for table, rows in tables.items() if len(rows)}
 
     def allocations(self) -> Integers:
-        """Return a row for each allocation or free: the event's index in its block, then `event_table.ALLOCATIONS`."""
+        """Return a row for each allocation or free: the event's index in its block, then the columns `ALLOCATIONS`.
+
+        These are its time, thread, address and bytes, among others (`event_table.ALLOCATIONS`).
+        """
         totals = [np.maximum(self[name], -1) for name in ("allocated", "reserved")]
         place = (self["pid"], self["tid"], self["address"], self["allocation"])
         device = self.device("device_type"), self.device("device_id")
@@ -197,7 +203,7 @@ class TemplateReader:
         return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, state: ReadState) -> tuple[EventRows, EventRows] | None:
-        """Return the rows of events of known kinds, and the rows of all other events; None if some text is no event."""
+        """Return the table rows of the events of known kinds, and those of all other events; None if decoding fails."""
         kinds = self.kinds.recognise(block)
         kinds[self.kinds.with_leading_zeros(block, kinds)] = UNKNOWN
         known = kinds >= 0

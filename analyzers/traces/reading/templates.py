@@ -122,8 +122,8 @@ class Template:
 def template_of(text: bytes) -> Template | None:
     """Return the template of an event, given the text inside its braces.
 
-    None means that events of this text have to be decoded one by one: the text is no JSON object, it is too long, it
-    has more than numbers and known texts, or other digits could change its structure.
+    The result is None if such events have to be decoded one by one: the text is no JSON object, it is too long, it has
+    more than numbers and known texts, or other digits could change its structure.
     """
     runs = [match.span() for match in DIGIT_RUN.finditer(text)]
     if len(text) > TEXT_BYTES_AT_MOST or len(runs) > RUNS_AT_MOST or digits_could_break(text):
@@ -167,13 +167,19 @@ def with_marks(text: bytes) -> bytes:
 
 
 def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
-    """Return where the digits of each integer field of an event are, by field, given an event with marks for digits."""
+    """Return, for each integer field of an event, where its digits are in the event's text.
+
+    `event` was decoded from a text with a mark in place of each run of digits; `runs` are the positions of these runs.
+    """
     fields = {field: number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
     return {field: digits for field, digits in fields.items() if digits}
 
 
 def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, NumberField]:
-    """Return where the digits before and after the decimal point of each time field are, given an event with marks."""
+    """Return, for each time field of an event, where its digits before and after the point are in the event's text.
+
+    `event` was decoded from a text with a mark in place of each run of digits; `runs` are the positions of these runs.
+    """
     digits: dict[str, NumberField | None] = {}
     for field in fields:
         marks = str(value_of(event, field) or 0).split(".")

@@ -1,4 +1,4 @@
-"""Typed access to a trace's columns: which events are work, when each step was, and in which lane each event runs."""
+"""Give typed access to a trace's columns: which events are work, when each step was, and the lane of each event."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -90,9 +90,9 @@ class Trace:
         return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
 
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
-        """Return the rows of events whose name is one of some texts and whose category matches `category`.
+        """Return the rows of events whose name `texts` selects and whose category matches `category`.
 
-        `texts` is a mask of these texts in `names`. This is fast if few events have such a name.
+        `texts` is a mask of the wanted names in `names`. This is fast if few events have such a name.
         """
         rows = np.flatnonzero(texts.take(self.columns["name"]))
         return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
@@ -109,9 +109,9 @@ class Trace:
 
     @cached_property
     def work(self) -> Integers:
-        """The rows of device work.
+        """The rows of the events that are work of a device: kernels, memory copies and memsets.
 
-        It is recognised by category, because other events may have a device or a stream as well.
+        They are recognised by category, because other events may have a device or a stream as well.
         """
         return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
 
