@@ -1,4 +1,4 @@
-"""The options of `workbench launch`, in groups."""
+"""The options of `workbench launch`, in dataclasses of related options."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions:
-    """Options for recording a command after `--`."""
+    """Options for recording the command after `--`, which is any training job that the user starts."""
 
     timeout: Annotated[
         float | None,
@@ -50,11 +50,14 @@ class ForeignOptions:
 
 
 FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
-"""A dry run that does a step without values; Click has no options whose value may be left out."""
+"""{option: trainer flags that replace it on the command line}.
+
+`--dry-run=fake` is replaced before Click parses it, because Click has no options whose value may be left out.
+"""
 
 
 class LaunchCommand(TyperCommand):
-    """A command that does not parse the words after `--`; Click would mix them with unknown options."""
+    """The Click command `launch`, which does not parse the words after `--`; Click would mix them with its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`, and store the words after it in `ctx.obj`."""

@@ -1,4 +1,4 @@
-"""Option groups that several commands share: a command takes a dataclass, and Typer sees one option for each field."""
+"""Let commands share groups of options: a command's function takes a dataclass, and Typer sees an option per field."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -24,7 +24,7 @@ def spread_groups(function: Command) -> Command:
         function(**given)
 
     parameters = list(spread_parameters(function, hints))
-    # Typer reads both, and would otherwise find those of the wrapped function.
+    # Typer reads signature and annotations, and would otherwise find those of the wrapped function.
     vars(command)["__signature__"] = Signature(parameters)
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command

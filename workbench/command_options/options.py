@@ -19,14 +19,14 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The lowest severity of a finding with which the command exits with a failure status."""
+    """The value of `--fail-on`: a command fails if a finding of its report is at least this severe."""
 
     WARNING = "warning"
     ERROR = "error"
 
 
 class Scheduler(StrEnum):
-    """The program that starts the processes of a job."""
+    """What starts the processes of a job: this launcher itself (local), or a cluster's scheduler."""
 
     LOCAL = "local"
     SLURM = "slurm"
@@ -166,7 +166,10 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options of every command that reads files of a run: ranks, number of processes, memory limit and cache."""
+    """Options of every command that reads files of a run.
+
+    They select a rank, the number of files to read at the same time, whether to use the cache, and a memory limit.
+    """
 
     rank: Rank = None
     jobs: Jobs = None
@@ -176,21 +179,27 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class StepReadOptions(ReadOptions):
-    """ReadOptions, and the number of the step whose files are read."""
+    """Options of commands that read files of a run and can be limited to the files of a single step."""
 
     step: Step = None
 
 
 @dataclass(frozen=True)
 class LogReadOptions(StepReadOptions):
-    """StepReadOptions, and the names of columns in other trainers' logs."""
+    """Options of commands that also read logs of other trainers, in which columns may have any names.
+
+    `column_map` says which column holds which quantity, such as `loss=train/nll`.
+    """
 
     column_map: ColumnMap = None
 
 
 @dataclass(frozen=True)
 class TraceReadOptions(StepReadOptions):
-    """StepReadOptions, and the device's peak FLOP/s, from which model-FLOPs utilisation (MFU) is computed."""
+    """Options of commands that read profiler traces.
+
+    `peak_tflops` is the peak of one device in TFLOP/s, from which model-FLOPs utilisation (MFU) is computed.
+    """
 
     peak_tflops: PeakTflops = None
 
@@ -213,7 +222,7 @@ class DocumentOptions:
 
 @dataclass(frozen=True)
 class ShowOptions(DocumentOptions):
-    """DocumentOptions, and whether to show a report in the terminal app or in the dashboard instead."""
+    """Options for showing a report: print it, write it to a file, or open it in the terminal app or the dashboard."""
 
     no_tui: NoTui = False
     web: Web = False

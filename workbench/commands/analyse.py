@@ -1,4 +1,4 @@
-"""The commands that analyse files, such as `inspect`, `hang` and `trace`: they open an app or write a report."""
+"""Implement the commands that analyse files, such as `inspect` and `trace`: they open an app or write a report."""
 
 import re
 from collections.abc import Sequence
@@ -25,16 +25,17 @@ from workbench.progress import shown_progress
 
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-"""Powers of two: `4G`, `4GB` and `4GiB` are the same."""
+"""{unit: exponent of the power of two}, because `4G`, `4GB` and `4GiB` all mean 4 * 2**30 bytes."""
 DIGITS_AT_MOST = 18
-"""Of a number of bytes that a file system can count."""
+"""The number of digits that a size may have; a file system cannot count more bytes."""
 
 
 @dataclass(frozen=True)
 class MemoryTables:
-    """The optional tables of a memory report.
+    """The optional tables of a memory report that the user requests.
 
-    `breakdown` adds the memory by category, and `changes` the memory after the changes of `--what-if`.
+    `breakdown` adds tables of what uses the memory. `changes` is the text of `--what-if`, such as `batch=2x`; it adds
+    the memory that the run would need after these changes.
     """
 
     breakdown: bool
@@ -59,10 +60,10 @@ def reader_options(read: ReadOptions) -> Options:
 
 
 def parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
-    """Return the (quantity, column) pairs of `--map` options, written as `loss=train/nll`.
+    """Return a pair (quantity, column) for each `--map` option; `loss=train/nll` gives ("loss", "train/nll").
 
     Raises:
-        UsageProblem: An option is not written so, or names an unknown quantity.
+        UsageProblem: An option has another form, or names an unknown quantity.
     """
     if not texts:
         return ()
@@ -91,10 +92,10 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
 def answer(
     room: str | None, paths: Sequence[Path], read: ReadOptions, show: ShowOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Analyse the paths, and open an app or print the report, as the options in `show` say.
+    """Analyse the files at the paths, and open an app or print the report, as the options in `show` say.
 
-    `room` names the analyzer; None chooses it by the files. The exit status says whether a finding is as severe as
-    `fail_on`.
+    `room` is the name of the analyzer, such as "memory"; None chooses it by the files. The exit status says whether a
+    finding is at least as severe as `fail_on`.
     """
     options, run = reader_options(read), find_run(paths)
     room = room or room_for(run)
@@ -141,7 +142,7 @@ def memory_with_tables(
 
 
 def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None) -> Exit:
-    """Apply the best advice against a run's failed allocation, run it, and print or write the report on that."""
+    """Apply the best advice against a run's failed allocation, run the job again, and print or write a report on it."""
     from workbench.commands.prove.command import prove
 
     run = find_run(paths)

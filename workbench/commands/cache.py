@@ -1,4 +1,4 @@
-"""`workbench cache`: show, limit or delete the stored results of reading large files."""
+"""Implement `workbench cache`: show, limit or delete the stored results of reading large files."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ from workbench.errors import UsageProblem
 
 
 def manage(limit: int | None, *, clear: bool) -> Exit:
-    """Set the limit in bytes if one is given; then delete the entries if `clear`, else print them.
+    """Set the size limit of the cache in bytes if one is given; then delete its entries (`clear`) or describe them.
 
     Raises:
         UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
@@ -27,13 +27,13 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
 
 
 def cleared(folder: Path) -> str:
-    """Delete all entries, and return a sentence with their number and size."""
+    """Delete all entries of the cache, and return a sentence with their number and total size."""
     deleted = cache.clear(folder)
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
 def described(folder: Path, entries: list[Entry]) -> str:
-    """Return three lines of text: the folder, the number and size of its entries, and the limit."""
+    """Return three lines of text about the cache: its folder, the number and size of its entries, and its limit."""
     kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
     if entries:
         kept += f", used between {age(entries[-1])} and {age(entries[0])} ago"

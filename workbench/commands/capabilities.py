@@ -1,4 +1,4 @@
-"""`workbench capabilities`: a description of the commands for scripts, made from the commands' own declarations."""
+"""Implement `workbench capabilities`: describe all commands for scripts, from the functions that declare them."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """An option of a command, or an argument, which has no `flags`.
+    """An option or an argument of a command; an argument has no `flags`.
 
     `type` is one of text, integer, float, boolean, path and choice.
     """
@@ -112,7 +112,10 @@ def parameters(function: Callable[..., object]) -> list[Parameter]:
 
 
 def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) -> Parameter:
-    """Return the description of one parameter; `kind` is its type without the annotation `info`."""
+    """Return the description of one parameter of a command's function, which is an option or an argument.
+
+    Its annotation is `Annotated[kind, info]`.
+    """
     plain = next((inner for inner in get_args(kind) if inner is not type(None)), kind)
     many = get_origin(kind) is list or get_origin(plain) is list
     plain = get_args(plain)[0] if get_origin(plain) is list else plain

@@ -1,4 +1,4 @@
-"""`workbench config`: show the trainer's configuration, explain each key, and compare two configurations."""
+"""Implement `workbench config`: show the trainer's configuration, explain each key, and compare two configurations."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +16,17 @@ from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
 
 
 class ConfigData(msgspec.Struct, frozen=True):
-    """Reports on all keys that the file and the flags set, in the order in which they were written."""
+    """The data of `workbench config explain --json`: how each key was handled that the file or a flag sets.
+
+    The keys are in the order in which they were written; each is a `KeyReport` as a dict.
+    """
 
     keys: list[dict[str, object]]
 
 
 @contextmanager
 def trainer_errors_as_ours() -> Iterator[None]:
-    """Convert the trainer's `ConfigError` inside this context to a `UsageProblem`."""
+    """Return a context in which a `ConfigError` of the trainer is raised as a `UsageProblem`, with the same text."""
     try:
         yield
     except trainer_config.ConfigError as error:
@@ -40,7 +43,10 @@ def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Return how each written key is handled (honoured, translated, ignored, refused or unknown), as text or JSON."""
+    """Return text or JSON that says how the trainer handles each key that the user wrote.
+
+    A key is honoured, translated, ignored, refused or unknown.
+    """
     with trainer_errors_as_ours():
         reports = trainer_config.explain(file, overrides)
     if as_json:
@@ -64,7 +70,7 @@ def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
-    """Return the resolved configuration of a file, or of the run in a folder."""
+    """Return the resolved configuration of a TOML file with overrides, or that of the run in a folder."""
     if source.is_dir():
         return run_config(source)
     return trainer_config.as_dict(trainer_config.load(source, overrides))
@@ -96,14 +102,14 @@ def key_line(report: trainer_config.KeyReport) -> str:
 
 
 def next_step(report: trainer_config.KeyReport) -> str:
-    """Return advice on a key that is refused or unknown."""
+    """Return what to do about a key that is refused or unknown, as the advice of a finding."""
     if report.refused:
         return report.suggestion or "remove the key"
     return f"write {report.suggestion}" if report.suggestion else "remove the key"
 
 
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
-    """Return the report on the keys.
+    """Return the report on how the keys are handled, for `--json`.
 
     Unknown keys are errors, and so are refused keys, which would change the result of the training.
     """

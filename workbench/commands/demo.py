@@ -1,4 +1,4 @@
-"""`workbench demo`: run a small job on CPU that really fails, and explain it."""
+"""Implement `workbench demo`: run a small job on CPU that really fails, and explain the failure."""
 
 import sys
 from pathlib import Path
@@ -41,14 +41,17 @@ RECORDERS = (
     "--comm.train_timeout_seconds",
     "15",
 )
-"""All recorders on, and a timeout short enough to wait for."""
+"""Trainer flags that turn all recorders on, and set a timeout that is short enough to wait for."""
 ABOUT_MEMORY = ("oom", "leak")
 SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
-"""Each step that is recorded for a snapshot takes long; where memory is not what fails, two of them show enough."""
+"""Trainer flags for incidents other than `ABOUT_MEMORY`: only two steps are recorded per snapshot, as each is slow."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
-    """Run the job and explain how it failed. The exit status is 0, because the failure is intended."""
+    """Run a job that fails by the named incident, and explain how it failed.
+
+    The exit status is 0 unless the user interrupts the job, because the failure is intended.
+    """
     name = SHORT_NAMES.get(incident, incident)
     if name not in INCIDENTS:
         raise UsageProblem(f"no incident {incident}", f"choose hang, {', '.join(INCIDENTS)}")

@@ -1,4 +1,4 @@
-"""`workbench doctor`: check the versions, devices and settings of this machine, and say how to fix what is wrong."""
+"""Implement `workbench doctor`: check versions, devices and settings of this machine, and say how to fix wrong ones."""
 
 import os
 import platform
@@ -34,7 +34,11 @@ VARIABLES = (
 
 
 class DoctorData(msgspec.Struct, frozen=True):
-    """Package versions (None: not installed), devices, environment variables, paths of tools, and the cache folder."""
+    """The data of a report on this machine (`workbench.doctor/1`).
+
+    It has package versions (None: not installed), the number of CUDA devices, environment variables, paths of tools
+    (None: not found), and the cache folder.
+    """
 
     python: str
     packages: dict[str, str | None]
@@ -52,7 +56,7 @@ def examine(*, as_json: bool) -> Exit:
 
 
 def diagnosis() -> Report[DoctorData]:
-    """Return the report on this machine."""
+    """Return the report on the versions, devices and settings of this machine."""
     data = DoctorData(
         python=platform.python_version(),
         packages={name: installed_version(name) for name in PACKAGES},

@@ -1,4 +1,7 @@
-"""`workbench estimate`: how much memory each rank will need, and whether it fits; no device and no data are needed."""
+"""Implement `workbench estimate`: say how much memory each rank of a job will need, and whether it fits.
+
+No device and no data are needed.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +22,9 @@ NOT_COUNTED = (
 
 
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
-    """Return a report on the memory of each rank.
+    """Return a report on the memory that each rank will need.
 
-    With a `limit` in bytes it also says whether the run fits, and which settings would need less memory.
+    With a `limit` in bytes it also says whether the job fits, and which settings would need less memory.
 
     Raises:
         WorkbenchError: The configuration is wrong, or the packages for training are not installed.
@@ -50,12 +53,12 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
 
 
 def subject(request: Request) -> Run:
-    """Return a run without files that names the configuration; its name is shown in the report's heading."""
+    """Return a `Run` with the path of the configuration and no files, because a report needs a run for its heading."""
     return Run(Path(request.config or "the defaults"), ())
 
 
 def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEstimate:
-    """Let the trainer run a step on fake tensors in another process, and return the memory that it would need."""
+    """Let the trainer do a step on tensors without values, in another process; return the memory that it would need."""
     configuration(arguments)
     ranks = request.processes_per_node * request.nnodes
     world = {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
@@ -75,7 +78,10 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
 
 
 def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
-    """Yield changes of the configuration that each reduce memory, as trainer flags; `found` is the present estimate."""
+    """Yield changes of the configuration, each of which reduces memory, as trainer flags.
+
+    `found` is the estimate with the unchanged configuration.
+    """
     batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
     if config.activation_checkpoint.mode != "full":
         yield "--activation_checkpoint.mode", "full"

@@ -1,4 +1,7 @@
-"""`compare --fail-on`: decide whether a CI job fails, by the severity of findings or by limits on named measures."""
+"""Implement `workbench compare --fail-on`, with which a CI job fails if a run is worse than another.
+
+It fails by the severity of findings, or by limits on named measures such as `step_time>3%`.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -14,8 +17,10 @@ DEFAULT_LIMIT = 0.1
 
 @dataclass
 class Gate:
-    """The condition to fail: a finding of at least `severity`, or a measure that is worse by more than its limit
-    (0.1: 10 %).
+    """The condition under which `workbench compare` fails, from the option `--fail-on`.
+
+    It fails for a finding of at least `severity`, or if a measure in `limits` got worse by more than its limit, a
+    fraction (0.1: 10 %).
     """
 
     severity: Severity | None = None
@@ -37,7 +42,7 @@ class Gate:
 
 
 def parse_gate(text: str | None) -> Gate:
-    """Parse `error`, `warning`, or measures with optional limits such as `step_time>3%,memory>0.1,loss`.
+    """Return the `Gate` for a text such as `error`, or measures with optional limits: `step_time>3%,memory>0.1,loss`.
 
     Raises:
         UsageProblem: An item is neither a severity nor a measure.

@@ -1,4 +1,4 @@
-"""`workbench hang --run` and `--pid`: take dumps of a job that hangs right now."""
+"""Implement `workbench hang --run` and `--pid`: take dumps of a job that hangs right now."""
 
 import os
 import subprocess
@@ -14,13 +14,13 @@ from workbench.python_path import command, environment
 
 TIMEOUT_S = 120
 STACKS_FILE = ".stacks_"
-"""The recorder of a rank keeps a file of this name open in the `dumps` of its run."""
+"""The beginning of the name of a file in `dumps` of a run's folder, which the recorder of a rank keeps open."""
 DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 COMMAND_LENGTH = 80
 
 
 def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
-    """Take dumps of the given run and processes, and return their folders after the given paths.
+    """Take dumps of the given run and processes; return `paths`, followed by the folders of these dumps.
 
     Ranks with our recorders write dumps themselves; of ranks without recorders, py-spy reads the stacks.
 
@@ -51,7 +51,7 @@ def read_stacks(pid: int) -> Path:
 
 
 def collect_dumps(folder: Path) -> None:
-    """Collect dumps from all ranks on this machine, once, in a separate process."""
+    """Collect one set of dumps from all ranks on this machine of the run in `folder`, in a separate process."""
     note(f"asking the ranks of {folder} for their dumps, twice")
     collector = command("workbench.recorders.hang.collector", str(folder), "--once")
     try:
@@ -104,7 +104,7 @@ def command_line(pid: int) -> str:
 
 def without_recorder(pid: int) -> str:
     """Return a hint how to get dumps of a process that was started without a recorder."""
-    # Its sockets are its own, so none is tried.
+    # Nothing is sent to sockets of the process: they belong to its own program.
     settings = environ(pid)
     if pipe := settings.get(DUMP_PIPE):
         rank = settings.get("RANK", "")

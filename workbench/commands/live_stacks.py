@@ -1,4 +1,4 @@
-"""`workbench hang --pid` for a job without recorders: read the stacks of all its ranks with py-spy."""
+"""Implement `workbench hang --pid` for a job without recorders: read the stacks of all its ranks with py-spy."""
 
 import json
 import re
@@ -21,12 +21,12 @@ from workbench.console import note
 
 PY_SPY_TIMEOUT_S = 30
 PAUSES_S = (1.5, 3.0)
-"""A rank that is in the same place after these pauses waits; one that works has moved."""
+"""Seconds between the three readings of the stacks: the stack of a rank that waits stays the same."""
 HELPERS = re.compile(
     r"^ {4}\S.*(?:_worker_loop|resource_tracker\.py|forkserver\.py|compile_worker|torch/distributed/(?:run|elastic))",
     re.MULTILINE,
 )
-"""What stacks of data-loader workers and other helpers of a rank show."""
+"""Frames in the stacks of data-loader workers and other helper processes, which are no ranks."""
 SPAWNER = re.compile(r"^\s+\S*(?:join|start_processes) \(.*torch/multiprocessing/spawn\.py", re.MULTILINE)
 SPAWNED_INDEX = re.compile(r"^\s+_wrap \(.*torch/multiprocessing/spawn\.py.*\n(?:\s+.*\n)*?\s+i: (\d+)", re.MULTILINE)
 NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add the recorders to the script"
@@ -92,10 +92,10 @@ PERMISSION = "run this as the user of the job, with sudo, or after: sysctl kerne
 
 
 def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = False) -> str:
-    """Return the stacks of all threads of a process as text, or `Error: ` and the reason.
+    """Return the stacks of all threads of a process as text, or `Error: ` and the reason why they cannot be read.
 
-    With `native` they include C++ frames, which show whether a backward pass waits in a collective. Where the system
-    cannot read C++ frames, they are left out.
+    With `native` they include C++ frames, which show whether a backward pass waits in a collective; if the system
+    cannot read C++ frames, they are left out. `tool` is the path of py-spy.
     """
     options = [*(["--native"] if native else []), *(["--locals"] if with_locals else [])]
     command = [tool, "dump", "--full-filenames", *options, "--pid", str(pid)]
@@ -113,7 +113,8 @@ def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = F
 def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
     """Return the ranks that a script started with torch.multiprocessing; `pids` are its PyTorch processes.
 
-    A rank's number is the index that `spawn` passed to it; if that cannot be read, it is the order of the start.
+    A rank's number is the index that `spawn` passed to it. If that cannot be read for all ranks, they are numbered in
+    the order in which they were started.
     """
     stacks = {pid: stack_of(tool, pid, with_locals=True) for pid in pids}
     found = [pid for pid, text in stacks.items() if not HELPERS.search(text) and not SPAWNER.search(text)]
@@ -123,7 +124,10 @@ def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
 
 
 def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
-    """Write the process id of each rank, and the list of this node's ranks whose process no longer exists."""
+    """Write to `dumps` the files that recorders would have written about the ranks: their processes, and who is gone.
+
+    `groups_R.json` has the process id of rank R, and `collection.json` the ranks of this node without a process.
+    """
     dumps.mkdir(parents=True)
     world_size = max([rank.world_size for rank in ranks] + [ranks[-1].rank + 1])
     for rank in (replace(rank, world_size=world_size) for rank in ranks):
@@ -153,7 +157,7 @@ def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
 
 
 def missing_ranks(ranks: Sequence[RankProcess], world_size: int) -> list[int]:
-    """Return the ranks without a process. The list is empty if some ranks run on other machines, or may do so."""
+    """Return the ranks that have no process; an empty list if some ranks run, or may run, on other machines."""
     if not all(rank.local_size == world_size for rank in ranks):
         return []
     return sorted(set(range(world_size)).difference(rank.rank for rank in ranks))

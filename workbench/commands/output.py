@@ -31,7 +31,7 @@ def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on
 
 
 def output_format(document: DocumentOptions) -> Format:
-    """Return the format given by `--format`, or else by the suffix of the output file; text without both.
+    """Return the format that `--format` or `--json` names, or else that of the output file's suffix; by default text.
 
     Raises:
         UsageProblem: The suffix is unknown.
@@ -47,7 +47,7 @@ def output_format(document: DocumentOptions) -> Format:
 
 @contextmanager
 def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None) -> Iterator[None]:
-    """Report errors of writing `path` inside this context as errors for the user.
+    """Return a context for writing the file `path`, which raises errors with a hint for the user.
 
     Raises:
         UsageProblem: The file exists, and `--force` is not given or the file is one of `inputs`.

@@ -1,4 +1,4 @@
-"""`workbench parity`: train on several meshes from one seed checkpoint, and find the first tensor that differs."""
+"""Implement `workbench parity`: train on several meshes from the same weights, and find the first different tensor."""
 
 import math
 import shutil
@@ -18,7 +18,7 @@ from workbench.launch.plan import Plan, Request, plan, trainer_arguments
 from workbench.launch.run import diagnose, launch
 
 Start = Callable[[Plan], str]
-"""Runs a job to its end and returns how it ended: completed, failed or interrupted."""
+"""A function that runs a job to its end and returns how it ended: completed, failed or interrupted."""
 SEED = 42
 STEPS = 5
 SEED_FOLDER = "seed"
@@ -26,13 +26,16 @@ ALIKE = (
     *("--debug.deterministic", "--metrics.log_freq", "1"),
     *("--profiling.no_enable_profiling", "--profiling.no_enable_memory_snapshot"),
 )
-"""What all runs share, so that only the mesh differs."""
+"""The trainer flags that all runs have, so that only the mesh differs."""
 BATCH = "training.local_batch_size"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One run of the comparison: its mesh degrees, and the other trainer flags that only this run has."""
+    """One of the runs to compare, as an option `--run` describes it in `text`.
+
+    `degrees` has the number of ranks of each mesh dimension; `flags` has trainer flags that only this run has.
+    """
 
     text: str
     degrees: dict[str, int]
@@ -40,14 +43,12 @@ class Variant:
 
     @property
     def ranks(self) -> int:
-        """Number of processes: the product of all degrees but the expert degree, because experts reuse existing
-        ranks.
-        """
+        """The number of processes of the run: the product of all degrees except that of experts, which add no ranks."""
         return math.prod(degree for name, degree in self.degrees.items() if name != EXPERT)
 
     @property
     def data_parallel(self) -> int:
-        """Number of data-parallel ranks, each of which reads different sequences."""
+        """The number of data-parallel ranks, each of which reads different sequences."""
         return self.degrees[REPLICATE] * self.degrees[SHARD]
 
     def sets(self, key: str) -> bool:
@@ -57,7 +58,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The options of `workbench parity`; `values` means that tensors are recorded."""
+    """The options of `workbench parity`: the training to run, and the variants of it to compare.
+
+    All runs write below `folder`. `values` says whether sums over tensors are recorded, to name the first one that
+    differs.
+    """
 
     request: Request
     variants: Sequence[Variant]
@@ -86,7 +91,10 @@ def variant(text: str) -> Variant:
 
 
 def flag(key: str, value: str) -> tuple[str, ...]:
-    """Return a key and its value as trainer flags; true and false become `--KEY` and `--SECTION.no_NAME`."""
+    """Return the words of the trainer flag that sets a key to a value.
+
+    The words are `--KEY VALUE`; for true and false the flag is `--KEY` or `--SECTION.no_NAME`, without a value.
+    """
     section, _, name = key.rpartition(".")
     switches = {"true": (f"--{key}",), "false": (f"--{section}.no_{name}",)}
     return switches.get(value.lower(), (f"--{key}", value))
@@ -95,7 +103,8 @@ def flag(key: str, value: str) -> tuple[str, ...]:
 def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance: float | None = None) -> bool:
     """Train on all meshes, one after the other; return whether all runs succeeded, so that they can be compared.
 
-    `start` runs a job and returns its status; `tolerance` is the relative difference that is allowed.
+    `start` runs a job and returns its status (None: our launcher does so). `tolerance` is the relative difference that
+    is allowed (None: what rounding can cause).
 
     Raises:
         UsageProblem: There are fewer than two runs, or the configuration does not fit a mesh; nothing was started.
@@ -144,7 +153,7 @@ def configuration(request: Request) -> JobConfig:
 
 
 def seed_job(comparison: Comparison) -> Plan:
-    """Return the job that saves the initial weights for all runs; it uses one rank, whatever mesh is configured."""
+    """Return the plan of the job that saves the initial weights for all runs; it has one rank, whatever the mesh."""
     ones = (part for name in KEYS for part in (f"--parallelism.{KEYS[name]}", "1"))
     saving = ("--checkpoint.enable", "--checkpoint.create_seed_checkpoint", "--checkpoint.folder", "checkpoint")
     folder = ("--job.dump_folder", str(comparison.folder / SEED_FOLDER))
@@ -164,7 +173,7 @@ def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Pa
 
 
 def seed(comparison: Comparison) -> tuple[str, ...]:
-    """Return the flag that sets a common random seed; no flag if the configuration already has a seed."""
+    """Return the words of the flag that sets a random seed for all runs; empty if the configuration has a seed."""
     return () if configuration(comparison.request).debug.seed is not None else ("--debug.seed", str(SEED))
 
 

@@ -1,4 +1,4 @@
-"""`workbench plan`: which settings fit into the memory of a device, and which of them train fastest?"""
+"""Implement `workbench plan`: find the settings that fit into the memory of a device and train fastest."""
 
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
 from analyzers.words import percent, quantity, share, size
@@ -19,9 +19,9 @@ NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
 
 
 def plan(request: Request, limit: int, margin: float, device: str, count: int) -> Report[PlanData]:
-    """Return a report on the settings that fit into `limit` bytes of memory on each rank, the fastest first.
+    """Return a report on the `count` fastest settings that fit into `limit` bytes of memory on each rank.
 
-    The fraction `margin` of these bytes stays free.
+    The fraction `margin` of these bytes stays free. `device` is the name of the device whose speed is used.
 
     Raises:
         WorkbenchError: The configuration is wrong, or training is not installed.
@@ -46,7 +46,7 @@ def plan(request: Request, limit: int, margin: float, device: str, count: int) -
 
 
 def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
-    """Return the verdict: the fastest settings that fit, or that no fitting settings are known."""
+    """Return the verdict, which names the fastest settings that fit, or says that none are known."""
     ranks, limit = quantity(data.world_size, "rank"), size(data.limit_bytes)
     subject = f"{data.model} on {ranks} of {limit}"
     if data.plans:
@@ -66,7 +66,7 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
 
 
 def too_large(data: PlanData) -> Finding:
-    """Return the finding that no settings fit: all that were measured on fake tensors need more memory."""
+    """Return the finding that no settings fit: all for which a step was done without values need more memory."""
     return Finding(
         id="plan.too_large",
         severity=Severity.ERROR,

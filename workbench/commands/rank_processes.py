@@ -16,15 +16,15 @@ RANK_NAMES: tuple[Scheme, ...] = (
     ),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""The variables of rank, world size, local rank and ranks of this node, by launcher."""
+"""The environment variables of each kind of launcher: rank, world size, local rank, number of ranks on this node."""
 JOB_NAMES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
-"""Ranks of one job have these in common."""
+"""The environment variables whose values are the same for all ranks of a job."""
 TORCH_LIBRARY = b"libtorch"
 
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A rank and its process; `local_size` is the number of ranks on its node (0: unknown)."""
+    """A rank and the id of its process; sizes are numbers of ranks, in the job and on this node (0: unknown)."""
 
     rank: int
     pid: int
@@ -49,8 +49,8 @@ def find_ranks(pid: int) -> list[RankProcess]:
 def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
     """Return all ranks of a job on this machine, ordered by rank.
 
-    `job` is the result of `job_of`. `scheme` has the names of the environment variables that hold the rank and the
-    world size, such as RANK and WORLD_SIZE.
+    `job` has the values of environment variables by which the job is recognised, as `job_of` returns them. `scheme` has
+    the names of the variables that hold the rank and the world size, such as RANK and WORLD_SIZE.
     """
     every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
     # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.
@@ -65,7 +65,10 @@ def torch_processes(pid: int) -> list[int]:
 
 
 def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
-    """Return the rank of a process, read from its environment variables named in `scheme`; None if it has none."""
+    """Return the rank that process `pid` is, read from its environment variables; None if it is no rank.
+
+    `scheme` has the names of the variables.
+    """
     settings = environ(pid)
     rank, size, local_rank, local_size = (whole(settings.get(name)) for name in scheme)
     return None if rank is None else RankProcess(rank, pid, size or 0, local_rank, local_size or 0)

@@ -1,4 +1,4 @@
-"""`workbench schema`: the JSON Schema of each document that `--json` prints."""
+"""Implement `workbench schema`: print the JSON Schema of a document that a command prints with `--json`."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""`workbench tokens`: show the tokens that the model reads, and the label that it has to predict for each."""
+"""Implement `workbench tokens`: show the tokens that the model reads, and the label that it must predict for each."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from workbench.trainer_answers import TokensData
 
 
 def tokens(request: Request, count: int) -> Report[TokensData]:
-    """Return a report on the first `count` training sequences.
+    """Return a report on the tokens and labels of the first `count` training sequences.
 
     Raises:
         WorkbenchError: The configuration is wrong, its text is missing, or the packages for training are not installed.
@@ -28,5 +28,5 @@ def tokens(request: Request, count: int) -> Report[TokensData]:
 
 
 def subject(request: Request) -> Run:
-    """Return a run without files that names the configuration; its name is shown in the report's heading."""
+    """Return a `Run` with the path of the configuration and no files, because a report needs a run for its heading."""
     return Run(Path(request.config or "the defaults"), ())

@@ -1,4 +1,4 @@
-"""Run a module of the trainer in another process that prints JSON, such as an estimate; nothing is trained."""
+"""Run a module of the trainer in another process, and read the JSON that it prints, such as an estimate of memory."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`workbench watch`: show a job while it runs, in the terminal app or as lines."""
+"""Implement `workbench watch`: show a job while it runs, in the terminal app or as lines of text."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ from workbench.watch.follow import follow
 
 
 def watch(folder: Path, *, tui: bool) -> Exit:
-    """Show a job until it ends or the user leaves; with `tui`, in the terminal app if stdout is a terminal.
+    """Show the job that writes to `folder` until it ends or the user leaves, and return the exit status.
+
+    With `tui` the terminal app shows it, if this process runs on a terminal; otherwise lines of text are printed.
 
     Raises:
         InputError: There is no such folder.

@@ -1,1 +1,1 @@
-"""Show a job while it runs: steps, ranks with problems, and the cause of a hang or failure once there are dumps."""
+"""Show a job while it runs: its steps, ranks with problems, and why it hangs or failed, once it has written dumps."""

@@ -17,7 +17,7 @@ from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.25
 QUIET_S = 60.0
-"""A job of another machine counts as ended when it has written nothing for so long: its processes cannot be seen."""
+"""Seconds without new files after which a job on another machine, whose processes cannot be seen, counts as ended."""
 
 
 def follow(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Convert the states of a watched job to lines for a pipe or a log: each line is news since the line before."""
+"""Convert the states of a watched job to lines of text for a pipe or a log, each of which reports something new."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from workbench.watch.watched_job import WatchedJob
 class LogLines:
     """Converts the states of a watched job to lines of text; what one line has reported is not reported again.
 
-    Only the steps of a restarted job are printed again.
+    An exception are the steps that a restarted job trains again. Without `with_steps` there are no lines about steps.
     """
 
     def __init__(self, *, with_steps: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The status of a watched job as text: summary, charts over time, alerts, and a line per rank.
+"""Write the status of a watched job as text: summary, charts over time, alerts, and a line per rank.
 
 The launcher, `workbench watch` and the terminal app show this text.
 """
@@ -23,7 +23,7 @@ SMALLEST_PHASE = 0.05
 MEMORY_BAR_WIDTH = 8
 VERDICT_LINES = 12
 SPARE_LINES = 3
-"""The heads of the ranks, the line on hidden ranks, and one for a summary that wraps."""
+"""Lines kept for the head of the table of ranks, the line about hidden ranks, and a summary that takes two lines."""
 RANK_HEADS = " rank state       step phase          for    memory          room left full at"
 LOST_STATES = ("gone", "failed")
 
@@ -101,7 +101,10 @@ def phase_bar(shares: dict[str, float], width: int) -> Text:
 
 
 def alerts(job: WatchedJob) -> list[Text]:
-    """Return a line for each of: lost ranks, a stall, each finding, a verdict that is being computed."""
+    """Return a line of text for each problem: a lost launcher, lost ranks, a stall, each finding, a failed analysis.
+
+    A further line says that a verdict is being computed.
+    """
     now, lost = job.now, lost_ranks(job.now)
     lines = [alert("error", LAUNCHER_LOST)] if now.launcher_lost else []
     lines += [alert("error", lost_text(lost))] if lost else []
@@ -132,7 +135,10 @@ def lost_text(ranks: Sequence[int]) -> str:
 
 
 def stall_text(stall: StalledRanks) -> str:
-    """Return a sentence about stalled ranks: which, since when, and when dumps are taken and collectives time out."""
+    """Return a sentence that says which ranks stall, in which phase, for how long, and what follows.
+
+    What follows are the dumps, if they are not written yet, and the timeout of the collectives.
+    """
     ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
     text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.stalled_s)}"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
@@ -143,7 +149,11 @@ def stall_text(stall: StalledRanks) -> str:
 
 
 def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks sorted: first lost and stalled ones, then those almost out of memory, then by memory use."""
+    """Return the ranks sorted by how bad their state is, the worst first.
+
+    Lost ranks come first, then stalled ones, then ranks that are expected to run out of memory; among equals, the rank
+    with the largest used fraction of its memory comes first.
+    """
     grave = (*LOST_STATES, "stalled")
     return sorted(
         ranks,
@@ -157,7 +167,7 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
 
 
 def rank_line(rank: RankState) -> Text:
-    """Return the table row of a rank as text; the heads are `RANK_HEADS`."""
+    """Return the row of a rank in the table of ranks, as text; `RANK_HEADS` has the heads of its columns."""
     sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
     meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
     room = size(rank.headroom_bytes) if rank.limit_bytes else "no limit"

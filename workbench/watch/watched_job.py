@@ -1,4 +1,4 @@
-"""The current state of a job, and a report on the dumps that it has written so far."""
+"""Read the current state of a job, and analyse the dumps that it has written so far."""
 
 import threading
 import time
@@ -14,12 +14,15 @@ from analyzers.store import Options
 from workbench.ask import JOINED, ask
 
 SETTLED_S = 0.7
-"""Dumps of many ranks arrive one after the other; the analyzers are asked once none has arrived for so long."""
+"""Seconds without a new dump after which the dumps are analysed; those of many ranks arrive one after the other."""
 EXIT_CODE_S = 8.0
-"""The launcher notes the signal that ended a rank after it has ended the others: until then it is not known."""
+"""The same in seconds if the process of a rank has disappeared while the job continues.
+
+The launcher records which signal ended the rank only after it has ended the other ranks.
+"""
 
 Evidence = tuple[tuple[tuple[str, int], ...], bool]
-"""(path, size) of each file that a verdict rests on, and whether the job has failed."""
+"""(((path, size in bytes) of each file that a verdict is based on, ...), whether the job has failed)."""
 NO_EVIDENCE: Evidence = ((), False)
 
 
@@ -55,7 +58,7 @@ class JobWatcher:
         vanished = any(rank.state is RankStatus.GONE for rank in now.ranks)
         patience_s = EXIT_CODE_S if vanished and not now.ended else SETTLED_S
         self._analyse_if_settled((now.evidence, now.status == "failed"), patience_s)
-        # Read before the report: an answer that comes between the two must not pass for the last word.
+        # Read before the report: a report that comes between the two reads must not be taken for the final one.
         analysing = self.analysing
         return WatchedJob(now, self._report, analysing, self._problem)
 
@@ -71,7 +74,8 @@ class JobWatcher:
     def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
         """Start an analysis of the job's dumps and logs if these are new and have not changed for `patience_s` seconds.
 
-        When the job fails, they are analysed once more. `evidence` has the files, and whether the job has failed.
+        When the job fails, they are analysed once more. `evidence` says which files there are, and whether the job has
+        failed.
         """
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()

@@ -1,4 +1,4 @@
-"""The changes of our trainer's settings that are tried against a failed allocation, in the order of the advice."""
+"""Choose the changes of our trainer's settings to try against a failed allocation, in the order of the advice."""
 
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -15,11 +15,11 @@ STATE = ("parameters", "gradients", "optimizer_state")
 LARGER_INPUTS = 1.5
 HALVINGS = 10
 BATCH_TENSORS, TOKEN_BYTES = 2, 8
-"""The tokens and the labels of a batch, in int64."""
+"""The number of tensors in a batch (tokens and labels), and the bytes of one value of them (int64)."""
 
 
 def reason_against_settings(run: RecordedRun) -> str:
-    """Return why no setting of the job would mend the failure; empty if one may."""
+    """Return a sentence that says why no setting can mend the failed allocation; empty if a setting may."""
     oom = run.device.oom
     if oom is None:
         return ""
@@ -36,7 +36,10 @@ def reason_against_settings(run: RecordedRun) -> str:
 
 
 def reason_outside_settings(run: RecordedRun) -> str:
-    """Return what filled the memory of a run whose settings fit in a rehearsal."""
+    """Return a sentence on what filled the memory of a run although its settings should fit.
+
+    They should fit because a rehearsal, a step on tensors without values, stays below the limit.
+    """
     training, oom = run.manifest["config"]["training"], run.device.oom
     inputs = oom.categories.get("inputs", 0) if oom else 0
     usual = BATCH_TENSORS * TOKEN_BYTES * training["local_batch_size"] * training["seq_len"]
@@ -55,7 +58,7 @@ def is_validation(run: RecordedRun) -> bool:
 
 
 def changes(run: RecordedRun) -> Iterator[Settings]:
-    """Yield the changes to compare, the one that the finding advises first; each has all keys that it changes."""
+    """Yield the changes of settings to compare, as {key: new value}, first the one that the finding advises."""
     config = run.manifest["config"]
     if is_validation(run):
         for batch in halved(config["validation"]["local_batch_size"]):
@@ -95,24 +98,27 @@ def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Setti
 
 
 def checkpointing(config: Mapping[str, Any]) -> Settings:
-    """Return the change to recompute all activations; empty if the run does so already."""
+    """Return the change of settings to recompute all activations; empty if the run does so already."""
     return {} if config["activation_checkpoint"]["mode"] == "full" else dict(FULL)
 
 
 def smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
-    """Yield smaller batches of a pass, each with the same batch of a step: the passes accumulate gradients."""
+    """Yield changes to a smaller local batch, the batch of one forward pass; several passes accumulate gradients.
+
+    So each change keeps the global batch, the sequences of a step over all ranks.
+    """
     batch = config["training"]["local_batch_size"]
     for smaller in halved(batch):
         yield {BATCH: smaller, "training.global_batch_size": sequences_a_step(config, run)}
 
 
 def smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
-    """Return the change to the smallest batch of a pass; empty if there is none smaller."""
+    """Return the change to the smallest local batch (that of one forward pass); empty if it cannot be halved."""
     return ([{}, *smaller_batches(config, run)])[-1]
 
 
 def sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
-    """Return the sequences of one step over all ranks."""
+    """Return the number of sequences of one step over all ranks, the global batch."""
     asked, mesh = config["training"]["global_batch_size"], run.manifest.get("mesh") or {}
     copies = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
     return int(asked) if asked > 0 else int(config["training"]["local_batch_size"]) * copies

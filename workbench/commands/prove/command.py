@@ -1,4 +1,7 @@
-"""Choose the advice against a failed allocation, run it, and report predicted against measured memory."""
+"""Choose the advice against a failed allocation, run the job with it, and compare predicted and measured memory.
+
+Predictions come from a rehearsal, a step on tensors without values, or are scaled from the request that failed.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,15 +28,15 @@ from workbench.launch.plan import Request
 from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
 USABLE_SHARE = 0.95
-"""Of the room for tensors: the rest is for buffers of libraries, which no tensor holds."""
+"""The fraction of the memory for tensors that a rehearsed peak may take; buffers of libraries need the rest."""
 USABLE_BEFORE_PEAK = 0.8
-"""The same where the prediction is for the request that failed, and the peak may come later."""
+"""The same fraction if the prediction is for the request that failed, because the peak may come later."""
 COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], int]
 
 
 def prove(run: Run, options: Options) -> Report[ProofData]:
-    """Return a report on the best advice against the failed allocation of a run, which is applied and run again.
+    """Apply the best advice against the failed allocation of a run, run the job again, and return a report on that.
 
     Raises:
         WorkbenchError: The run has no failed allocation, or cannot be started again.
@@ -44,7 +47,7 @@ def prove(run: Run, options: Options) -> Report[ProofData]:
 
 
 def unproved(run: RecordedRun, why: str, needed: int | None = None) -> ProofData:
-    """Return the data of a proof without a second run, and why there is none."""
+    """Return the data of a proof without a second run; `why` says why there is none, `needed` is the predicted peak."""
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=None,
         considered=[], rerun=None, not_applied=why,
@@ -52,7 +55,7 @@ def unproved(run: RecordedRun, why: str, needed: int | None = None) -> ProofData
 
 
 def proof_of_trainer(run: RecordedRun) -> ProofData:
-    """Return the proof of an advice to a run of our trainer: its settings are changed and rehearsed."""
+    """Return the proof for a run of our trainer: predict its memory with changed settings, and run those that fit."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
         return unproved(run, f"the run had {len(hosts)} hosts, and a proof has this one")
@@ -68,7 +71,7 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
 
 
 def proof_of_command(run: RecordedRun) -> ProofData:
-    """Return the proof of an advice to a user's command: a smaller batch, if a flag of the command sets the batch."""
+    """Return the proof for a user's command, which is run again with a smaller batch if a flag sets the batch size."""
     command = run.manifest.get("command")
     if not isinstance(command, list):
         return unproved(run, "run.json names neither settings of our trainer nor a command")
@@ -83,7 +86,10 @@ def proof_of_command(run: RecordedRun) -> ProofData:
 def decided(
     run: RecordedRun, candidates: Iterator[Settings], predict: Predict, basis: Basis, needed: int | None
 ) -> ProofData:
-    """Compare changes in turn, run those that fit into the room until one passes, and return the proof."""
+    """Compare changes of settings in turn, run the job with those that fit until one run passes; return the proof.
+
+    A change fits if its predicted memory is available. `needed` is the predicted peak with unchanged settings.
+    """
     considered, runs = list[Considered](), list[Rerun]()
     share = USABLE_SHARE if basis is Basis.REHEARSAL else USABLE_BEFORE_PEAK
     for change in islice(candidates, COMPARED_AT_MOST):
@@ -103,7 +109,7 @@ def decided(
 
 
 def started(run: RecordedRun, change: Settings) -> Rerun:
-    """Run a few steps with the changes and return how it went."""
+    """Run a few steps of the job with changed settings, and return how the run ended and its peak memory."""
     folder = proof_folder(run.folder)
     if run.is_own_trainer:
         path = written(configuration(run.manifest["config"], change, folder), folder)
@@ -113,21 +119,24 @@ def started(run: RecordedRun, change: Settings) -> Rerun:
 
 
 def in_words(change: Settings) -> str:
-    """Return changes as a phrase: `activation_checkpoint.mode full, training.local_batch_size 4`."""
+    """Return changed settings as a phrase such as `activation_checkpoint.mode full, training.local_batch_size 4`."""
     return ", ".join(f"{key} {value}" for key, value in change.items())
 
 
 def rehearsed_peak(run: RecordedRun, folder: Path, change: Settings) -> int:
-    """Return the peak of a rank in bytes with changed settings, by a step on tensors without values."""
+    """Return the highest peak memory of a rank in bytes with changed settings, from a step on tensors without values.
+
+    The changed configuration is written to `folder`.
+    """
     path = written(configuration(run.manifest["config"], change, folder), folder)
     request = Request(config=str(path), nproc=run.ranks)
     return trainer_estimate(request, ("--job.config_file", str(path))).peak_bytes
 
 
 def scaled(run: RecordedRun, change: Settings) -> int:
-    """Return the bytes that the failed request would have led to with a smaller batch.
+    """Return the memory in bytes that the failed request would have needed with a smaller batch.
 
-    What grows with the batch is scaled; the peak may come later.
+    The part of the memory that grows with the batch is scaled. The peak of the step may come after this request.
     """
     [(key, value)] = change.items()
     named = batch_flag(run.manifest.get("command") or [])

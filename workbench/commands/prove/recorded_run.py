@@ -1,4 +1,4 @@
-"""The run whose failed allocation is to be mended: what its run.json and its memory snapshots say."""
+"""Read the run in which an allocation failed: its `run.json` and the finding that its memory snapshots give."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +18,10 @@ GROWING_CATEGORIES = ("activations", "inputs", "temporary")
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run with a finding about its memory: its manifest, the device that the finding is about, and the finding's
-    id.
+    """A run that ran out of memory or came near its limit, from its files.
+
+    `manifest` is the content of its `run.json`, `finding` the id of the finding, and `device` is the device that the
+    finding is about.
     """
 
     folder: Path
@@ -44,12 +46,12 @@ class RecordedRun:
 
     @property
     def room_bytes(self) -> int:
-        """The bytes that tensors may take: those allocated at the failure and those still free, or else the limit."""
+        """The bytes that tensors may take: allocated plus free bytes at the failure, or the limit if nothing failed."""
         oom = self.device.oom
         return oom.allocated_bytes + oom.device_free_bytes if oom else self.device.limit_bytes or 0
 
     def growing_bytes(self) -> int:
-        """Return the bytes that grow with the batch, of those allocated or requested at the failure."""
+        """Return how many of the bytes that were allocated or requested at the failure grow with the batch."""
         half = next((saving for saving in self.device.savings if saving.remedy is Remedy.HALF_BATCH), None)
         oom = self.device.oom
         requested = oom.requested_bytes if oom else 0
@@ -57,7 +59,7 @@ class RecordedRun:
 
 
 def recorded_run(run: Run, options: Options) -> RecordedRun:
-    """Return the run of a folder with its finding about memory.
+    """Return the run with its finding about a failed allocation, or about memory that is close to the limit.
 
     Raises:
         InputError: The folder has no finding to prove, or no run.json.

@@ -1,4 +1,4 @@
-"""The sentences of a proof: whether the run fits with the advice, and how far off the prediction was."""
+"""Write the report of a proof: whether the run fits with the advice, and how far off the predicted memory was."""
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
@@ -10,7 +10,7 @@ AT_LEAST = "the request that failed may come before the peak: the prediction is 
 
 
 def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
-    """Return the report of a proof."""
+    """Return the report on a proof, with its verdict and its only finding."""
     findings = [finding(run, data)]
     proved = data.rerun is not None and data.rerun.passed
     return Report(
@@ -79,5 +79,5 @@ def not_applied(run: RecordedRun, data: ProofData) -> Finding:
 
 
 def in_words(change: Settings) -> str:
-    """Return changes as a phrase: `activation_checkpoint.mode = full, training.local_batch_size = 4`."""
+    """Return changed settings as a phrase: `activation_checkpoint.mode = full, training.local_batch_size = 4`."""
     return ", ".join(f"{key} = {value}" for key, value in change.items())

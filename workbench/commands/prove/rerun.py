@@ -20,20 +20,21 @@ from workbench.proof_data import Rerun, Settings
 from workbench.python_path import command, environment
 
 STEPS = 2
-"""The first step makes the optimizer's state, the second has all of it."""
+"""The number of steps: the first one creates the optimizer's state, so the second one has the full memory."""
 LIMITS = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
 LONGEST_S = 900.0
 WAIT_S = 30.0
 
 
 def proof_folder(run: Path) -> Path:
-    """Return the folder of the second run, beside that of the first."""
+    """Return the folder of the second run: that of the first run with `-proof` at its end."""
     return run.resolve().with_name(f"{run.resolve().name}-proof")
 
 
 def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, folder: Path) -> str:
-    """Return the configuration of the second run as TOML: that of the first with `changes`, and all that it takes to
-    record a few steps.
+    """Return the configuration of the second run as TOML text.
+
+    It is that of the first run, `config`, with `changes` and with settings that record a few steps in `folder`.
     """
     new: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in config.items()}
     recorded: Settings = {
@@ -72,7 +73,7 @@ def written(text: str, folder: Path) -> Path:
 
 
 def rerun(arguments: Sequence[str], folder: Path, limits: Mapping[str, int]) -> Rerun:
-    """Run `workbench launch` with these arguments under the limits, and return how it went and its highest peak."""
+    """Run `workbench launch` with these arguments under memory limits; return how it ended and its peak memory."""
     words = command("workbench", "launch", "--no-watch", *arguments)
     note(f"running {STEPS} steps with the advice; logs in {folder / 'logs'}")
     status = run_limited(words, limits)
@@ -121,14 +122,14 @@ def failed_allocation(run: Run) -> bool:
 
 
 def measured_peak(run: Run) -> int | None:
-    """Return the highest peak of any rank's tensors in a run's snapshots; None without snapshots."""
+    """Return the highest peak memory of any rank's tensors in bytes, from a run's snapshots; None without snapshots."""
     if not run.of(Kind.SNAPSHOT):
         return None
     return max(device.peak_allocated_bytes for device in memory_report(run, Options()).data.devices)
 
 
 def steps_done(run: Run, folder: Path) -> int:
-    """Return the number of steps that every rank of a run ended."""
+    """Return the number of steps that every rank of a run has finished; 0 if it is not recorded."""
     try:
         ended = int(read_json(folder / "run.json").get("last_step") or 0)
         return ended or min((rank.last_step for rank in steps_report(run, Options()).data.ranks), default=0)

@@ -1,4 +1,4 @@
-"""The change of a user's command that is tried against a failed allocation: a batch size named on its command line."""
+"""Change the batch size on the command line of a user's job, to try it against a failed allocation."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from workbench.proof_data import Settings
 BATCH_FLAG = re.compile(
     r"--?(?:(?:local|train|micro|per_device(?:_train)?|per_gpu(?:_train)?|device|train_micro)_)?batch_?size|--?bs"
 )
-"""Names of a batch size, with dashes read as underscores."""
+"""The flags that set a batch size, after dashes in their names were replaced by underscores."""
 
 
 def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
-    """Return where a command names its batch size: the word's position, the flag, and the batch size.
+    """Return (index of the word with the batch size, its flag, the batch size) in the words of a command.
 
-    The result is None if no known flag with a number larger than 1 is there.
+    The result is None if the command has no known flag for the batch size with a number larger than 1.
 
     >>> batch_flag(["python", "train.py", "--batch-size", "32"])
     (3, '--batch-size', 32)
@@ -35,7 +35,7 @@ def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
 
 
 def script_changes(run: RecordedRun) -> Iterator[Settings]:
-    """Yield smaller batches for a user's command: half, a quarter and so on."""
+    """Yield changes of a user's command to smaller batches (a half, a quarter and so on), as {flag: batch size}."""
     named = batch_flag(run.manifest["command"])
     batch = named[2] if named else 1
     while named and (batch := batch // 2):
@@ -43,7 +43,7 @@ def script_changes(run: RecordedRun) -> Iterator[Settings]:
 
 
 def changed_command(run: RecordedRun, change: Settings, folder: Path) -> list[str]:
-    """Return the user's command with the changed batch size; words that name the run's folder name `folder`."""
+    """Return the user's command with the changed batch size, and with the run's folder replaced by `folder`."""
     words = list(run.manifest["command"])
     if named := batch_flag(words):
         at, flag, _ = named
@@ -63,7 +63,7 @@ def moved(word: str, old: Path, new: Path) -> str:
 
 
 def launch_options(run: RecordedRun, folder: Path) -> list[str]:
-    """Return the options of `workbench launch` with which the command was started, with another folder of outputs."""
+    """Return the options of `workbench launch` with which the first run was started, but with `folder` for outputs."""
     words = [word for word in run.manifest.get("argv", []) if isinstance(word, str)]
     given = words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []
     kept: list[str] = []
