@@ -87,7 +87,7 @@ class AccessControl:
             return refuse(start_response, "sent by a page of another site")
         path = environ.get("PATH_INFO", "/")
         inner = self.door.inner_path(path)
-        query = dict(parse_qsl(environ.get("QUERY_STRING", ""), errors="surrogateescape"))
+        query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
         # The redirect removes the token from the address, so that a copied link or a screenshot does not give it away.
         if self.door.fits(query.pop("token", "")):
             return self._set_cookie(path if inner is None else inner, query, start_response)
@@ -103,7 +103,7 @@ class AccessControl:
     def _set_cookie(self, path: str, query: dict[str, str], start_response: StartResponse) -> Iterable[bytes]:
         # Without its slashes the path cannot name another host.
         location = self.door.prefix + path.lstrip("/\\")
-        location += f"?{urlencode(query, errors='surrogateescape')}" if query else ""
+        location += f"?{urlencode(query)}" if query else ""
         # Not `Strict`: a link in a mail or chat, and the file that opens the browser, would come without the cookie.
         cookie = f"{self.door.cookie}={self.door.token}; HttpOnly; SameSite=Lax; Path=/{self.door.folder}"
         start_response("303 See Other", [("Location", location), ("Set-Cookie", cookie), *HEADERS])

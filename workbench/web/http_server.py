@@ -137,7 +137,6 @@ def started(app: AccessControl, **place: Any) -> Server:
             max_request_body_size=MOST_BYTES,
             # `select` cannot watch descriptors from 1024 on.
             asyncore_use_poll=True,
-            clear_untrusted_proxy_headers=True,
             ident=None,
         )
     except BaseException:

@@ -27,6 +27,7 @@ MOST_BYTES = 2 << 30
 """The limit of all dropped files together."""
 MOST_SETS = 16
 CHUNK = 1 << 20
+BY_PATH = "open it by its path: workbench serve PATH"
 HEADER = ("HTTP_X_WORKBENCH", "drop")
 """A browser lets a foreign page send this header only after asking this server, which never agrees."""
 
@@ -100,13 +101,21 @@ class Uploads:
 
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
         """Store the body of a request as file `file` of set `name`, within the size limits."""
-        home = self._folder / name
-        if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
-            raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
         if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
-            raise InputError(f"{file}: too large to drop", "open it by its path: workbench serve PATH")
-        home.mkdir(exist_ok=True)
-        target = home / safe(file)
+            raise InputError(f"{file}: too large to drop", BY_PATH)
+        home = self._folder / name
+        try:
+            if not home.exists() and len(list(self._folder.iterdir())) >= MOST_SETS:
+                raise InputError(f"{MOST_SETS} sets of files are open already", "start the server again")
+            home.mkdir(exist_ok=True)
+            self._store(home / safe(file), environ)
+        except OSError as error:
+            raise InputError(f"{file}: {error.strerror}", BY_PATH) from error
+        except (HTTPException, NoRoom) as error:
+            raise InputError(f"{file}: {error}", BY_PATH) from error
+
+    def _store(self, target: Path, environ: WSGIEnvironment) -> None:
+        """Write the body of a request to `target`, which is removed again if it cannot be written whole."""
         # Before the free space is computed: a file that is dropped again replaces itself.
         target.unlink(missing_ok=True)
         # Counted anew each time: the folder is the only record, and files are few.
@@ -114,9 +123,9 @@ class Uploads:
         try:
             with target.open("wb") as kept:
                 copy_at_most(free, environ, kept)
-        except (OSError, HTTPException, NoRoom) as error:
+        except (OSError, HTTPException, NoRoom):
             target.unlink(missing_ok=True)
-            raise InputError(f"{file}: {error}", "open it by its path: workbench serve PATH") from error
+            raise
 
 
 class NoRoom(Exception):

@@ -171,6 +171,7 @@ def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after
     table.columns[STEP_NAME] = np.where(known, existing, steps)
 
 
+@np.errstate(over="ignore")  # a damaged log may have an epoch of 1e-310
 def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
     """Return, for each row, the step count of the progress bar before or after it, whichever fits the epoch better.
 
@@ -181,7 +182,9 @@ def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
     usable = np.isfinite(epochs) & (epochs > 0)
     rates = []
     for counts in (after, before):
-        ratio = (counts / epochs)[usable & np.isfinite(counts) & (counts > 0)]
+        rows = usable & np.isfinite(counts) & (counts > 0)
+        ratio = counts[rows] / epochs[rows]
+        ratio = ratio[np.isfinite(ratio)]
         if len(ratio):
             middle = float(np.median(ratio))
             rates.append((float(np.median(np.abs(ratio - middle))) / middle, middle))

@@ -3,7 +3,10 @@
 import gc
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
+from textual.app import App
 from textual.widgets import Static, TabbedContent
 
 from analyzers import words as units
@@ -13,7 +16,7 @@ from workbench.tui.app import WorkbenchApp, open_app
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.subject import RunSubject
 from workbench.tui.view_tabs import ViewTabs
-from workbench.tui.widgets.charts.block_map import FREE, LABEL_WIDTH, BlockMap
+from workbench.tui.widgets.charts.block_map import FREE, LABEL_WIDTH, SEGMENTS_AT_MOST, BlockMap
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.trees.memory_tree import MemoryTree
@@ -212,6 +215,32 @@ def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
         gc.unfreeze()
     [(frozen, left)] = held
     assert frozen > 10 * left
+
+
+class MapApp(App):
+    """An app that shows nothing but a map of segments."""
+
+    def compose(self):
+        yield BlockMap()
+
+
+async def test_a_map_of_very_many_segments_shows_the_largest(tmp_path):
+    """Each line has an array of cells: a hundred thousand took a minute and 1.7 GiB."""
+    many = 100_000
+    numbers = np.arange(many)
+    segments = pd.DataFrame({"address": numbers << 21, "bytes": 512 + numbers})
+    blocks = pd.DataFrame(
+        {"segment": numbers << 21, "address": numbers << 21, "requested": 512, "category": "activations"}
+    )
+    app = MapApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        shown = app.query_one(BlockMap)
+        shown.show(segments, blocks)
+        await pilot.pause()
+        assert shown.virtual_size.height == SEGMENTS_AT_MOST + 1
+        shown.scroll_end(animate=False)
+        await pilot.pause()
+        assert f"{many - SEGMENTS_AT_MOST} smaller segments not shown" in shown.render_line(shown.size.height - 1).text
 
 
 async def test_a_click_on_a_block_tells_its_life(oom):

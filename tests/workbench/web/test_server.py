@@ -1,9 +1,11 @@
 """`workbench serve` as a process, and unexpected requests from strangers to its port."""
 
+import contextlib
 import http.client
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import stat
@@ -15,12 +17,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from waitress.channel import HTTPChannel
 from waitress.server import create_server
 
 from workbench.errors import UsageProblem
+from workbench.web import http_server
 from workbench.web.access import AccessControl, Door
-from workbench.web.http_server import STRANGER_BYTES, THREADS, listening_on_socket
-from workbench.web.server import Place, open_browser, serve
+from workbench.web.http_server import STRANGER_BYTES, THREADS, listening, listening_on_socket
+from workbench.web.server import Place, ended_by_signals, open_browser, serve
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PATIENCE_S = 120
@@ -55,10 +59,9 @@ class Serving:
         with closing(connection), connection.getresponse() as answer:
             return answer, answer.read()
 
-    def drop(self):
-        return self.ask("PUT", f"{self.folder}/drop/1/a", b"x", **{"X-Workbench": "drop", "Cookie": self.cookie})[
-            0
-        ].status
+    def drop(self, content=b"x"):
+        headers = {"X-Workbench": "drop", "Cookie": self.cookie}
+        return self.ask("PUT", f"{self.folder}/drop/1/a", content, **headers)[0].status
 
     def send(self, data):
         """Send bytes, which may be no valid request, and return the first line of the answer."""
@@ -97,23 +100,104 @@ def test_the_token_is_printed_once_and_never_logged(serving_process):
 
 
 @pytest.mark.parametrize(
-    "request_head",
+    ("request_head", "status"),
     [
-        b"GET / HTTP/1.1\r\nX: " + b"a" * (1 << 20),
-        b"PUT /drop/1/a HTTP/1.1\r\nContent-Length: abc",
-        b"PUT /drop/1/a HTTP/1.1\r\nContent-Length: -5",
-        b"PUT /drop/1/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello",
-        b"PUT /drop/1/a HTTP/1.1\r\nContent-Length: %d" % (STRANGER_BYTES + 1),
-        b"\x16\x03\x01\x00\xff\xff",
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * (1 << 20), b"431"),
+        (b"PUT /drop/1/a HTTP/1.1\r\nContent-Length: abc", b"400"),
+        (b"PUT /drop/1/a HTTP/1.1\r\nContent-Length: -5", b"400"),
+        (b"PUT /drop/1/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello", b"400"),
+        (b"PUT /drop/1/a HTTP/1.1\r\nContent-Length: %d" % (STRANGER_BYTES + 1), b"413"),
+        (b"PUT /drop/1/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1400\r\n" + b"x" * 0x1400 + b"\r\n0", b"413"),
+        (b"\x16\x03\x01\x00\xff\xff", b"400"),
     ],
 )
-def test_what_is_no_request_is_refused(serving_process, request_head):
+def test_what_is_no_request_is_refused(serving_process, request_head, status):
     line = serving_process.send(request_head + b"\r\n\r\n")
-    assert line == b"closed" or re.match(rb"HTTP/1\.[01] 4\d\d ", line), line
+    assert line == b"closed" or re.match(rb"HTTP/1\.[01] %b " % status, line), line
     assert (
         serving_process.ask("GET", f"{serving_process.folder}/report.json", Cookie=serving_process.cookie)[0].status
         == 200
     )
+
+
+def test_a_limit_for_strangers_is_none_for_the_user(serving_process):
+    assert serving_process.ask("PUT", "/drop/1/a", b"x")[0].status == 403
+    assert serving_process.drop(bytes(10 * STRANGER_BYTES)) == 200
+
+
+@contextlib.contextmanager
+def running():
+    """Yield a server in this process, which answers in a thread."""
+    server = listening("127.0.0.1", 0, AccessControl(lambda environ, start: [], Door()))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(PATIENCE_S)
+
+
+def status_line(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        return connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_a_silent_connection_is_closed(monkeypatch):
+    monkeypatch.setattr(http_server, "SILENCE_S", 1)
+    with running() as server:
+        # Seconds between two looks at the connections, and when the next is due.
+        server.listeners[0].adj.cleanup_interval, server.listeners[0].next_channel_cleanup = 1, 0
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as silent:
+            silent.sendall(b"GET / HTT")
+            assert silent.recv(1) == b""
+
+
+def test_connections_beyond_the_limit_wait_outside(monkeypatch):
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 20)
+    with running() as server, contextlib.ExitStack() as opened:
+        for _ in range(60):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+        time.sleep(1)
+        inside = [channel for channel in [*server.sockets.values()] if isinstance(channel, HTTPChannel)]
+        assert 10 < len(inside) <= 20
+        opened.close()
+        assert b" 403 " in status_line(server.port)
+
+
+def test_half_of_the_open_files_are_for_connections():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
+        assert http_server.most_connections() == 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_many_open_files_do_not_stop_it():
+    """As of a run of a thousand ranks: `select` fails for descriptors from 1024 on."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with running() as server:
+            assert b" 403 " in status_line(server.port)
+    finally:
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_silent_clients_do_not_stop_it(serving_process):
@@ -151,6 +235,7 @@ def test_what_was_dropped_is_removed_at_the_end(tmp_path, number):
     one = Serving(tmp_path)
     assert one.drop() == 200
     assert list(tmp_path.glob("workbench-*/dropped/1/a"))
+    assert [path.stat().st_mode & 0o077 for path in tmp_path.glob("workbench-*")] == [0]
     one.process.send_signal(number)
     assert one.process.wait(PATIENCE_S) == 130
     assert not list(tmp_path.glob("workbench-*"))

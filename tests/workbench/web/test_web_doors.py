@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 import sys
+import time
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -80,6 +81,7 @@ def test_a_token_becomes_a_cookie_and_leaves_the_address():
     assert (welcomed.status_code, welcomed.headers["Location"]) == (303, "/f0lder/memory?rank=1")
     assert {"HttpOnly", "SameSite=Lax"} <= set(welcomed.headers["Set-Cookie"].split("; "))
     assert client.get("/f0lder/memory").text == "/memory"
+    assert client.get("/memory?token=s3cret&at=%FF").headers["Location"] == "/f0lder/memory?at=%EF%BF%BD"
 
 
 def test_what_has_to_do_with_the_token_is_kept_by_no_cache_and_told_to_no_page():
@@ -118,6 +120,7 @@ def test_another_port_of_the_host_never_gets_the_cookie():
     """A browser sends a cookie to all ports of a host, but only to paths below its own, which others cannot guess."""
     doors = [Door(), Door()]
     assert len({door.folder for door in doors}) == 2
+    assert all(len(door.token) >= 24 for door in doors)
     assert all(len(door.folder) >= 16 and door.folder not in door.token + door.cookie for door in doors)
     jar = Client(AccessControl(inside, DOOR))
     welcomed = jar.get("/memory?token=s3cret")
@@ -211,11 +214,14 @@ def test_what_is_no_artefact_is_refused_with_a_hint(drops):
     told = drop(drops, "1", {"notes.txt": b"hello"})
     assert told.status_code == 422
     assert set(told.json) == {"error", "hint"}
+    assert told.headers["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize("name", ["..%2f..%2fescaped", "%2e%2e", "...", "a%00b", "..\\..\\escaped"])
+@pytest.mark.parametrize(
+    "name", ["5/..%2f..%2fescaped", "5/%2e%2e", "5/...", "5/a%00b", "5/..\\..\\escaped", "../a", "%2e%2e/a", "x/a"]
+)
 def test_a_name_is_no_way_out(drops, tmp_path, name):
-    drops.put(f"/drop/5/{name}", data=b"x", headers=SENT)
+    drops.put(f"/drop/{name}", data=b"x", headers=SENT)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert all(path.parent == tmp_path / "kept" / "5" for path in written)
 
@@ -238,11 +244,49 @@ def test_bytes_are_counted_while_they_are_written(drops, tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
     drops = Client(Uploads(inside, tmp_path / "kept", Options()))
     chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
-    sent = [("a", 600, 200), ("b", 600, 422), ("b", 400, 200), ("c", 1, 422), ("a", 500, 200), ("c", 100, 200)]
+    sent = [
+        ("1/a", 600, 200), ("1/b", 600, 422), ("2/b", 600, 422), ("1/b", 400, 200),
+        ("2/c", 1, 422), ("1/a", 500, 200), ("1/c", 100, 200),
+    ]  # fmt: skip
     for name, size, status in sent:
         body = {"input_stream": BytesIO(bytes(size)), "environ_overrides": chunked}
-        assert drops.put(f"/drop/1/{name}", headers=SENT, **body).status_code == status, name
+        assert drops.put(f"/drop/{name}", headers=SENT, **body).status_code == status, name
     assert sum(path.stat().st_size for path in (tmp_path / "kept" / "1").iterdir()) == 1000
+
+
+class SlowBody(BytesIO):
+    """A body that takes a while, so that another upload can begin meanwhile."""
+
+    def read(self, *count):
+        time.sleep(0.2)
+        return super().read(*count)
+
+
+def test_uploads_at_the_same_time_share_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
+    app = Uploads(inside, tmp_path, Options())
+
+    def put(name):
+        chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+        body = {"input_stream": SlowBody(bytes(600)), "environ_overrides": chunked}
+        return Client(app).put(f"/drop/1/{name}", headers=SENT, **body).status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(put, "abcd")) == [200, 422, 422, 422]
+
+
+def test_a_name_that_no_disk_takes_is_refused(drops, tmp_path):
+    """A header of HTTP has one character for each byte: these are 200 characters, of which some take two bytes."""
+    told = drops.put(f"/drop/1/{'é' * 100}", data=b"x", headers=SENT)
+    assert told.status_code == 422
+    assert set(told.json) == {"error", "hint"}
+
+
+def test_a_folder_that_has_gone_is_an_error(drops, tmp_path):
+    """As by a program that cleans /tmp."""
+    (tmp_path / "kept").rmdir()
+    assert drops.put("/drop/1/a", data=b"x", headers=SENT).status_code == 422
+    assert drops.post("/drop/1", headers=SENT).status_code == 422
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1e3", "\xb2", "0x10", "1 2"])

@@ -12,17 +12,19 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from analyzers.memory import block_map
-from analyzers.words import share, size
+from analyzers.words import quantity, share, size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LABEL_WIDTH = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""
 FREE = "·"
+SEGMENTS_AT_MOST = 1000
+"""A snapshot may have a hundred thousand, whose cells would take a minute and gigabytes."""
 
 
 class BlockMap(ScrollView, can_focus=True):
-    """A map with a line per segment, largest first; each cell has the colour and letter of a category.
+    """A map with a line for each of the largest segments; each cell has the colour and letter of a category.
 
     It is the category with the most bytes in the cell's address range; `·` is free memory.
     """
@@ -51,7 +53,7 @@ class BlockMap(ScrollView, can_focus=True):
 
     def _scale(self) -> None:
         if self._state is not None and self.size.width > LABEL_WIDTH:
-            self._rows = block_map(*self._state, cells=self.size.width - LABEL_WIDTH)
+            self._rows = block_map(*self._state, cells=self.size.width - LABEL_WIDTH, rows=SEGMENTS_AT_MOST)
             self.virtual_size = Size(0, len(self._rows) + 1)
             self.refresh()
 
@@ -70,12 +72,17 @@ class BlockMap(ScrollView, can_focus=True):
     def _line(self, line: int) -> Strip:
         width = self.size.width
         if line == len(self._rows):
-            return Strip([Segment(legend()[:width].ljust(width), Style(dim=True))], width)
+            return Strip([Segment((self._omitted() + legend())[:width].ljust(width), Style(dim=True))], width)
         if line > len(self._rows):
             return Strip.blank(width)
         segment = self._rows.iloc[line]
         label = f"{size(int(segment['bytes'])):>10} {share(segment['used'], segment['bytes']):>7} used"
         return Strip([Segment(label[:LABEL_WIDTH].ljust(LABEL_WIDTH)), *map(cell, segment["owners"])], width).simplify()
+
+    def _omitted(self) -> str:
+        """Return how many segments have no line, as text before the legend; empty if all have one."""
+        omitted = len(self._state[0]) - len(self._rows) if self._state else 0
+        return f"{quantity(omitted, 'smaller segment')} not shown   " if omitted else ""
 
 
 def cell(owner: str) -> Segment:
