@@ -1,4 +1,6 @@
-"""Combine the logs of one run into `Steps`: the most detailed kind of log is used, and others fill its gaps."""
+"""Load the logs of one run as `Steps`: the rows come from the most detailed kind of log, and other kinds
+fill its gaps.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,21 +26,21 @@ from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"
 SHARED_BYTES = 32 << 20
-"""How many bytes each child process reads, at least; for less it is not worth starting one."""
+"""The least number of bytes for which a further child process is started to read logs."""
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
 RAW = ("raw", "nan")
-"""The prefixes of columns in the log of another trainer."""
+"""The prefixes of the names of columns that come from the log of another trainer."""
 FILLED_NUMBERS = ("loss", "grad_norm")
 FILLED_SIZES = ("memory_bytes", "reserved_bytes")
-"""The columns that are taken from another source if the first one lacks them."""
+"""The columns that are taken from a less detailed kind of log where the first kind lacks them, as in FILLED_NUMBERS."""
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Step logs that one child process has read: the columns of a `log_lines.Table`, and the rank of each file.
 
-    `before` is the number of the first session (process start) of its first file.
+    `before` is the number of the first session (the run of one process) in its first file.
     """
 
     columns: dict[str, Column]
@@ -48,7 +50,7 @@ class Chunk:
 
     @property
     def files(self) -> Column:
-        """The index of the file that each row of this chunk was read from."""
+        """The index of the file from which each row of this chunk was read."""
         return self.columns["file"]
 
     @cached_property
@@ -63,7 +65,7 @@ class Chunk:
     def column(self, name: str) -> Column:
         """Return a column of this chunk by its name in the combined table.
 
-        If the logs of this chunk lack it, the column is filled with the value for "absent".
+        If the logs of this chunk do not have the column, it is filled with the value that stands for "absent".
         """
         if name in DERIVED:
             return DERIVED[name](self)
@@ -80,12 +82,14 @@ class Chunk:
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
 
     def session(self) -> Column:
-        """Return the number of the process start that wrote each row of this chunk; it is unique over all files."""
+        """Return, for each row of this chunk, the number of the process that wrote it, which is unique
+        over all files.
+        """
         sessions: Column = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
         return narrowed(sessions)
 
     def tagged(self, *names: str) -> Mask:
-        """Return a mask of the rows of this chunk (steps) that have at least one of these tags, such as `compile`."""
+        """Return a mask of the rows of this chunk whose step has at least one of these tags, such as `compile`."""
         bits = {tag: 1 << i for i, tag in enumerate(self.meta["tags"])}
         has_tag: Mask = (self.columns["tags"] & sum(bits.get(tag, 0) for tag in names)) != 0
         return has_tag
@@ -98,7 +102,7 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
     "warmup": lambda chunk: chunk.tagged("first", "compile"),
     "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
 }
-"""Columns that are computed from the columns that the child has read."""
+"""The columns of the combined table that are computed from the columns that the child process has read."""
 
 
 class Source:
@@ -122,7 +126,7 @@ class Source:
         return not any(len(chunk.files) for chunk in self.chunks)
 
     def add(self, logs: Sequence[run.Artefact], columns: store.Columns) -> None:
-        """Add logs that a child process has read into `columns`."""
+        """Add logs of this kind that a child process has read into `columns`."""
         files = columns.meta["files"]
         ranks = ranks_of(logs, files)
         before = len(self.read) * STARTS_AT_MOST
@@ -148,7 +152,7 @@ class Source:
         self.problems.append(error.message)
 
     def map_others(self) -> None:
-        """Turn the logs of other trainers into steps, once all files are read."""
+        """Turn the logs of other trainers into steps; this is done once, after all files are read."""
         kept, problems = counting_logs(self.others)
         self.problems += problems
         for log in kept:
@@ -161,12 +165,12 @@ class Source:
         self.others = []
 
     def whole(self) -> pd.DataFrame:
-        """Return the rows of all chunks as one table; the columns of the chunks are deleted to save memory."""
+        """Return the rows of all chunks as one table; this empties the chunks to save memory."""
         return combined(self.chunks)
 
 
 def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
-    """Return the rows of all chunks as one table; the columns of the chunks are deleted to save memory.
+    """Return the rows of all chunks as one table; this empties the chunks to save memory.
 
     The columns are joined one after the other, so that no more than one is in memory twice.
     """
@@ -186,15 +190,15 @@ def joined(parts: list[Column]) -> Column:
 
 
 def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on damaged lines of a log in a list; empty if there are none.
+    """Return a list with a sentence on the damaged lines of a log; empty if there are none.
 
-    `file` is its entry in `meta.files`.
+    `file` is what the child process recorded about the log in `meta.files`.
     """
     return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
 
 def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
-    """Return the steps in these logs.
+    """Return the steps in these logs as `Steps`.
 
     Raises:
         NothingRecorded: No log contains a step.
@@ -232,7 +236,7 @@ def is_complete(sources: Sequence[Source]) -> bool:
 
 
 def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
-    """Return the content of logs that are all of one kind."""
+    """Read logs that are all of one kind, and return their content as a `Source`."""
     source = Source(options.columns)
     for chunk in split_evenly(logs, options.jobs):
         for numbers, columns in store.load_set([log.path for log in chunk], READER, options):
@@ -254,16 +258,14 @@ def split_evenly(logs: Sequence[run.Artefact], jobs: int) -> list[Sequence[run.A
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
     """Return the rank of each log, from its header, else from its name or folder.
 
-    `files` are the entries of the logs in `meta.files`.
+    `files` has, for each log, what the child process recorded about it in `meta.files`.
     """
     headers = (next((h.get("rank") for h in file["headers"]), None) for file in files)
     return [rank if is_rank(rank) else named_rank(log) for rank, log in zip(headers, logs, strict=True)]
 
 
 def named_rank(log: run.Artefact) -> int:
-    """Return the rank in the name of a file,
-    or in the name of its folder (torchrun's `logs/attempt_0/3/stdout.log`), else 0.
-    """
+    """Return the rank in a file's name, or in its folder's name (torchrun's `logs/attempt_0/3/stdout.log`), else 0."""
     if is_rank(log.rank):
         return log.rank
     folder = log.path.parent.name
@@ -283,7 +285,7 @@ def named_tags(bits: Column, names: Sequence[str]) -> Column:
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy of `frame` whose missing losses, gradient norms and memory are taken from the table `other`.
+    """Return a copy of `frame` whose missing losses, gradient norms and memory sizes are taken from the table `other`.
 
     Rows are matched by rank and step.
     """
@@ -304,9 +306,9 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def steps_of(
     source: Source, frame: pd.DataFrame, inputs: list[Input], problems: list[str], mapped: Sequence[MappedLog] = ()
 ) -> Steps:
-    """Return the steps of a source as a table in order of rank and step; if a step was redone, its last row is used.
+    """Return the `Steps` of a source in order of rank and step; if a step was done again, its last row is used.
 
-    `frame` holds all of its rows, `mapped` says how logs of other trainers were read.
+    `frame` holds all rows of the source, `mapped` says how logs of other trainers were read.
     """
     kept, redone = in_order(frame)
     plain = {name: kept[name] for name in map(str, kept) if "." not in name}
@@ -330,7 +332,7 @@ def steps_of(
 
 
 def in_order(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows in order of rank and step, and separately the rows of steps that were redone after a restart.
+    """Return the rows in order of rank and step, and as a second table the rows of steps that a restart did again.
 
     Rows that are in order already, as in most logs, are not copied.
     """
@@ -348,6 +350,6 @@ def seconds(ns: "pd.Series[int]") -> "pd.Series[float]":
 
 
 def part(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
-    """Return the columns whose names begin with `prefix`, and remove the prefix from their names."""
+    """Return the columns whose names begin with `prefix`, under their names without the prefix."""
     data = {name.removeprefix(prefix): frame[name] for name in map(str, frame) if name.startswith(prefix)}
     return pd.DataFrame(data, index=frame.index, copy=False)

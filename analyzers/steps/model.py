@@ -11,7 +11,7 @@ from analyzers.steps.columns.quantities import NumberedBy, Quantity
 
 
 class Cause(StrEnum):
-    """The reason why steps lose time: it lies in the work of a late rank, or in that of all ranks at once."""
+    """The reason why steps lose time: the kind of work in which a late rank, or all ranks at once, took longer."""
 
     COMPUTE = "compute"
     DATA = "data"
@@ -22,11 +22,11 @@ class Cause(StrEnum):
     UNRECORDED = "unrecorded"
     """The script's own code, outside of the phases that the log records."""
     MIXED = "mixed"
-    """No single cause explains most of the lateness."""
+    """No single cause explains most of the lost time."""
 
 
 class Pattern(StrEnum):
-    """When a straggler is late: in all steps, in all steps since some step, in turns with other ranks, and so on."""
+    """When a straggler is late: in nearly all steps, in some steps, in turns with other ranks, or with its machine."""
 
     PERSISTENT = "persistent"
     """In nearly all steps since the first late step."""
@@ -81,11 +81,11 @@ class Problem(StrEnum):
 
 
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of a log that a different trainer wrote.
+    """One column of a log that another trainer wrote, and the quantity as which it was read.
 
-    `quantity` is what the column means (None: unknown; the column is kept). `unit` is the unit of the values in the
-    file, `unknown` if neither the column's name nor its writer shows it. `chosen` is true if the user named this column
-    for the quantity.
+    `quantity` is None if its meaning is unknown; the column is kept. `unit` is the unit of the values in the file,
+    `unknown` if neither the column's name nor its writer shows it. `chosen` is true if the user named this column for
+    the quantity.
     """
 
     name: str
@@ -95,7 +95,7 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log of a different trainer was read.
+    """How a log of another trainer was read.
 
     `duplicates` counts rows that were dropped because a later row has the same step, `restarts` how often the step
     number went back, and `dropped` the rows without a step number. `texts` names the columns that hold no numbers.
@@ -117,8 +117,9 @@ class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of one rank: medians over its plain steps (those that did nothing but train), in seconds and bytes.
 
-    `mad_s` is the median absolute deviation of its step times. `phases` is wall time, `cpu` processor time and
-    `device` the device's own time, by phase. `table.NOT_PLAIN` lists the tags of steps that are not plain.
+    `mad_s` is the median absolute deviation of its step times. `phases`, `cpu` and `device` have the seconds of each
+    phase by the wall clock, in processor time and by the device's clock. `table.NOT_PLAIN` lists the tags of steps that
+    are not plain.
     """
 
     rank: int
@@ -147,8 +148,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that makes the others wait.
 
     `lateness_s` is the mean of its lateness over the steps in which it is late, `recurrence` the share of such steps.
-    `lost_s` is the time that it costs the job per step, averaged over all steps; `share` is that cost as a share of all
-    step time.
+    `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is that cost as a share
+    of all step time.
     """
 
     rank: int
@@ -222,7 +223,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event in the loss or the gradient norm that begins at `step`.
 
     `before` is the loss (or gradient norm) before the event, `value` the one that it reached, and `until` the first
-    step at which the event was over.
+    step at which the event was over (None: it was not).
     """
 
     kind: EventKind

@@ -1,4 +1,4 @@
-"""The entry point for steps: it takes logs and returns a report on step times, late ranks and the loss."""
+"""Analyze the step logs of a run: `analyze` returns a `Report[StepsData]` on step times, late ranks and the loss."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -21,9 +21,9 @@ def analyze(
     """Return how long steps take, where the time goes, which ranks are late, and what the loss does.
 
     `logs` is a run folder, a log, or the artefacts that `analyzers.run.discover` returns: step logs of
-    `workbench.recorders`, torchtitan's structured logs, TensorBoard event files and console logs. The most detailed
-    kind is used; the others add loss and memory if it has none. The rank and step of the options restrict only
-    `data.ranks`, because lateness is a comparison with all other ranks.
+    `workbench.recorders`, torchtitan's structured logs, TensorBoard event files, console logs and logs of other
+    trainers. The most detailed kind is used; the others add loss and memory if it has none. The rank and step of the
+    options restrict only `data.ranks`, because lateness is a comparison with all other ranks.
 
     Example:
         report = analyze("outputs")

@@ -1,4 +1,4 @@
-"""Statistics that single outliers do not move: medians, and the spread around them."""
+"""Compute statistics that single outliers hardly change: medians, and the spread of values around their median."""
 
 import numpy as np
 

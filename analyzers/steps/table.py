@@ -1,4 +1,4 @@
-"""The steps of all ranks in one table, from which all answers are computed."""
+"""Define `Steps`: the steps of all ranks in one table, from which all answers are computed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ from analyzers.steps.reading.log_lines import Header, narrowed
 from analyzers.steps.robust_statistics import column_medians
 
 NOT_PLAIN = ("first", "compile", "gc", "eval", "checkpoint", "profile", "snapshot")
-"""Tags of steps that do more than train; medians leave them out."""
+"""The tags of steps that do more than train; medians leave these steps out."""
 RECORDER_PHASES = ("profiler", "snapshot")
-"""Phases in which this project's own recorders work."""
+"""The phases of a step in which this project's own recorders work."""
 
 
 @dataclass(frozen=True)
 class ProcessStart:
     """The start of a process that wrote a log.
 
-    `session` is the number of the start; the rows that the process logged have it in column `session` of the steps
-    table.
+    `session` is the number of this start; column `session` of the steps table has it in each row that the process
+    logged.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class ProcessStart:
 
 
 class Durations:
-    """The durations in each row of the steps table, as columns by name; the name is that of a phase.
+    """The time of each phase in each row of the steps table: a column of durations for each name of a phase.
 
     They are stored as whole ns and are converted to seconds only when they are used: as float64 all columns together
     would take twice the memory.
@@ -79,11 +79,11 @@ class Steps:
     """The steps of all ranks: one row per rank and step, ordered by both.
 
     `table` has rank, step, session, covers, start_ns, dur_ns (-1: not recorded), dur_s (NaN), residual_ns, tokens,
-    loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` and `warmup`
-    (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows and the time by phase; `seqs` has
-    the sequence number of the last collective by process group. `redone` has the rows of steps that were done again
-    after a restart. `numbers` has further columns in logs of other trainers, such as `learning_rate`; `logs` says how
-    these logs were read, `unreadable` which logs could not be read, and why.
+    loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` (whether the step
+    did more than train) and `warmup` (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows
+    and the time by phase; `seqs` has the sequence number of the last collective by process group. `redone` has the rows
+    of steps that were done again after a restart. `numbers` has further columns in logs of other trainers, such as
+    `learning_rate`; `logs` says how these logs were read, `unreadable` which logs could not be read, and why.
     """
 
     table: pd.DataFrame
@@ -119,7 +119,9 @@ class Steps:
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """The ranks, the steps, and for each row of `table` the index of its rank and of its step in these two."""
+        """The ranks, the steps, and for each row of `table` the index of its rank and the index of its
+        step among them.
+        """
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)
@@ -134,7 +136,10 @@ class Steps:
         return pd.DataFrame(self.cells(values, usable), index=index, columns=columns)
 
     def cells(self, values: npt.ArrayLike, usable: npt.ArrayLike | None = None) -> Floats:
-        """Return the same table as `grid`, as an array float64[steps, ranks]."""
+        """Return `values` as an array float64[steps, ranks]; NaN if a rank has no usable row of the step.
+
+        `values` has one entry per row of `table`; `usable` is a mask of the rows that count (None: all).
+        """
         ranks, steps, rank_codes, step_codes = self._index
         cells = np.full((len(steps), len(ranks)), np.nan)
         numbers = np.asarray(values, dtype=float)

@@ -1,14 +1,10 @@
-"""Tables about the steps for the user interfaces, which stay small for any number of ranks and steps.
+"""Build tables about the steps for the user interfaces, which stay small for any number of ranks and steps.
 
-| view | one row | columns |
-|---|---|---|
-| `series` | a rank and step | all values, unreduced |
-| `clock` | a step of one rank | when it began and ended, Unix ns |
-| `phases` | a rank and step | seconds by phase, unreduced |
-| `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
-| `phase_stack` | a bin of steps | mean seconds by phase |
-| `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
-| `goodput` | a rank | seconds by part of the wall time |
+| view | one row | columns | |---|---|---| | `series` | a rank and step | all values, unreduced | | `clock` | a step of
+one rank | when it began and ended, Unix ns | | `phases` | a rank and step | seconds by phase, unreduced | | `sparkline`
+| a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness | | `phase_stack` | a bin of
+steps | mean seconds by phase | | `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps | |
+`goodput` | a rank | seconds by part of the wall time |
 
 A bin holds neighbouring steps (or ranks) and is named by the first of them. It keeps maxima, so that outliers survive.
 """
@@ -32,16 +28,18 @@ RANK_ROWS = 64
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
-    """Return the steps in the logs, from memory if the logs are those of one of the last two runs that were read.
+    """Return the steps in the logs; the last two runs that were read are kept in memory.
 
-    The steps are kept because a page of a user interface asks for several tables of the same run.
+    They are kept because a page of a user interface asks for several tables of the same run.
     """
     return cached_load(tuple(artefacts), options or store.Options())
 
 
 @lru_cache(maxsize=2)
 def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
-    """Return the steps in the logs, which are read only if no recent call had the same arguments."""
+    """Return the steps in the logs; they are read again only if neither of the last two calls had the
+    same arguments.
+    """
     return load(artefacts, options)
 
 
@@ -75,9 +73,9 @@ def clock(
 def phases(
     artefacts: Sequence[run.Artefact], options: store.Options | None = None, rank: int | None = None
 ) -> pd.DataFrame:
-    """Return a table of seconds with a column per phase, indexed by (rank, step), of one rank or of all.
+    """Return the seconds of each phase (columns) in each step, indexed by (rank, step), of one rank or of all.
 
-    `residual` is the time outside of phases.
+    The column `residual` is the time of the step outside of phases.
     """
     steps = opened(artefacts, options)
     rows = np.ones(len(steps.table), dtype=bool) if rank is None else (steps.table["rank"] == rank).to_numpy()
@@ -133,7 +131,7 @@ def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "
 
 
 def mean_over_ranks(steps: Steps, name: str) -> "pd.Series[float]":
-    """Return the mean over ranks of the finite values in column `name`, by step; NaN if no rank logged one."""
+    """Return, for each step, the mean over ranks of the finite values in column `name`; NaN if no rank logged one."""
     known = (steps.table[f"{name}_state"] == FINITE).to_numpy()
     return steps.grid(steps.table[name], known).mean(axis=1)
 

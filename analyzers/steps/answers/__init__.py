@@ -1,1 +1,4 @@
-"""Answer questions about the steps, one per module, with numbers and enums; `findings` writes sentences from them."""
+"""Answer questions about the steps, one question per module, with numbers and enums and without sentences.
+
+The package `findings` writes the sentences from these answers.
+"""

@@ -28,14 +28,15 @@ PENALTY = 4.0
 SHORTEST = 5
 """The lowest number of steps in a segment."""
 LONGEST_SERIES = 2000
-"""Longer series are cut only between blocks of steps, each replaced by its median, as the cost grows with the
-square.
+"""A longer series is cut only between blocks of steps, as the cost of the search grows with the square of its length.
+
+Each block is replaced by the median of its steps.
 """
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Neighbouring values at a constant level: indices `begin` to `end` (exclusive), and the values' median."""
+    """A part of a series with a constant level: the values `begin` to `end` (exclusive), and their median `level`."""
 
     begin: int
     end: int
@@ -43,7 +44,7 @@ class Segment:
 
 
 def segments(values: Floats) -> list[Segment]:
-    """Return the segments of constant level in a series, in order; a single segment if the level does not change."""
+    """Return the segments of constant level in a series, in order; a single segment if the level never changes."""
     block = -(-len(values) // LONGEST_SERIES)
     # Values after the last whole block belong to the last segment.
     whole = len(values) // block * block

@@ -1,4 +1,6 @@
-"""Check whether all ranks issued equally many collectives by the end of each step; if not, the job is about to hang."""
+"""Check whether all ranks had issued equally many collectives by the end of each step; if not, the job
+may hang soon.
+"""
 
 from dataclasses import dataclass
 
@@ -21,9 +23,9 @@ class CountMismatch:
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
-    """Return one mismatch for each process group whose ranks issued unequal numbers of collectives.
+    """Return a `CountMismatch` for each process group whose ranks issued unequal numbers of collectives.
 
-    The mismatch describes the first step by whose end the numbers were unequal.
+    It describes the first step by whose end the numbers were unequal.
     """
     mismatches = []
     for group in map(str, steps.seqs):
@@ -35,7 +37,7 @@ def count_mismatches(steps: Steps) -> list[CountMismatch]:
 
 
 def mismatch(group: str, numbers: "pd.Series[float]", step: int) -> CountMismatch:
-    """Return which ranks differ from most ranks in a step, and by how many collectives the first of them differs.
+    """Return a `CountMismatch`: which ranks differ from most ranks, and by how many collectives the first one differs.
 
     `numbers` holds the sequence number of each rank's last collective of the process group by the end of the step.
     """

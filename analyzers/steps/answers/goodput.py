@@ -30,8 +30,12 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 }
 """For each part of the wall time, the phases of a step that belong to it."""
 PARTS = ("productive", *PHASES, "stall", "startup", "restart", "redone", "between", "ending")
-"""`stall`: waiting for late ranks, or slow for an unknown reason. `redone`: steps whose work a restart lost. `restart`:
-from the last step before it to the first one after it. `ending`: ranks that stopped earlier than others.
+"""All parts of the wall time; those that are not phases of a step are the following.
+
+`productive` is the rest of a step that no other part takes. `stall` is the time lost to waiting for late ranks or to an
+unusually long step, `redone` the time of steps whose work a restart lost. `startup` is the time before the first step,
+`restart` the time from the last step of a process to the first step of the next one, `between` any other time between
+two steps, and `ending` the time after a rank's last step.
 """
 LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
 """The latest plausible time (the year 2116) and the longest plausible step (a year), in ns."""
@@ -39,8 +43,9 @@ RANKS_AT_ONCE = 64
 """The number of ranks whose rows are in memory together; more would take more memory but no less time."""
 ALL_ROWS = slice(None)
 OUTLIER, OUTLIER_SHARE = 6.0, 0.5
-"""A step that did nothing but train was stalled if it exceeds the median by so many robust deviations and this
-share.
+"""How far a plain step (one that did nothing but train) exceeds the median if it counts as stalled.
+
+The first number is in robust standard deviations, the second is a share of the median; a stalled step exceeds both.
 """
 
 
@@ -74,10 +79,9 @@ def divided(sums: Sequence[int], count: int) -> list[int]:
 
 
 def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
-    """Return a table of int64 ns with a row per rank and a column per part;
-    each row adds up to the wall time of the run.
+    """Return the ns of each part of the wall time (columns) on each rank (rows); each row adds up to the wall time.
 
-    It is empty if the logs do not record start times of steps.
+    The table is empty if the logs do not record start times of steps.
     """
     bounds = extent(steps)
     if bounds is None:
@@ -91,8 +95,8 @@ def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
 def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple[int, int]) -> pd.DataFrame:
     """Return a table of the ns that each rank (row) spent on each part of the wall time (column).
 
-    `rows` is a table that `timeline` returned. `stall_ns` is the stalled time of each row of `steps.table`; `bounds`
-    are the start and the end of the run (Unix ns).
+    `rows` has the steps of some ranks, as `timeline` returns them. `stall_ns` is the stalled time of each row of
+    `steps.table`; `bounds` are the start and the end of the run (Unix ns).
     """
     begin, end = bounds
     # Clocks that were set, or damaged rows, may overlap: a step ends at the latest where the next one starts.
@@ -126,10 +130,10 @@ def is_timed(table: pd.DataFrame) -> Mask:
 
 
 def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
-    """Return the timed steps of consecutive ranks by rank and start time, including steps that were redone later.
+    """Return the steps of consecutive ranks in order of rank and start time, including steps that a restart did again.
 
-    Column `row` is the row number in `steps.table`, or -1 for a step that was redone after a restart. Steps whose start
-    time or duration is not recorded are left out.
+    Column `row` is the row number in `steps.table`, or -1 for the earlier row of a step that was done again. Steps
+    whose start time or duration is not recorded are left out.
     """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
@@ -143,7 +147,7 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def next_start(rows: pd.DataFrame, end: int) -> Integers:
-    """Return, for each row of a `timeline` table, when the same rank's next step starts, in Unix ns.
+    """Return, for each step in `rows` (a `timeline` table), when the same rank's next step starts, in Unix ns.
 
     For the last step of a rank the result is `end`.
     """
@@ -154,7 +158,7 @@ def next_start(rows: pd.DataFrame, end: int) -> Integers:
 
 
 def rank_changes(rows: pd.DataFrame) -> Mask:
-    """Return, for each row of a `timeline` table but the last, whether the next row belongs to a different rank."""
+    """Return, for each row of a `timeline` table except the last, whether the next row belongs to a different rank."""
     ranks = rows["rank"].to_numpy()
     return np.asarray(ranks[1:] != ranks[:-1])
 
@@ -162,8 +166,8 @@ def rank_changes(rows: pd.DataFrame) -> Mask:
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
     """Return how the ns of each step are divided into parts of the wall time: one array per part.
 
-    The arrays have a value for each row of `rows`, a table that `timeline` returned. Each part in turn takes at most
-    the time that the parts before it left; the rest is `productive`.
+    The arrays have a value for each step in `rows` (a `timeline` table). Each part in turn takes at most the time that
+    the parts before it left; the rest is `productive`.
     """
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
     # The work of a step that was done again is lost, whatever it went for.
@@ -186,7 +190,7 @@ def phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = ALL_
 
 
 def to_ns(seconds: Floats) -> Integers:
-    """Return durations in whole ns; what a damaged log makes longer than 36 years is cut, and what is unknown is 0."""
+    """Return durations in whole ns; unknown ones become 0, and impossibly long ones in damaged logs are limited."""
     # Whatever a log claims, sums of a few durations then stay below what int64 holds.
     limited = np.clip(np.nan_to_num(seconds), -LONGEST_NS / 1e9, LONGEST_NS / 1e9)
     return np.rint(limited * 1e9).astype(np.int64)
@@ -213,7 +217,7 @@ def stalled_ns(steps: Steps, late: Lateness) -> Integers:
 
 
 def waited_s(steps: Steps, late: Lateness) -> Floats:
-    """Return the seconds that the rank of each row of `steps.table` waited for the latest rank.
+    """Return, for each row of `steps.table`, the seconds that its rank waited for the latest rank of the step.
 
     They are 0 in steps in which no rank counts as late.
     """
@@ -232,8 +236,8 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
 def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
     """Return how the ns outside of steps are divided into parts of the wall time: one array per part.
 
-    The arrays have a value for each row of `rows`, a table that `timeline` returned. The time before a step counts for
-    the row of that step; the time after a rank's last step counts for that step's row.
+    The arrays have a value for each step in `rows` (a `timeline` table). The time before a step counts for the row of
+    that step; the time after a rank's last step counts for the row of that last step.
     """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
     first = np.insert(rank_changes(rows), 0, True)

@@ -1,16 +1,16 @@
 """Compute how late each rank is, compared with the others, in each step.
 
-Synchronised steps have the same duration on all ranks, so the step time does not show who is late; the work that a
-rank does *before* it meets the others does. Two clocks are used:
+Synchronised steps have the same duration on all ranks, so the step time does not show who is late; the work that a rank
+does *before* it waits for the others does. Two clocks are used:
 
-* CPU with gloo: processor time is local work, as waiting for others takes none. Data loading, garbage collection and
+* CPU with gloo: processor time is the own work, as waiting for others takes none. Data loading, garbage collection and
   checkpoints count by wall time, because they happen before any rank waits.
 * GPUs: phases contain waiting. At the end of each phase a rank is behind the others by some time; its lateness is the
   largest of these delays, as the ranks that wait for it catch up later in the step.
 
 Example (GPU, seconds at the end of each phase): rank 0 loads data until 0.01 and ends its backward at 0.41, rank 1
-loads until 0.05 and ends its backward at 0.41 too, as both meet in its collectives. Their step times are equal, but
-rank 1 was 0.04 s behind after `data_wait`: that is its lateness, and `data` is its cause.
+loads until 0.05 and ends its backward at 0.41 too, as both wait for each other in its collectives. Their step times are
+equal, but rank 1 was 0.04 s behind after `data_wait`: that is its lateness, and `data` is its cause.
 
 Time in this project's recorders (profiler, snapshots) is left out, as only the measurement caused it.
 """
@@ -41,21 +41,21 @@ PHASE_ORDER = (
 )  # fmt: skip
 """Phases in the order in which they follow each other in a step."""
 UNRECORDED_AT_LEAST = 0.25
-"""Time outside of the phases counts if a rank spends more on it than the others by this share of a step."""
+"""The share of a step by which a rank must spend more time outside of the phases than the others for it to count."""
 STRETCH = (10, 9)
-"""A series of so many consecutive steps, and how many of them must be late."""
+"""How many consecutive steps are looked at together, and how many of them must be late."""
 LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
-"""Phases that wait for no other rank (a sharded forward does: its all-gathers)."""
+"""The phases in which a rank waits for no other rank, unless the model is sharded (then `fwd` has all-gathers)."""
 
 
 @dataclass(frozen=True)
 class Lateness:
     """How late each rank is: tables in seconds, with a row per step that all ranks finished and a column per rank.
 
-    `excess` is how much later a rank is than the others; `by_cause` is, for each cause, how much longer a rank takes
-    for it than the others. The other series have a value per step: `usual` is the work of a typical rank (s), `step_s`
-    is the duration of the step (s), and `all_tagged` is whether all ranks did something besides training in the step,
-    such as a checkpoint. `by_processor` is whether computing was measured in processor time.
+    `excess` is how much later a rank is than a typical rank; `by_cause` is, for each cause, how much longer the rank
+    takes for that kind of work. The other series have a value per step: `usual` is the work of a typical rank (s),
+    `step_s` is the duration of the step (s), and `all_tagged` is whether all ranks did something besides training in
+    the step, such as a checkpoint. `by_processor` is whether computing was measured in processor time.
     """
 
     excess: pd.DataFrame
@@ -70,13 +70,14 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are several ranks and their logs record work before the ranks synchronise."""
+        """Whether the logs can show lateness: there are several ranks, and work before they synchronise is recorded."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
 def lateness(steps: Steps) -> Lateness:
-    """Return how late each rank is in every step that all ranks finished;
-    warm-up steps after a start or restart are left out.
+    """Return how late each rank is in every step that all ranks finished.
+
+    Warm-up steps after a start or restart are left out.
     """
     # The first steps after a start compile, allocate and fill caches: there each rank is late in its own way.
     usable = (~steps.table["warmup"] & steps.table["dur_s"].notna()).to_numpy()
@@ -111,8 +112,8 @@ def unrecorded_work(
     """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
 
     Outside of the phases a script may sleep, read or write; but a rank may also wait there for ranks whose extra work
-    is in the phases. So only the time beyond the extra work of every other rank counts, and only if it is a large part
-    of a step.
+    is in the phases. So only the time that exceeds the extra work of every other rank counts, and only if it is a large
+    part of a step.
     """
     residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
     excess = excess_over_others(residual).to_numpy().clip(min=0)
@@ -127,7 +128,7 @@ def unrecorded_work(
 
 
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return a copy of `flags` ([step, rank]) that keeps only flags that recur in neighbouring steps of a rank.
+    """Return a copy of `flags` ([step, rank]) that keeps a flag only if it recurs in neighbouring steps of its rank.
 
     A flag is kept if it lies in a series of steps in which nearly all flags of its rank are set. On a machine with more
     processes than cores any rank may lose some time in a single step; that is no straggler.
@@ -143,7 +144,7 @@ def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 
 def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
-    """Return, per cause, a [step, rank] table of seconds in phases in which a rank waits for no other rank."""
+    """Return the seconds of each rank in phases in which it waits for no other rank: a [step, rank] table per cause."""
     work = {}
     for cause, names in PHASES_OF.items():
         local = [phase_s(steps, name) for name in names if name in LOCAL_PHASES and name in steps.phases]
@@ -153,7 +154,7 @@ def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
 
 
 def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
-    """Return the seconds of a phase per row of `steps.table`, by the device's clock where recorded, else by the host's.
+    """Return the seconds of a phase per row of `steps.table`, by the device's clock if recorded, else by the host's.
 
     On a device the host's time of a phase covers only the launching of kernels.
     """
@@ -182,9 +183,9 @@ def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a [step, rank] table for the steps of the table `like`.
+    """Return the rows of a [step, rank] table for those steps that the table `like` has.
 
-    The table is returned as it is, not copied, if it has no other steps.
+    A table that has no other steps is not copied.
     """
     return grid if len(grid) == len(like) else grid.loc[like.index]
 
@@ -200,8 +201,8 @@ def others(grid: pd.DataFrame) -> "pd.Series[float]":
 
 
 def lower_median(values: Floats) -> Floats:
-    """Return the lower median of each row;
-    of two ranks it is the smaller value, so that the other rank shows as late.
+    """Return the lower median of each row. Of two ranks it is the smaller value, so that the other rank
+    shows as late.
     """
     middle = (values.shape[1] - 1) // 2
     medians: Floats = np.partition(values, middle, axis=1)[:, middle]

@@ -1,4 +1,4 @@
-"""Find single steps that took far longer than those around them: a stall of storage, network or machine."""
+"""Find single steps that took far longer than the steps around them, for example because storage or network stalled."""
 
 import numpy as np
 import pandas as pd
@@ -11,24 +11,26 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 WARM_UP = 5
-"""The first steps of each process, which compile, allocate and fill caches, even if the log does not say so."""
+"""How many steps at the start of each process are left out: they compile, allocate and fill caches, even
+if not logged.
+"""
 AROUND = 51
-"""The number of steps whose median is the usual time."""
+"""The number of steps around a step whose median is the usual time of that step."""
 TIMES_USUAL = 4.0
 """A stalled step takes at least so many times the usual time."""
 BEYOND_OTHERS = 2.0
-"""It also takes so many times the longest step that is not stalled: heavy tails have no such gap."""
+"""A stalled step also takes at least so many times the longest step that is not stalled; noise has no such gap."""
 DEVIATIONS = 5.0
 SINGLE_AT_MOST, SINGLE_SHARE = 2, 0.003
-"""If more steps than these (a count, or a share of all steps) are stalled, they recur and are no single stalls."""
+"""The highest number of single stalls, as a count and as a share of all steps; if more steps are long, they recur."""
 ALIKE = 0.7
-"""Long steps recur if the shortest takes at least this share of the longest."""
+"""Long steps recur if the extra time of the shortest is at least this share of the extra time of the longest."""
 MAIN_SHARE = 0.6
 """A phase or rank is named if it explains more than this share of the extra time."""
 
 
 def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
-    """Return the few steps that took far longer than the steps around them, in order; none if long steps recur.
+    """Return the few steps that took far longer than the steps around them, in order; empty if long steps recur.
 
     Example: of 1000 steps of 0.6 s one takes 90 s and no other more than 0.9 s: the step of 90 s is a stall. With a
     checkpoint of 30 s every 50 steps there is no stall, as these long steps recur.
@@ -44,7 +46,9 @@ def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
 
 
 def plain_times(steps: Steps) -> "pd.Series[float]":
-    """Return the seconds of each step that did nothing but train (median over ranks), without warm-up steps."""
+    """Return, by step, the seconds of the steps that did nothing but train (median over ranks), without
+    warm-up steps.
+    """
     table = steps.table
     position = table.groupby(["rank", "session"]).cumcount().to_numpy()
     usable = steps.plain.to_numpy() & (position >= WARM_UP)
@@ -74,10 +78,10 @@ def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
 
 
 def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, usual: float, total: float) -> LongStep:
-    """Return a stalled step, with the ranks that the others waited for and the phase that took most of the time.
+    """Return a `LongStep` with the ranks for which the others waited, and the phase that took most of the extra time.
 
-    `seconds` is its duration, `usual` that of the steps around it, and `total` the sum of all step times, all in
-    seconds.
+    `seconds` is the duration of the step, `usual` that of the steps around it, and `total` the sum of all step times,
+    all in seconds.
     """
     return LongStep(
         step=step,
@@ -102,9 +106,9 @@ def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -
 
 
 def main_phase(steps: Steps, step: int, extra_s: float) -> str:
-    """Return the phase that explains most of the extra time `extra_s` of a step, or an empty text.
+    """Return the phase that explains most of the extra time `extra_s` of a step; an empty text if none does.
 
-    The time of a phase is its time on the rank where it took longest.
+    The time of a phase is its time on the rank where the phase took longest.
     """
     rows = (steps.table["step"] == step).to_numpy()
     extra = {

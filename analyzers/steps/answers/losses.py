@@ -16,21 +16,26 @@ RECENT = 7
 """The number of preceding values whose median is the expected level."""
 WINDOW = 20
 BEFORE_AT_LEAST = 8
-"""Values before one that the noise is taken from, at most and at least."""
+"""From how many values before a value the noise is estimated: WINDOW at most, BEFORE_AT_LEAST at least."""
 FINITE_AT_LEAST = 3
 """The number of steps with a finite loss which show that training recovered from NaN or infinity."""
 CHUNK = 1 << 16
-"""The number of values whose windows are in memory at a time."""
+"""The number of values whose windows (of the values before each) are in memory at a time."""
 TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
-"""Of normal noise this share is above so many deviations of the excess; of noise with heavy tails more."""
+"""In normal noise, this share of the values lies more than so many standard deviations above the expected value.
+
+Noise with heavy tails has more such values.
+"""
 SPIKE, SPIKE_SHARE = 8.0, 0.2
-"""A spike exceeds the values before it by so many robust deviations, and by this share of them."""
+"""How far a spike of the loss is above the expected value: in robust standard deviations, and as a share of it."""
 JUMP, JUMP_SHARE = 12.0, 3.0
-"""The same limits for the gradient norm, which varies more."""
+"""The limits of SPIKE and SPIKE_SHARE for the gradient norm, which varies more."""
 EVENTS_AT_MOST = 20
 PLATEAU_FROM, PLATEAU_VALUES, PLATEAU_FALL = 0.6, 60, 0.01
-"""On a plateau the values after this share of the run, at least so many, fall by less than this share of the whole
-fall even by the upper bound of their slope."""
+"""The part of the run that may be a plateau begins after PLATEAU_FROM of its steps, and has at least PLATEAU_VALUES.
+
+On a plateau the loss falls by less than PLATEAU_FALL of its whole fall, even by the upper bound of its slope.
+"""
 RISE_VALUES, RISE_SHARE = 20, 0.05
 
 
@@ -46,7 +51,7 @@ class NonFinite:
     """The first step whose loss or gradient norm is NaN or infinite, and the ranks whose logs show it in that step.
 
     `finite_from` is the step from which on all values are finite again, for example after a loss scaler skipped some
-    steps; None if there is none.
+    steps; None if they do not become finite again.
     """
 
     step: int
@@ -95,7 +100,7 @@ def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
 
 
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:
-    """Return events for the values that are far above the values before them, the highest first.
+    """Return events of this kind for the values that are far above the values before them, the highest first.
 
     Consecutive high values are one event. A value is far above if it exceeds its expected value by `deviations` robust
     standard deviations and by the fraction `share` of the expected value.
@@ -128,10 +133,10 @@ def height(event: Event) -> float:
 
 
 def expected_values(numbers: Floats) -> Floats:
-    """Return the level expected of each value: the median of the RECENT values before it; NaN for the first ones.
+    """Return, for each value, the value that is expected from those before it: the median of the last RECENT values.
 
-    RECENT is small because a loss falls fast at first: the median of many values would be far above the loss, and hide
-    spikes.
+    It is NaN for the first values. RECENT is small because a loss falls fast at first: the median of many values would
+    be far above the loss, and hide spikes.
     """
     expected = np.full(len(numbers), np.nan)
     if len(numbers) > RECENT:
@@ -141,13 +146,13 @@ def expected_values(numbers: Floats) -> Floats:
 
 
 def usual_excess(excess: Floats) -> Floats:
-    """Return, for each value, the robust standard deviation of the relative excess, as a measure of the usual noise.
+    """Return, for each value, the robust standard deviation of `excess`, as a measure of the usual noise.
 
     `excess` is each value minus the expected one, relative to the expected one. The deviation is computed from
-    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the
-    WINDOW before each value and for the whole series, and the larger result counts, as a few values in a row may be
-    close together by chance. It is raised for heavy tails: a value among the highest, such as the 30th highest of
-    2000, shows how far they reach.
+    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the WINDOW
+    values before each value and for the whole series, and the larger result counts, as a few values in a row may be
+    close together by chance. It is raised for heavy tails: a value among the highest, such as the 30th highest of 2000,
+    shows how far they reach.
     """
     distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
     overall = MAD_TO_STD * float(np.nanmedian(distances))
@@ -176,7 +181,7 @@ def medians_before(values: Floats) -> Floats:
 
 
 def rise(values: "pd.Series[float]") -> Event | None:
-    """Return the rise of a loss that ends clearly above its lowest level and stays there; None if it does not.
+    """Return an event for a loss that ends clearly above its lowest level and stays there; None if it does not.
 
     `values` is the loss by step.
     """
@@ -196,7 +201,7 @@ def rise(values: "pd.Series[float]") -> Event | None:
 
 
 def plateau(values: "pd.Series[float]") -> Event | None:
-    """Return where a loss that fell before stopped falling; None if it did not.
+    """Return an event for a loss that fell at first and then stopped falling; None if it did not stop.
 
     `values` is the loss by step. The loss counts as flat if even the steepest slope that still fits the noise of its
     last part is close to zero.
@@ -217,7 +222,7 @@ def plateau(values: "pd.Series[float]") -> Event | None:
 
 
 def trend(numbers: Floats) -> tuple[float, float]:
-    """Return the least-squares slope per index of a series, and the slope's standard error.
+    """Return the least-squares slope of a series per index, and the standard error of the slope.
 
     If neighbours have correlation r, they carry less information, and the squared error grows by (1 + r) / (1 - r).
     """

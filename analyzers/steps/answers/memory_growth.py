@@ -1,4 +1,4 @@
-"""Find ranks whose memory grows step after step, as with a leak."""
+"""Find ranks whose memory use grows step after step, as with a leak."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 6
 GROWTH = 0.1
-"""Memory must grow by this share of its first value, ..."""
+"""Memory looks like a leak if it grows by at least this share of its first value, and meets the next two limits."""
 RISING = 0.7
-"""... rise in this share of the steps, ..."""
+"""Memory that leaks rises in at least this share of the steps."""
 LATE_GROWTH = 0.25
-"""... and gain this share of the growth in the second half of the steps."""
+"""Memory that leaks gains at least this share of its growth in the second half of the steps."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The memory of a rank grows from `step` on, by `bytes_per_step` on average."""
+    """Says that the memory of a rank grows from `step` on, by `bytes_per_step` on average."""
 
     rank: int
     step: int
@@ -26,7 +26,7 @@ class Growth:
 
 
 def memory_growth(steps: Steps) -> list[Growth]:
-    """Return the growth of each rank whose memory rises in nearly every step.
+    """Return a `Growth` for each rank whose memory rises in nearly every step.
 
     Warm-up steps do not count, nor steps in which this project's recorders were active, as their buffers are part of
     the process's memory.

@@ -10,7 +10,7 @@ STEPS_AT_LEAST = 20
 DATA_SHARE, CHECKPOINT_SHARE, RESTART_SHARE = 0.2, 0.1, 0.1
 """The shares of the time above which a part is reported."""
 LONG_RUN_NS = 600 * 10**9
-"""In a shorter run, start-up takes most of the time anyway, so restarts are not reported."""
+"""The shortest run for which restarts are reported; in a shorter one, start-up takes most of the time anyway."""
 
 
 class Part(StrEnum):

@@ -10,14 +10,14 @@ from analyzers.steps.table import Steps
 STEPS_AT_LEAST = 20
 STALLS_AT_LEAST = 3
 OUTLIER = 6.0
-"""A step is stalled from so many robust deviations above the median, if that also makes it longer by SHARE."""
+"""A step is stalled if it is this many robust standard deviations above the median, and longer by SHARE of a step."""
 SHARE = 0.2
 COST = 0.03
 """Stalls are reported if they cost this share of the time of all steps that did nothing but train."""
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:
-    """Return the steps in which even the fastest rank lost time: one entry per cause, the costliest cause first.
+    """Return a `GlobalStall` for each cause by which even the fastest rank lost time in steps, the costliest first.
 
     A cause is only reported if it has several such steps that together cost enough time.
     """
@@ -30,7 +30,7 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
 
 
 def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
-    """Return the steps in which every rank lost time to one cause; None if they are few or cost little.
+    """Return a `GlobalStall` on steps in which every rank lost time to one cause; None if they are few or cost little.
 
     `step_s` is the duration in seconds of each step that did nothing but train, indexed by step.
     """

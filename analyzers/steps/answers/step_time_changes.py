@@ -1,4 +1,4 @@
-"""Find when the steps became slower or faster, at once or little by little."""
+"""Find when the steps became slower or faster, at once or gradually."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,13 +13,16 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 SHARE_AT_LEAST, SHARE_ON_CPU = 0.05, 0.25
-"""Smaller changes of the step time are not reported; on shared processors steps vary more by themselves."""
+"""The smallest relative changes of the step time that are reported; on shared processors steps vary more
+by themselves.
+"""
 TINY_S = 1e-9
 
 
 def step_time_changes(steps: Steps) -> list[Change]:
-    """Return the changes of the typical step duration (median over ranks, only steps that did nothing but train), in
-    order.
+    """Return the changes of the typical step duration, in order of steps.
+
+    The typical duration is the median over ranks, of steps that did nothing but train.
     """
     plain = steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna()
     if len(plain) < STEPS_AT_LEAST:
@@ -42,7 +45,7 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
     """Return two segments, the first and the last third, if the values drift steadily along a line; else an empty list.
 
     A line through the medians of both thirds (a resistant line, Tukey 1977) is compared with `levels`, segments of
-    constant level: the fit with the smaller sum of absolute distances wins. Outliers influence neither.
+    constant level: the fit with the smaller sum of absolute distances wins. Outliers influence neither fit.
     """
     third, index = len(values) // 3, np.arange(len(values))
     rise = np.median(values[-third:]) - np.median(values[:third])
@@ -55,8 +58,9 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments after merging neighbours whose levels differ by less than `share`,
-    relative to the first of the two.
+    """Return the segments after neighbours whose levels differ by less than `share` were merged.
+
+    The difference is relative to the level of the first of the two.
     """
     merged = list(levels)
     while len(merged) > 1:
@@ -88,8 +92,7 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
 
 
 def phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
-    """Return the median seconds of a phase over all ranks,
-    in steps that did nothing but train, within a range of steps.
+    """Return the median seconds of a phase over all ranks, in those steps of a range that did nothing but train.
 
     The range goes from the first to the last of `numbers`, which are ascending step numbers.
     """

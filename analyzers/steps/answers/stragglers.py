@@ -15,17 +15,17 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 3
 SHARE_AT_LEAST = 0.01
-"""A straggler is late in this share of the steps, and in STEPS_AT_LEAST."""
+"""A straggler is late in at least this share of the steps, and in at least STEPS_AT_LEAST steps."""
 LASTING = 0.75
 """A rank that is late in this share of the steps since its first late step is persistently late."""
 TURNS = 0.6
 """Ranks take turns if none is the latest in more than this share of the late steps."""
 ALL_TAGGED_SHARE = 0.3
-"""In steps in which all ranks do more than train, a rank may take longer than the others by this share of the step."""
+"""The least lateness, as a share of a step, that counts in steps in which all ranks do more than train."""
 NOISE = 4.0
 """The lateness threshold is at least so many robust standard deviations (MAD); healthy ranks stay below it."""
 MAIN_CAUSE_SHARE = 0.6
-"""A cause is named if it explains more than this share of the lateness; else the cause is mixed."""
+"""A cause is named if it explains more than this share of the lateness; else the cause is `Cause.MIXED`."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ class Thresholds:
 
 
 BY_PROCESSOR, BY_WALL = Thresholds(0.25, 4, 0.1), Thresholds(0.05, 10, 0.03)
-"""Processor time varies more: equal work differs by a third where ranks share caches and cores."""
+"""The thresholds for lateness measured in processor time, and for lateness measured in wall time.
+
+Processor time varies more: equal work differs by a third where ranks share caches and cores.
+"""
 
 
 def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
-    """Return the ranks that make the others wait, the costliest first; none if the logs do not show lateness.
+    """Return the ranks that make the others wait, the costliest first; empty if the logs do not show lateness.
 
     Example: of 100 steps of 100 ms, rank 3 takes 40 ms longer than the others in steps 51 to 100. It is late in 50
     steps (`recurrence` 0.5) by 40 ms, `persistent` since step 51, and costs 20 ms per step on average.
@@ -95,9 +98,9 @@ def lateness_noise(late: Lateness) -> float:
 
 
 def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
-    """Return how often, how much and why a rank is late; None if it rarely is.
+    """Return a `Straggler` that says how often, how much and why a rank is late; None if the rank rarely is.
 
-    `thresholds` holds the tolerated lateness (s) of each step, `first` is the first step logged.
+    `thresholds` holds the tolerated lateness (s) of each step, `first` is the first step that is logged.
     """
     excess = late.excess[rank]
     is_late = excess > thresholds
@@ -172,7 +175,7 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
 
 
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
-    """Return the ranks that are late in turns, each in some of the steps.
+    """Return the ranks that are late in turns, each of them in some of the steps.
 
     The set is empty if that costs less than the share `cost` of the time.
     """
@@ -191,9 +194,9 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
 
 
 def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
-    """Return the stragglers; those whose machine explains their lateness get the pattern HOST.
+    """Return the stragglers, with the pattern HOST for those whose machine explains their lateness.
 
-    All of the several ranks of such a machine are late, while another machine has ranks that are not late.
+    All ranks of such a machine are late, and it has several; another machine has ranks that are not late.
     """
     ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:

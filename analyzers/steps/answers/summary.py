@@ -13,7 +13,7 @@ from analyzers.steps.table import Steps
 
 
 def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> list[RankSteps]:
-    """Return one entry per rank, over all of its steps or only over the given rank and step.
+    """Return one `RankSteps` per rank, over all of its steps or only over the given rank and step.
 
     Raises:
         InputError: The rank or step is not in the logs.
@@ -30,10 +30,9 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
 
 
 def typical_rows(steps: Steps, selected: Mask) -> Mask:
-    """Return a mask of those rows of `steps.table` over which medians are computed.
+    """Return a mask of those rows of `steps.table` over which medians are computed, within the mask `selected`.
 
-    Only rows of the mask `selected` are in it. For each rank these are its steps that did nothing but train, or all of
-    its timed steps if there are none.
+    For each rank these are its steps that did nothing but train, or all of its timed steps if there are none.
     """
     plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
     timed = selected & steps.table["dur_s"].notna().to_numpy()
@@ -59,9 +58,9 @@ class Medians:
 
     @classmethod
     def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
-        """Return the medians of each rank over those of its rows in `steps.table` that the mask `rows` marks.
+        """Return the medians of each rank over those rows of `steps.table` that the mask `rows` marks.
 
-        They are computed at once, as a group-by per rank is far slower.
+        They are computed for all ranks at once, as a group-by per rank is far slower.
         """
         times = steps.table["dur_s"].to_numpy()
         step = steps.by_rank(times, rows)

@@ -1,4 +1,6 @@
-"""Count the steps that did more than train (checkpoint, compile, ...) by tag, with their duration."""
+"""Count the steps with each tag (checkpoint, compile, ...), which did more than train, and find their
+median duration.
+"""
 
 import numpy as np
 

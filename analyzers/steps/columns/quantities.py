@@ -1,10 +1,10 @@
-"""The quantities that columns of other trainers' logs stand for, and the sources of step numbers."""
+"""Define the quantities that columns of other trainers' logs stand for, and the sources of step numbers."""
 
 from enum import StrEnum
 
 
 class Quantity(StrEnum):
-    """A quantity that a column in the log of a different trainer can stand for."""
+    """A quantity that a column in a log of another trainer can stand for."""
 
     STEP = "step"
     LOSS = "loss"
@@ -22,7 +22,7 @@ class Quantity(StrEnum):
 
 
 class NumberedBy(StrEnum):
-    """The source from which the rows of a log got their step numbers."""
+    """Where the rows of a log got their step numbers from: a column of steps, the epoch, or the number of the line."""
 
     COLUMN = "column"
     EPOCH = "epoch"

@@ -1,4 +1,4 @@
-"""A log in its original form: columns of numbers under the names that the writer gave them."""
+"""Hold a log of another trainer in its original form: columns of numbers under the names that the writer gave them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class RawTable:
         return len(next(iter(self.columns.values()), ()))
 
     def stored(self, file: int) -> tuple[dict[str, Column], dict[str, Any]]:
-        """Return the columns under names that a stored array can have, and the rest of the table as JSON-able data.
+        """Return the columns under names that the cache can store, and the rest of the table as JSON-able data.
 
         `file` is the index of the log among those read together; it becomes part of the names.
         """
@@ -58,7 +58,7 @@ class RawTable:
 
 
 class RowCollector:
-    """A builder of a RawTable from rows of named numbers; a name that a row lacks becomes NaN."""
+    """Builds a `RawTable` from rows of named numbers; where a row does not have a name, its value is NaN."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -113,7 +113,9 @@ def column_or_nan(table: RawTable, name: str) -> Floats:
 
 
 def first_present(columns: Sequence[Floats], count: int) -> Floats:
-    """Return, for each of `count` rows, the value of the first column that is not NaN there; NaN if none is."""
+    """Return, for each of `count` rows, the value of the first column that has one (is not NaN) there;
+    NaN if none has.
+    """
     whole = np.full(count, np.nan)
     for column in columns:
         whole = np.where(np.isnan(whole), column, whole)

@@ -1,1 +1,1 @@
-"""Compare two runs: measures with confidence intervals, phases that grew, and whether the losses agree."""
+"""Compare the steps of two runs: measures with confidence intervals, phases that grew, and whether the losses agree."""

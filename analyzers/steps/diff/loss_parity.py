@@ -8,7 +8,7 @@ from analyzers.steps.answers.losses import mean_by_step
 from analyzers.steps.table import Steps
 
 DIVERGED = 1e-2
-"""Losses have diverged where they differ by this share of the first run's."""
+"""Losses have diverged if they differ by more than this share of the first run's loss."""
 
 
 class LossParity(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class LossParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loss_parity(a: Steps, b: Steps) -> LossParity | None:
-    """Return how the losses of two runs compare step by step; None without a common step."""
+    """Return a `LossParity` that compares the losses of two runs step by step; None if they have no step in common."""
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
     if not len(common):

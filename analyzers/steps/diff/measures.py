@@ -1,5 +1,5 @@
-"""Compute by how much step time, processor time, memory and loss changed between two runs,
-with confidence intervals.
+"""Compute by how much step time, processor time, memory and loss changed between two runs, with
+confidence intervals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,15 @@ from analyzers.steps.diff.resampling import (
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 5
-"""The number of steps that a verdict needs: steps that did nothing but train, or steps with a loss."""
+"""The number of steps that a verdict needs. They are steps that did nothing but train, or steps with a loss."""
 LOSS_FROM = 0.75
-"""The loss is compared over the last part of the common steps, after this share of them."""
+"""The share of the common steps after which losses are compared; earlier losses do not count."""
 
 
 class Measure(StrEnum):
-    """A measure by which two runs are compared."""
+    """A measure by which two runs are compared; for step times these are the median, the mean and the
+    95th percentile.
+    """
 
     STEP_TIME = "step_time"
     STEP_TIME_MEAN = "step_time_mean"
@@ -45,7 +47,10 @@ ALLOWED_CHANGES: Mapping[str, float] = {
     Measure.MEMORY: 0.05,
     Measure.LOSS: 0.02,
 }
-"""Relative increases that are allowed; it is a regression if the lower end of the interval is above."""
+"""The relative increase that is allowed for each measure.
+
+An increase is a regression if the lower end of its confidence interval is above that.
+"""
 
 
 class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +90,12 @@ def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
 
 
 def plain_times(steps: Steps) -> Floats:
-    """Return the duration in seconds (median over ranks) of each step that did nothing but train."""
+    """Return the duration in seconds of each step that did nothing but train (median over ranks)."""
     return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def processor_times(steps: Steps) -> Floats:
-    """Return the processor seconds (median over ranks) of each step that did nothing but train; empty if not recorded.
+    """Return the processor seconds of each step that did nothing but train (median over ranks); empty if not recorded.
 
     Other jobs on the machine hardly influence them.
     """
@@ -105,7 +110,10 @@ def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
 
 
 def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
-    """Return the change of a statistic of the step times of two runs (seconds); None if a run has no such time."""
+    """Return the change of a statistic, such as the median, of the step times of two runs; None if a run has none.
+
+    `times` has the step times of both runs in seconds.
+    """
     # All ranks of a synchronised step last equally long: the median over ranks is the step.
     x, y = map(thinned, times)
     if not len(x) or not len(y) or not statistic(x):
@@ -155,7 +163,7 @@ def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
 def change_of(
     measure: Measure, ends: Sequence[float], bounds: Floats, samples: int, *, is_sufficient: bool
 ) -> MeasureChange:
-    """Return the change of a measure from `ends[0]`, its value in the first run, to `ends[1]` in the second run.
+    """Return a `MeasureChange` from `ends[0]`, the value in the first run, to `ends[1]`, the value in the second run.
 
     `bounds` are the lower and the upper bound of the relative change, `samples` the number of steps it is based on.
     """

@@ -1,11 +1,11 @@
-"""Find the phases that made the mean step longer or shorter."""
+"""Find out which phases made the mean step longer or shorter."""
 
 import msgspec
 
 from analyzers.steps.table import Steps
 
 OUTSIDE = "in no phase"
-"""The time of a step that no phase covers."""
+"""The name that stands for the time of a step outside of all phases."""
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
-    """Return the change of each phase, the largest first; the time outside of phases comes last.
+    """Return a `PhaseChange` for each phase, the largest change first; the time outside of phases comes last.
 
     The list is empty if one of the runs has no step that did nothing but train.
     """
@@ -37,9 +37,9 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
 
 
 def mean_phases(steps: Steps) -> dict[str, float]:
-    """Return the mean seconds of each phase, and of the time outside of phases, over all ranks.
+    """Return the mean seconds of each phase over all ranks, and of the time outside of phases.
 
-    Only steps that did nothing but train count; empty if there is none.
+    Only steps that did nothing but train count; the result is empty if there are none.
     """
     rows = steps.plain.to_numpy()
     if not rows.any():

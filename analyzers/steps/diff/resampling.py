@@ -20,10 +20,10 @@ STEPS_PLENTY = 20
 """The number of steps from which on the bootstrap is accurate enough."""
 DRAWS, SEED = 2000, 17
 BOUNDS_PERCENT = (2.5, 97.5)
-"""Percentiles that hold 95 % of the draws."""
+"""The percentiles between which 95 % of the draws lie."""
 REJECTED = 0.05
 HALVINGS = 20
-"""Bisections of an interval: a millionth of it remains."""
+"""How often an interval is halved to find a boundary; a millionth of the interval remains."""
 TINY = 1e-9
 
 
@@ -44,7 +44,7 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
-    """Return the interval of relative changes by which `x` can be scaled so that it does not differ from `y`.
+    """Return the interval (low, high) of those relative changes of `x` after which it does not differ from `y`.
 
     A permutation test decides whether they differ.
 
@@ -62,7 +62,9 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Return the value between `inside` (not rejected) and `outside` (rejected) where rejection begins."""
+    """Return the relative change at which rejection begins, between `inside` (not rejected) and `outside`
+    (rejected).
+    """
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
         inside, outside = (inside, middle) if is_rejected(middle) else (middle, outside)
@@ -94,9 +96,9 @@ def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
 
 
 def thinned(values: Floats) -> Floats:
-    """Return every n-th value, with n such that at most LONGEST_SERIES values remain.
+    """Return every n-th value of a series, with n such that at most LONGEST_SERIES values remain.
 
-    Otherwise 2000 resamples of 100 000 steps would fill the memory.
+    Without this, 2000 resamples of 100 000 steps would fill the memory.
     """
     every = -(-len(values) // LONGEST_SERIES) if len(values) else 1
     return values[::every]

@@ -1,5 +1,5 @@
-"""Helpers that several findings share:
-names of causes, confidence, the log file of a rank, and findings that are no fault.
+"""Help to write findings: names of causes, confidence, the log file of a rank, and notes (findings that
+are no fault).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from analyzers.steps.model import Cause
 from analyzers.steps.table import Steps
 
 FIRM_STEPS = 20
-"""The number of timed steps for a verdict with full confidence."""
+"""The number of timed steps from which on a verdict has full confidence."""
 SAME_MOMENT = 3
-"""Two events that begin within so many steps count as one."""
+"""Two events that begin within this number of steps count as one."""
 CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.COMPUTE: "compute",
     Cause.DATA: "data loading",
@@ -35,12 +35,12 @@ def confidence(steps: Steps) -> float:
 
 
 def log_of_rank(steps: Steps, rank: int) -> str:
-    """Return the path of a rank's log, or an empty text."""
+    """Return the path of a rank's log; an empty text if there is none."""
     return next((log.path for log in steps.inputs if log.rank == rank), "")
 
 
 def note(finding_id: str, title: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()) -> Finding:
-    """Return a finding of severity INFO, which is worth knowing but no fault."""
+    """Return a note: a finding of severity INFO, which is worth knowing but no fault."""
     return Finding(
         id=finding_id,
         severity=Severity.INFO,

@@ -1,4 +1,4 @@
-"""Findings on ranks that make the others wait."""
+"""Write the findings on ranks that make the others wait."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from analyzers.steps.table import Steps
 from analyzers.words import agree, duration, percent, quantity, rank_names
 
 SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
-"""Patterns for which several ranks share one finding."""
+"""The patterns of lateness for which several ranks share one finding."""
 
 
 def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:
@@ -27,7 +27,7 @@ def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Fi
 
 
 def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
-    """Return the finding on stragglers with the same pattern; `group` has the costliest of them first."""
+    """Return the finding on stragglers that share a finding; `group` has the costliest of them first."""
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
@@ -59,7 +59,7 @@ def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
 
 
 def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
-    """Return the evidence of how late a rank is, with its log as the source."""
+    """Return the evidence that says how late a rank is, with its log as the source."""
     late_in = f"{duration(straggler.lateness_s)} on average in {quantity(straggler.steps_late, 'step')}"
     text = f"rank {straggler.rank} is late by {late_in}: {CAUSE_NAMES[straggler.cause]}"
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))

@@ -1,4 +1,4 @@
-"""List the gaps in the logs: missing ranks, truncated logs, unequal ends, and questions that the logs cannot answer."""
+"""Write notes on what the logs lack: missing ranks, truncated logs, unequal ends, and questions they cannot answer."""
 
 from analyzers.report import Finding
 from analyzers.steps.answers.lateness import Lateness

@@ -1,4 +1,4 @@
-"""Findings on the loss and the gradient norm."""
+"""Write the findings on the loss and the gradient norm."""
 
 from collections.abc import Sequence
 
@@ -36,15 +36,18 @@ def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
-    """Return the note on a loss or gradient norm that was not finite in some steps only,
-    in a list; empty without one.
+    """Return a list with the note on a loss or gradient norm that was not finite in some steps only.
+
+    The list is empty if there is no such case.
     """
     broken = first_nonfinite(steps)
     return [recovered_finding(steps, broken)] if broken and broken.finite_from is not None else []
 
 
 def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
-    """Return the note on a loss or gradient norm that was not finite in some steps only, whose updates were skipped."""
+    """Return the note on a loss or gradient norm that was not finite in a few steps, whose weight updates
+    were skipped.
+    """
     return Finding(
         id=f"{Problem.NONFINITE_LOSS.finding_id}_recovered",
         severity=Severity.INFO,
@@ -68,8 +71,9 @@ def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
 
 
 def loss_notes(events: Sequence[Event]) -> list[Finding]:
-    """Return notes on the highest jump of the gradient norm and on a plateau of the loss,
-    which are no faults by themselves.
+    """Return notes on the highest jump of the gradient norm and on a plateau of the loss, if `events` has them.
+
+    Neither is a fault by itself.
     """
     jumps = of_kind(events, EventKind.GRAD_NORM_JUMP)
     notes = [jump_note(max(jumps, key=height), len(jumps))] if jumps else []
@@ -82,7 +86,9 @@ def of_kind(events: Sequence[Event], kind: EventKind) -> list[Event]:
 
 
 def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding:
-    """Return the finding on a spike of the loss, with those of the gradient norm's `jumps` that came just before it."""
+    """Return the finding on a spike of the loss; its evidence are the jumps of the gradient norm just
+    before the spike.
+    """
     # A jump just before the spike points to the batch that caused it.
     led = [jump for jump in jumps if 0 <= spike.step - jump.step <= SAME_MOMENT]
     return Finding(

@@ -1,4 +1,4 @@
-"""Findings on time that all ranks lose: stalls, slower steps, and parts of the run that cost too much time."""
+"""Write the findings on time that all ranks lose: stalls, slower steps, and parts of the run that cost too much."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from analyzers.words import duration, percent, percent_change, rank_names
 
 PHASES_NAMED = 3
 LONG_STEP_COST = 0.01
-"""A single long step is a warning if it costs at least this share of the time."""
+"""A single long step is a warning if it costs at least this share of the time of all steps."""
 
 
 def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
@@ -60,7 +60,7 @@ STALL_NEXT = {
 
 
 def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return the finding on the largest slowdown that no straggler explains, in a list; empty if there is none."""
+    """Return a list with the finding on the largest slowdown that no straggler explains; empty if there is none."""
     # A slowdown that begins with a straggler would say the same twice.
     slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
     return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []

@@ -1,4 +1,4 @@
-"""Findings on how the logs of other trainers were read: the quantity of each column, and gaps in the rows."""
+"""Write the findings on how logs of other trainers were read: the quantity of each column, and gaps in the rows."""
 
 import msgspec
 
@@ -31,11 +31,11 @@ QUANTITY_NAMES = {
 
 SIZES = (Quantity.MEMORY, Quantity.RESERVED)
 DECIMAL = ("kb", "mb", "gb", "tb")
-"""Units that training code writes behind numbers that it has divided by 1024."""
+"""The decimal units that training code prints after numbers that it has in fact divided by 1024."""
 
 
 def column_notes(steps: Steps) -> list[Finding]:
-    """Return notes on how the log of another trainer was read: which columns were read as which quantities.
+    """Return notes that say, for each log of another trainer, which columns were read as which quantities.
 
     A second note follows for a log whose steps are numbered by line or epoch.
     """
@@ -48,7 +48,7 @@ def column_notes(steps: Steps) -> list[Finding]:
 
 
 def columns_note(log: MappedLog) -> Finding:
-    """Return the note that lists, for each column of a log, the quantity as which it was read."""
+    """Return the note that lists which column of a log was read as which quantity."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
     title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} = {c.name}{unit_text(c)}" for c in read if c.quantity)
@@ -63,7 +63,7 @@ NEXT = "if a column is taken for the wrong quantity, name the right one: --map l
 
 
 def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
-    """Return a copy of a note with `why` added to its reason, and with this evidence."""
+    """Return a copy of a note on columns, with `why` as the end of its explanation, and with this evidence."""
     return msgspec.structs.replace(
         finding, why=f"columns are recognised by their names; {why}", evidence=evidence[:EVIDENCE_AT_MOST]
     )
@@ -72,7 +72,7 @@ def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
 def unit_text(column: MappedColumn) -> str:
     """Return the unit of a column as a suffix, such as ` (in ms)`; empty for a quantity without a unit.
 
-    For a size logged in GB it adds that the number is read as GiB, as its writer uses the wrong name.
+    For a size logged in GB the suffix says that the number is taken as GiB, because training code divides by 1024.
     """
     if column.unit == UNKNOWN_UNIT:
         return " (unit unknown)"
@@ -82,13 +82,13 @@ def unit_text(column: MappedColumn) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names joined by commas; beyond NAMES_AT_MOST names only the number of further names."""
+    """Return names joined by commas, at most NAMES_AT_MOST of them; the number of further names follows."""
     more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
     return ", ".join(names[:NAMES_AT_MOST]) + more
 
 
 def row_facts(log: MappedLog) -> list[str]:
-    """Return unusual properties of the rows of a log, one sentence each."""
+    """Return a sentence for each unusual property of the rows of a log, such as repeated steps."""
     facts = []
     if log.timed_by_clock:
         facts.append("step times are the intervals between rows: no column has the duration of a step")

@@ -1,4 +1,4 @@
-"""List the findings that a verdict may be based on, and those that are only worth knowing."""
+"""List the findings on which a verdict may be based (problems), and those that are only worth knowing (notes)."""
 
 from collections.abc import Sequence
 

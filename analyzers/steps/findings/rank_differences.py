@@ -1,4 +1,4 @@
-"""Findings on ranks that differ from the others: growing memory, unequal counts of collectives."""
+"""Write the findings on ranks that differ from the others: growing memory, unequal counts of collectives."""
 
 from analyzers.report import Finding, Severity
 from analyzers.steps.answers.collective_counts import CountMismatch

@@ -1,4 +1,4 @@
-"""Write the verdict on the steps: the finding that explains the others, or healthy as far as the logs show."""
+"""Write the verdict on the steps, which is based on the most important finding; without a fault the run is healthy."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in e
 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
-    """Return the evidence that is missing in the logs for a more certain verdict, one sentence each."""
+    """Return the evidence that the logs lack for a more certain verdict, one sentence each."""
     known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
     return known + unanswered(steps, late)
 
 
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
-    """Return the verdict based on the finding that explains the others; None if no finding is a fault.
+    """Return the verdict, based on the fault that comes first in the order of `Problem`; None if there is no fault.
 
     `missing` is the evidence that the logs lack.
     """
@@ -43,7 +43,8 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
     """Return the verdict on a run without faults, such as `4 ranks, 103 ms per step, no rank is late`.
 
-    It is unknown if the logs record neither step times nor losses. `missing` is the evidence that the logs lack.
+    Its kind is `unknown` if the logs record neither step times nor losses. `missing` is the evidence that the logs
+    lack.
     """
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
     if median is None and all(rank.last_loss is None for rank in data.ranks):

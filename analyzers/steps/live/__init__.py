@@ -1,4 +1,4 @@
-"""Follow a running job by the files that it writes."""
+"""Follow a running job by reading the files that it writes."""
 
 from analyzers.steps.live.follower import Follower
 from analyzers.steps.live.heartbeat import is_running, launcher_is_lost

@@ -1,4 +1,4 @@
-"""Find out the present state of a running job from its logs: this project's, torchtitan's, or those of other trainers.
+"""Find out the present state of a running job from the logs of this project, of torchtitan or of another trainer.
 
 Each look reads only the new content of the files, except for logs of other trainers, which are read again.
 """
@@ -42,10 +42,10 @@ EVIDENCE = (
     "memory_snapshot/*_exit/*",
     "profiling/memory_snapshot/*_exit/*",
 )
-"""Files that appear when a job hangs or dies."""
+"""Patterns of the files that appear when a job hangs or dies."""
 RANK = re.compile(r"rank_(\d+)")
 JUDGED_STEPS = 20_000
-"""The number of steps, over all ranks, from which findings are computed."""
+"""The highest number of steps, added up over all ranks, from which findings are computed."""
 JUDGING_SHARE = 0.1
 """The share of the time that computing findings may take; with many ranks it costs seconds."""
 
@@ -130,9 +130,9 @@ class Follower:
 
 
 class Judgement:
-    """The findings on the last steps, and the memory growth of ranks in bytes per step.
+    """Keeps the findings on the last steps, and the memory growth of each rank in bytes per step.
 
-    Both are computed again only so often that the computation takes a small share of the time.
+    Both are computed again only so often that this takes a small share of the time.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,9 @@ class Judgement:
 
 
 def table_of(logs: Sequence[RankLog]) -> Steps | None:
-    """Return the last steps of all ranks as the table that findings are made from; None if no step is finished yet."""
+    """Return the last steps of all ranks as `Steps`, from which findings are computed; None if no step is
+    finished yet.
+    """
     # Fewer steps of more ranks: findings must not take longer than the steps.
     each, table, source = JUDGED_STEPS // max(1, len(logs)), Table(), Source()
     for file, log in enumerate(logs):
@@ -195,7 +197,7 @@ def typical_step_s(recent: Sequence[FinishedStep]) -> float:
 
 
 def tokens_per_s(line: Line) -> float | None:
-    """Return the tokens per second of one rank in one step; None where tokens or duration are not recorded."""
+    """Return the tokens per second of one rank in one step; None if tokens or duration are not recorded."""
     return line.tokens * 1e9 / line.dur_ns if line.tokens and line.dur_ns > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Read files that other processes append to, each time from where the last read ended."""
+"""Read files to which other processes append: each read begins where the last one ended."""
 
 import os
 from collections.abc import Callable
@@ -10,10 +10,13 @@ from analyzers.files import open_regular
 LOOK_BYTES = 1 << 24
 """The highest number of bytes that one call reads; the rest is read by the next call."""
 LATEST_BYTES = 1 << 23
-"""Of a log that was long before it was followed, only its first line and so many bytes of its end are read."""
+"""How many bytes at the end are read of a log that was longer than that before it was followed.
+
+The first line of such a log is read too.
+"""
 
 WholeBytes = Callable[[bytes], int]
-"""A function that returns how many of the given bytes are complete records."""
+"""A function that returns how many of the given bytes form complete records."""
 
 
 class GrowingFile:

@@ -11,10 +11,12 @@ from typing import NamedTuple
 from analyzers.files import read_whole
 
 BEAT = struct.Struct("<qqqq32s")
-"""Time in ns, step, process, count of beats, phase; as `workbench.recorders` write it."""
+"""The fields of a heartbeat file as `workbench.recorders` write it: time in ns, step, process, count of
+beats, phase.
+"""
 DONE = "done"
 CLOCK_SLACK_S = 2.0
-"""The error in seconds of a process's start time, which /proc has in ticks since boot."""
+"""The possible error in seconds of a process's start time, which /proc has in ticks since boot."""
 
 
 class Heartbeat(NamedTuple):
@@ -35,9 +37,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
-    """Return the step and phase of a rank from the last record of torchtitan's structured log; None if it has neither.
+    """Return a `Heartbeat` from the last record of torchtitan's structured log; None if it has no time or no step.
 
-    The phase is the span that the record starts, or `between` for any other record.
+    Its phase is the span that the record starts; it is `between` if the record starts none.
     """
     time_us, step = record.get("time_us"), record.get("step", 0)
     if not isinstance(time_us, int) or not isinstance(step, int):
@@ -49,7 +51,7 @@ def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
 def is_running(header: Mapping[str, object]) -> bool | None:
     """Return whether the process that wrote a log with this header still runs.
 
-    The result is None if that process is on another machine, or unknown.
+    The result is None if that process is on another machine, or if this cannot be found out.
     """
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
@@ -70,7 +72,9 @@ def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
 
 
 def process_start_s(pid: int) -> float | None:
-    """Return when the process with this id began, in Unix seconds; None if there is none, or only a zombie."""
+    """Return when the process with this id began, in Unix seconds; None if there is no such process, or
+    only a zombie.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         uptime = float(Path("/proc/uptime").read_bytes().split()[0])

@@ -1,4 +1,4 @@
-"""The state of a running job at one moment."""
+"""Define `JobState`, the state of a running job at one moment, and its parts."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -7,29 +7,31 @@ from statistics import fmean, median
 from analyzers.report import Finding
 
 SPEED_STEPS = 20
-"""The number of last steps over which the speed is computed."""
+"""The number of last steps from which the present speed is computed."""
 
 
 class RankStatus(StrEnum):
-    """The state of one rank."""
+    """The status of one rank of a job."""
 
     RUNNING = "running"
     STALLED = "stalled"
-    """Its process runs, but has not changed its phase for a long time."""
+    """The rank's process runs, but has not changed its phase for a long time."""
     DONE = "done"
     FAILED = "failed"
-    """It wrote an error file."""
+    """The rank wrote an error file."""
     GONE = "gone"
-    """Its process ended without an error message."""
+    """The rank's process ended without an error message."""
     UNKNOWN = "unknown"
-    """It is on another machine and has not moved for long."""
+    """The rank has not changed its phase for long, and its process cannot be looked up, for example on
+    another machine.
+    """
 
 
 class JobStatus(StrEnum):
-    """The state of a job, or how it ended."""
+    """The status of a job: whether it runs, or how it ended."""
 
     WAITING = "waiting"
-    """It has not yet written a file."""
+    """The job has not yet written a file."""
     RUNNING = "running"
     STALLED = "stalled"
     LOSING_RANKS = "losing ranks"
@@ -44,7 +46,7 @@ ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.INTERRUPTED)
 
 @dataclass(frozen=True, kw_only=True)
 class RankState:
-    """The state of one rank: its step and phase, for how many seconds it has been there, and its memory in bytes.
+    """The state of one rank: its step and phase, how many seconds ago it changed its phase, and its memory in bytes.
 
     `oom_step` is the step in which its memory will reach its limit if it goes on growing by `growth_bytes` per step.
     """
@@ -63,16 +65,16 @@ class RankState:
 
     @property
     def headroom_bytes(self) -> int | None:
-        """The bytes that are left below the memory limit; None without a limit."""
+        """How many more bytes the rank can use before its memory reaches the limit; None without a limit."""
         return None if self.limit_bytes is None else self.limit_bytes - self.memory_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class StalledRanks:
-    """Ranks that have not moved for up to `stalled_s` seconds.
+    """The ranks that are stalled: they have not changed their phase for up to `stalled_s` seconds.
 
-    `step` and `phase` are those of the rank that stalled longest. Its collective times out in `ends_in_s` seconds, and
-    dumps are written in `dumps_in_s`; None if the timeout is unknown.
+    `step` and `phase` are those of the rank that stalled longest. The collective in which it waits times out in
+    `ends_in_s` seconds, and dumps are written in `dumps_in_s`; both are None if the timeout is unknown.
     """
 
     ranks: list[int]
@@ -103,10 +105,10 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is the number of steps that the job is to train, `recent` are the last finished steps, `phases` has the
-    share of a step by phase, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs
-    of failures as (path, time of last change in ns); when this list changes, there is more to analyse. `launcher_lost`:
-    the launcher was killed, and its watchdog process ends the ranks.
+    `steps` is the number of steps that the job is to train, `recent` are the last finished steps, `phases` has each
+    phase's share of the time, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and
+    logs of failures as (path, time of last change in ns); when this list changes, there is more to analyse.
+    `launcher_lost` says that the launcher was killed; its watchdog process then ends the ranks.
     """
 
     status: JobStatus
@@ -123,12 +125,12 @@ class JobState:
 
     @property
     def attempt(self) -> int:
-        """The number of restarts so far."""
+        """How often the job has been restarted so far."""
         return max((rank.attempt for rank in self.ranks), default=0)
 
     @property
     def step(self) -> int:
-        """The last step that a rank has finished."""
+        """The highest step number that at least one rank has finished; 0 before the first."""
         return self.recent[-1].step if self.recent else 0
 
     @property
@@ -139,13 +141,15 @@ class JobState:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The tokens per second of one rank over the last steps; None if they are not logged."""
+        """The tokens per second of one rank, as the mean over the last steps; None if they are not logged."""
         rates = [step.tokens_per_s for step in self.recent[-SPEED_STEPS:] if step.tokens_per_s is not None]
         return fmean(rates) if rates else None
 
     @property
     def remaining_s(self) -> float | None:
-        """The seconds until the last step at the present speed; None unless the job runs."""
+        """The seconds until the job finishes its last step at the present speed; None if unknown, or if it does not
+        run.
+        """
         if self.steps is None or self.step_s is None or self.status is not JobStatus.RUNNING:
             return None
         return max(0, self.steps - self.step) * self.step_s

@@ -1,4 +1,4 @@
-"""Follow a job of another trainer that runs without this project's recorders, by its own step logs and outputs.
+"""Follow a job that runs without this project's recorders, by the step logs and output of its own trainer.
 
 Such logs cannot be read in parts, so each look reads them again; looks are rare enough to take little of the time.
 """
@@ -19,22 +19,21 @@ from analyzers.steps.loading import load
 LOOK_S, LOOKING_SHARE = 2.0, 0.1
 RECENT_STEPS = 200
 QUIET_S = 60.0
-"""A job that has printed nothing for so long may have ended."""
+"""A job that has written nothing for so many seconds may have ended."""
 PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR)
 TAIL_BYTES = 1 << 16
 FAILURE = re.compile(
     rb"Traceback \(most recent call last\)|ChildFailedError|Root Cause \(first|Watchdog caught|Fatal Python error"
     rb"|out of memory|exitcode *:|terminate called"
 )
-"""Text at the end of a log which suggests that the job failed."""
+"""Matches text at the end of a log which suggests that the job failed."""
 
 
 @dataclass(frozen=True)
 class Logged:
-    """The content of another trainer's logs:
-    the last steps, the state of each rank, and the logs that report a failure.
+    """What the logs of another trainer show: the last steps, the state of each rank, and which logs report a failure.
 
-    `evidence` lists these logs as (path, time of last change in ns).
+    `evidence` lists the logs that report a failure, as (path, time of last change in ns).
     """
 
     recent: list[FinishedStep] = field(default_factory=list)
@@ -43,7 +42,7 @@ class Logged:
 
 
 class OtherLogs:
-    """Follows the logs of a job of another trainer; files last changed before `since` (Unix seconds) are ignored."""
+    """Follows a job by the logs of its own trainer; files last changed before `since` (Unix seconds) are ignored."""
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder, self._since = folder, since
@@ -53,9 +52,9 @@ class OtherLogs:
         self._evidence: tuple[tuple[str, int], ...] = ()
 
     def look(self) -> Logged:
-        """Return the present content of the logs.
+        """Return what the logs show at present.
 
-        They are read again if they have changed and the last reading is long enough ago.
+        They are read again only if they have changed and the last reading is long enough ago.
         """
         began = time.monotonic()
         if began >= self._next_s:
@@ -119,7 +118,7 @@ def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
 
 
 def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
-    """Return the state of each rank.
+    """Return the state of each rank, from the last row of each rank in the steps table.
 
     `changed` is the last change of any of the logs (Unix seconds, 0 without a log).
     """
@@ -135,7 +134,7 @@ def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
 
 
 def rank_at(rank: int, state: RankStatus, quiet_s: float, step: int, memory: int) -> RankState:
-    """Return the state of a rank of which only a step log is known, but not its process.
+    """Return the state of a rank from its step log alone; nothing is known of its process.
 
     `quiet_s` is the time in seconds since the logs last changed, `memory` is in bytes.
     """

@@ -1,4 +1,4 @@
-"""Collect the steps of one rank from its growing logs."""
+"""Collect the steps of one rank while its logs grow."""
 
 import contextlib
 import struct
@@ -13,14 +13,14 @@ from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
 from analyzers.steps.reading.torchtitan_metrics import lines_of
 
 STEPS_KEPT = 400
-"""The number of steps of each rank that are kept."""
+"""The number of last steps of each rank that are kept."""
 OPEN_RECORDS = 10_000
-"""The highest number of records of an unfinished step that are kept."""
+"""The highest number of records that are kept of a step that is not finished yet."""
 UTILISATION_TAG = "mfu(%)"
 
 
 class RankLog:
-    """The last steps of one rank, by step number; if a restart repeated a step, its later line is kept."""
+    """The last steps of one rank by step number; if a restart did a step again, the later row of the step is kept."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -32,7 +32,7 @@ class RankLog:
         self._restarted = False
 
     def begin(self, header: Header) -> None:
-        """Record the header that a process writes when it begins the log."""
+        """Take over the header that a process writes when it begins the log."""
         self.header, self._restarted = header, True
 
     def add(self, line: Line) -> None:
@@ -47,9 +47,9 @@ class RankLog:
             del self.steps[next(iter(self.steps))]
 
     def add_coarse(self, line: Line) -> None:
-        """Add a step from a source that logs loss and memory but only estimates the duration (TensorBoard).
+        """Add a step from a TensorBoard file, which has loss and memory but from which the duration is only estimated.
 
-        Where the step is known already, only its loss, gradient norm and memory are replaced.
+        If the step is known already, only its loss, gradient norm and memory are replaced.
         """
         known = self.steps.get(line.step)
         if known is None or known.covers > 1 or known.dur_ns == UNKNOWN:
@@ -71,7 +71,7 @@ class RankLog:
     def heartbeat(self, folder: Path) -> Heartbeat | None:
         """Return the present step and phase of the rank, from its heartbeat file, else from the last record of its log.
 
-        `folder` is the folder of the job; None if neither exists.
+        `folder` is the folder of the job. The result is None if neither exists.
         """
         path = folder / "steps" / f"heartbeat_{self.rank}.bin"
         return read_heartbeat(path) or heartbeat_from_record(self.last_record)
@@ -82,7 +82,7 @@ class RankLog:
 
 
 class StepLog:
-    """A growing JSONL log, of this project or torchtitan, whose steps are added to its rank."""
+    """A growing JSONL log of this project or of torchtitan; its steps are added to the `RankLog` of its rank."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
         self._file, self._rank = GrowingFile(path, whole_lines, LATEST_BYTES), rank
@@ -127,7 +127,7 @@ class StepLog:
 
 
 class EventFile:
-    """A growing TensorBoard event file, whose loss, memory and speed torchtitan's structured logs lack."""
+    """A growing TensorBoard event file; it has the loss, memory and speed that torchtitan's structured logs lack."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
         self._file, self._rank = GrowingFile(path, whole_events), rank
@@ -136,7 +136,7 @@ class EventFile:
     def look(self) -> None:
         """Read the content that was added to the file since the last call, and add its steps to the rank.
 
-        A step's duration is the time since the step before it, so the last known step is read again.
+        The duration of a step is the time since the step before it, so the last known step is used again.
         """
         fresh = list(scalars_in(self._file.fresh()))
         if not fresh:
@@ -153,7 +153,7 @@ class EventFile:
 
 
 def split_at_headers(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield the lines of a log in parts, each of which begins with a header that a new process wrote."""
+    """Yield the lines of a log in parts; a new part begins at each header, which a new process writes."""
     begins = [number for number, text in enumerate(texts) if b'"schema"' in text]
     edges = sorted({0, *begins, len(texts)})
     return (list(texts[a:b]) for a, b in pairwise(edges))

@@ -1,4 +1,4 @@
-"""Derive the present status of each rank of a job, and the status of the job from them."""
+"""Derive the present status of each rank of a job, and from these the status of the job."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,14 @@ STALLED_S, STALLED_STEPS = 3.0, 3.0
 RESTART_S = 30.0
 """A job whose ranks have all ended may be restarted within this time."""
 DUMPS_AFTER = 0.4
-"""The part of the timeout after which this project's recorders write dumps; at its end NCCL aborts, and flags are
-wrong.
+"""The share of a collective's timeout after which this project's recorders write dumps.
+
+At the end of the timeout NCCL aborts, and the flags in a dump are wrong.
 """
 
 
 def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) -> RankState:
-    """Return the current phase, step and memory of a rank.
+    """Return the state of a rank: its current phase, step and memory.
 
     `growth` is its memory growth in bytes per step, None without one; `step_s` is the present duration of a step (s).
     """
@@ -48,8 +49,8 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
     """Return the status of a rank.
 
-    The status follows from the rank's last phase, else from the error file that the rank wrote, else from whether its
-    process still runs. `is_quiet` says that the rank has not changed its phase for unusually long.
+    It is DONE by the rank's last phase, else FAILED if the rank wrote an error file, else it depends on whether the
+    rank's process still runs. `is_quiet` says that the rank has not changed its phase for unusually long.
     """
     if phase == DONE:
         return RankStatus.DONE
@@ -66,16 +67,18 @@ def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> Ra
 
 
 def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks of a job that has ended; those that neither completed nor reported an error become GONE."""
+    """Return the ranks of a job that has ended; those that neither completed nor reported an error get
+    the status GONE.
+    """
     spoke = (RankStatus.DONE, RankStatus.FAILED)
     return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
 
 def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) -> StalledRanks | None:
-    """Return the stalled ranks, with the step and phase of the rank that stalled longest,
-    and when its collective times out.
+    """Return a `StalledRanks` on all ranks with the status STALLED; None if there are none.
 
-    The result is None if no rank is stalled. `manifest` is the content of run.json.
+    It has the step and phase of the rank that stalled longest, and when its collective times out. `manifest` is the
+    content of run.json.
     """
     stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
     if not stalled:
@@ -95,9 +98,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return the status of a job:
-    the status that its launcher recorded in run.json, else one derived from its ranks.
-    """
+    """Return the status of a job: the end that its launcher recorded in run.json, else one derived from its ranks."""
     if manifest.get("status") in ENDED:
         return JobStatus(str(manifest["status"]))
     states = {rank.state for rank in ranks}
@@ -117,8 +118,8 @@ def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stall
 def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
     """Return the content of run.json; empty if there is none.
 
-    If ranks started after the end that it records, a new run has begun and not yet rewritten the file, and the status
-    is `running`.
+    If ranks started after the end that the file records, a new run has begun and not yet rewritten the file; the status
+    is then set to `running`.
     """
     manifest = read_json(folder / "run.json")
     started = max((int_or_zero(log.header.get("started_ns")) for log in logs), default=0)
@@ -126,7 +127,7 @@ def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
 
 
 def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int | None:
-    """Return the integer `config[section][key]` of a manifest; None if it has none."""
+    """Return the integer `config[section][key]` of a manifest; None if there is no such integer."""
     config = manifest.get("config")
     keys = config.get(section) if isinstance(config, dict) else None
     value = keys.get(key) if isinstance(keys, dict) else None
@@ -134,7 +135,7 @@ def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int |
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Return the object in a JSON file; empty if there is no such file or it holds something else."""
+    """Return the object in a JSON file as a dict; empty if there is no such file or it holds something else."""
     try:
         content = files.read_json(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Decide which column of a log has which quantity: as the user's `--map` says, else by its name."""
+"""Decide which column of a log has which quantity: as the user's `--map` says, else by the name of the column."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from analyzers.steps.model import MappedColumn
 
 UNKNOWN_UNIT = "unknown"
 PLAIN_BYTES = 1e7
-"""Memory of at least this number without a unit must be in bytes: no device has so many of a larger unit."""
+"""Memory of at least this number and without a unit must be in bytes: in a larger unit no device has so much."""
 SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
     map(frozenset, (("data_time", "time"), ("Time", "Data"), ("iter_time", "remaining_time"), ("iter_time", "iter")))
 )
@@ -26,9 +26,9 @@ MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
 GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
 """torchtune logs `peak_memory_*` in GiB."""
 FEW_ROWS, TIMED_SHARE = 5, 0.02
-"""A column is one of step times if, in a table with more rows than this, at least this share has a value."""
+"""In a table with more than FEW_ROWS rows, a column of step times has a value in at least TIMED_SHARE of them."""
 COMBINED = (Quantity.STEP,)
-"""Quantities whose columns complement each other, as different lines have different columns."""
+"""The quantities that are read from several columns, because different lines of a log may have different columns."""
 
 ColumnMap = tuple[tuple[str, str], ...]
 """The user's choice of columns: pairs of (quantity, column name)."""
@@ -59,7 +59,7 @@ def parsed_pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """The columns for each quantity, the preferred column first, and the unit of each column.
+    """Says from which columns each quantity is read, the preferred column first, and the unit of each column.
 
     `chosen` holds the columns that the user named.
     """
@@ -69,7 +69,7 @@ class ColumnChoice:
     chosen: frozenset[str]
 
     def used(self, quantity: Quantity) -> Sequence[str]:
-        """Return the columns that a quantity is read from.
+        """Return the columns from which a quantity is read.
 
         This is the preferred column. For the step number, further columns are used for rows in which it is missing.
         """
@@ -77,7 +77,7 @@ class ColumnChoice:
         return names if quantity in COMBINED else names[:1]
 
     def described(self, table: RawTable) -> list[MappedColumn]:
-        """Return, for each column of the table, the quantity and unit as which it is read.
+        """Return, for each column of the table, the quantity and the unit as which the column is read.
 
         Columns without a quantity come last.
         """
@@ -93,9 +93,9 @@ class ColumnChoice:
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
-    """Return which columns of a table have which quantity.
+    """Return a `ColumnChoice` that says which columns of a table have which quantity.
 
-    `wanted` holds the (quantity, column) pairs that the user gave; all others are recognised by name.
+    `wanted` holds the (quantity, column) pairs that the user gave; all other columns are recognised by name.
     """
     ranked: dict[Quantity, list[tuple[float, float, str]]] = {}
     units: dict[str, str] = {}
@@ -145,7 +145,7 @@ def unit_in(name: str, quantity: Quantity) -> str:
 
 
 def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
-    """Return the unit of a column as implied by the writer's other columns or by the size of the values.
+    """Return the unit of a column, judged by the writer's other columns or by the size of the values.
 
     The result is `unknown` if neither shows the unit.
     """

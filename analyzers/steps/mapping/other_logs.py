@@ -1,4 +1,4 @@
-"""Turn the columns of other trainers' logs into steps, and choose which of several files to use."""
+"""Turn the columns of other trainers' logs into steps, and choose which of several files are used."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,16 @@ from analyzers.steps.model import MappedLog
 from analyzers.words import quantity
 
 COVERED = 0.5
-"""A log is left out if this share of its steps is in a longer log of its rank, such as a history in a checkpoint."""
+"""The share of a log's steps that are also in a longer log of its rank from which on the log is left out.
+
+An example is the history of steps that a checkpoint contains.
+"""
 COLUMNS_NAMED = 20
 
 
 @dataclass(frozen=True)
 class OtherLog:
-    """The steps of one log of another trainer, and the rank in the log's name."""
+    """A log of another trainer: its steps, and its rank."""
 
     artefact: run.Artefact
     rank: int
@@ -41,7 +44,7 @@ def other_log(
     number: int,
     wanted: ColumnMap,
 ) -> OtherLog:
-    """Return the steps of one log of another trainer.
+    """Return an `OtherLog` with the steps of one log of another trainer.
 
     `columns` and `meta` were read by a child process, `number` is the log's index in them, and `wanted` holds the
     (quantity, column) pairs that the user gave.
@@ -51,9 +54,9 @@ def other_log(
 
 
 def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
-    """Return the logs to use, in order, and a sentence on logs that are left out because they only repeat others.
+    """Return the logs to use, in order, and a list with a sentence on the logs that only repeat others.
 
-    The sentence is in a list, which is empty if no log is left out.
+    The list is empty if no log is left out.
     """
     covered: dict[int, set[int]] = {}
     counting = []
@@ -72,7 +75,7 @@ def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
 
 
 class UnknownColumn(InputError):
-    """The error that the user named a column, `name`, which no log has."""
+    """The user named a column, `name`, that no log has."""
 
     def __init__(self, name: str, known: str) -> None:
         super().__init__(f"--map: no column {name} in these logs", f"columns: {known}")

@@ -2,7 +2,7 @@
 
 Trainers write a step in several rows (Lightning and wandb: the losses of training and validation apart), write a step
 again after a restart, or never write the step number at all. Rows of one step are merged, and each column keeps its
-last value. Where the step number goes back, the job was restarted.
+last value. If the step number goes back, the job was restarted.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,16 @@ from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
 
 KEPT_NUMBERS = 64
-"""The number of columns without a known meaning that are kept."""
+"""The highest number of columns without a known meaning that are kept."""
 LARGEST_STEP = 1 << 53
 LONGEST_NS = 4e18
 LONGEST_STEP_S = 86400.0
 UNIX_S = (1e9, 9e9)
 """The range of clock times that can be Unix seconds (2001 to 2255)."""
 BACKWARD_SHARE = 0.05
-"""If the step number goes back in more rows than this share, the rows are not in order, which is no restart."""
+"""If the step number goes back in more than this share of the rows, they are not in order, and nothing
+was restarted.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
 
 
 def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
-    """Return the step number of each row (NaN: none), and their source: a column, the epoch or the line."""
+    """Return the step number of each row (NaN: none), and where the numbers come from: a column, the
+    epoch or the line.
+    """
     columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
     steps = whole_numbers(first_present(columns, len(table)))
     if not np.isnan(steps).all():
@@ -96,12 +100,14 @@ def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, Numbe
 
 
 def whole_numbers(values: Floats) -> Floats:
-    """Return the values, with NaN for each that is not a whole number and so no step number."""
+    """Return the values, with NaN in place of each value that is not a whole number and so cannot be a step number."""
     return np.where((np.abs(values) < LARGEST_STEP) & (values == np.floor(values)), values, np.nan)
 
 
 def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
-    """Return a mask of the rows of training steps: those with a loss, or with any value where the log has no loss."""
+    """Return a mask of the rows that are training steps: those with a loss, or with any value if the log
+    has no loss.
+    """
     names = choice.used(Quantity.LOSS) or list(table.columns)
     present = np.zeros(len(table), dtype=bool)
     for name in names:
@@ -112,10 +118,10 @@ def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
 
 
 def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
-    """Return the rows that have a step number, by rank in the order they were written,
-    with the number of restarts before.
+    """Return the rows that have a step number, by rank and in the order in which they were written.
 
-    `steps` is the step number of each row, `usable` is a mask of the rows that have one.
+    Each row gets the number of restarts before it. `steps` is the step number of each row, `usable` is a mask of the
+    rows that have one.
     """
     rank = first_present([table.columns[name] for name in choice.used(Quantity.RANK)], len(table))
     ranks: Integers = np.where((rank >= 0) & (rank < 1 << 20), rank, UNKNOWN)[usable].astype(np.int64)
@@ -150,7 +156,7 @@ def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None
 
 
 def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
-    """Return, for each row, the number of restarts of its rank before it: how often the step number went back.
+    """Return, for each row, how often its rank was restarted before it: how often the step number went back.
 
     Only rows of the mask `trained` count (None: all). The result is 0 for all rows if the step number goes back so
     often that the rows are simply not in order.
@@ -170,7 +176,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
 def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
     """Return one row for each step between two restarts, and how many rows with a loss were dropped as repetitions.
 
-    If a step has several rows, each column keeps its last value.
+    If a step has several rows, the last value of each column is kept.
     """
     steps_up = (
         (rows.step[1:] > rows.step[:-1]) | (rows.rank[1:] != rows.rank[:-1]) | (rows.attempt[1:] != rows.attempt[:-1])
@@ -189,7 +195,7 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
 
 
 def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
-    """Return the rows as columns, with the names and units of this project's step logs."""
+    """Return the rows as columns with the names and units that this project's step logs have."""
     count = len(rows)
     fixed: Arrays = {
         name: np.zeros(count, dtype=np.int64)
@@ -222,8 +228,8 @@ def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> 
 
 
 def number_columns(name: str, values: Floats) -> Arrays:
-    """Return a column `name` of finite numbers,
-    and a column `{name}_state` with the values ABSENT, FINITE or BROKEN.
+    """Return two columns: `name` with the finite numbers, and `{name}_state` with the values ABSENT,
+    FINITE or BROKEN.
     """
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
@@ -236,9 +242,7 @@ def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
 
 
 def step_gaps(rows: Rows) -> Integers:
-    """Return how many steps each row covers: the steps since the row before it;
-    1 for the first row after a (re)start.
-    """
+    """Return how many steps each row covers: those since the row before it; 1 for the first row after a (re)start."""
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
     gaps[1:] = np.where(same, np.maximum(rows.step[1:] - rows.step[:-1], 1), 1)
@@ -246,7 +250,7 @@ def step_gaps(rows: Rows) -> Integers:
 
 
 def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
-    """Return the duration of a step for each row, in seconds; NaN if it is unknown.
+    """Return, for each row, the duration of a step in seconds; NaN if it is unknown.
 
     It is the logged duration, else computed from the logged rate, else from the time since the previous row. `gaps` is
     the number of steps that each row covers.
@@ -264,7 +268,7 @@ def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers
 
 
 def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
-    """Return a quantity in its base unit; NaN if its unit is unknown.
+    """Return a quantity in each row, converted to its base unit (ns or bytes); NaN if its unit is unknown.
 
     `units` has the factor of each unit by name.
     """

@@ -1,3 +1,3 @@
-"""Read logs of all kinds (this project's, torchtitan's, TensorBoard, consoles) into columns,
-one row per rank and step.
+"""Read logs of all kinds (this project's, torchtitan's, TensorBoard, consoles) into columns with a row per rank and
+step.
 """

@@ -14,7 +14,7 @@ from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
 LONGEST_LINE = 4096
-"""Longer lines have no step and are skipped, as a regular expression could take very long on a hostile line."""
+"""The length in bytes above which a line is skipped: a regular expression could take very long on a hostile line."""
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 STEP = re.compile(r"(?<!validate )\bstep:\s+(\d{1,15})\b")
 PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")
@@ -40,13 +40,15 @@ def read(path: Path) -> Log:
 
 
 def rank_in(text: str) -> int:
-    """Return the rank that torchrun puts before a line when several ranks share an output; UNKNOWN if there is none."""
+    """Return the rank that torchrun prints before a line when several ranks share an output; UNKNOWN if
+    there is none.
+    """
     match = RANK.match(text)
     return int(match[1]) if match else UNKNOWN
 
 
 def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
-    """Return the step-log lines of one rank in order of steps; a step's duration is the time since the step before it.
+    """Return a `Line` for each step of one rank, in order; a step's duration is the time since the step before it.
 
     `values` holds the printed numbers by step, `times` the time of printing in seconds by step.
     """
@@ -64,7 +66,7 @@ def numbers_in(text: str) -> torchtitan_metrics.Values:
 
 
 def amount(text: str) -> float:
-    """Return the number in a printed value without its commas and unit, memory in GiB; NaN if it is no number."""
+    """Return a printed value as a number, without its commas and unit, memory in GiB; NaN if it is no number."""
     try:
         return float(UNITS.sub("", text).replace(",", "")) / (1024 if text.endswith("MiB") else 1)
     except ValueError:

@@ -15,13 +15,13 @@ from analyzers.steps.columns.quantities import Quantity
 from analyzers.steps.reading.json_table import number_of
 
 LONGEST_LINE = 16384
-"""Longer lines have no step and are skipped, as a regular expression could take very long on a hostile line."""
+"""The length above which a line is skipped: a regular expression could take very long on a hostile line."""
 NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b)"
 )
 UNIT = r"(?:\s?(ns|us|ms|sec|s|GiB|MiB|KiB|GB|MB|KB|B|M|G)\b(?![/\w]))?"
 NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
-"""Text that must not follow a number: the rest of a date, of a time, or of a line number in a source file."""
+"""A pattern for what must not follow a number: the rest of a date, of a time, or of a line number in a source file."""
 WORD = r"[A-Za-z_@][\w/.@%#-]{0,120}"
 MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
 PAIR = re.compile(
@@ -33,9 +33,9 @@ NAMED = (
     r"(?:train |val |valid |validation |test |eval |lm )?loss|lr|learning rate|(?:grad )?norm|time|data|dt"
 )
 SPACED = re.compile(rf"(?<![\w/.-])({NAMED})\s+({NUMBER}){UNIT}{NOT_A_TIME}", re.IGNORECASE)
-"""Names before their value, with only blanks between them."""
+"""Matches a known name that is followed by its value, with only blanks between them."""
 BARE = re.compile(rf"\|\s*({NUMBER})\s*(ms|s|tok/s|tokens/s|it/s)\s*(?=\||$)")
-"""A number between bars, whose unit is its only name."""
+"""Matches a number between bars that has no name, only a unit."""
 BARE_NAMES = {"ms": "step time (ms)", "s": "step time (s)", "tok/s": "tok/s", "tokens/s": "tokens/s", "it/s": "it/s"}
 QUOTED = re.compile(r"['\"]([^'\"{}]{1,200})['\"]\s*:\s*\[?(?:['\"]([^'\"]{0,60})['\"]|([^\s,}\]\['\"]{1,60}))")
 PROGRESS = re.compile(
@@ -44,11 +44,11 @@ PROGRESS = re.compile(
     re.IGNORECASE,
 )
 TUTORIAL = re.compile(r"^\s*\[(\d{1,9}),\s+(\d{1,15})\]\s")
-"""PyTorch's tutorials print `[epoch, batch] loss: 2.1`."""
+"""Matches the counters that PyTorch's tutorials print: `[epoch, batch] loss: 2.1`."""
 HEADER = re.compile(
     r"\[(?:epoch=(\d{1,9})\]\[)?(step|batch|iter)=(\d{1,15})(?:/(\d{1,15}))?(?:,epoch=(\d{1,9}))?\]", re.IGNORECASE
 )
-"""Composer and OLMo print the step in brackets; their numbers follow, each on an indented line."""
+"""Matches the step in brackets that Composer and OLMo print; their numbers follow, each on an indented line."""
 BAR = re.compile(
     r"(?P<before>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]{0,400}\|\s*(?P<n>\d{1,15})/(?P<total>\d{1,15}|\?)\s*"
     r"\[[\d:]+<[^,\]]{1,20},\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>s/it|it/s|s/\w+|\w+/s)(?P<after>[^\]]*)\]"
@@ -68,8 +68,8 @@ FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 class Printed:
     """The content of one console line: numbers by name, and what a progress display shows, such as step and epoch.
 
-    `bar`: the line is a progress bar. `plain_bar`: no text precedes the bar. `opens`: further numbers of the same step
-    follow on indented lines. `is_dict`: the numbers were printed as a dict.
+    `bar` says that the line is a progress bar, `plain_bar` that no text precedes the bar. `opens` says that further
+    numbers of the same step follow on indented lines, and `is_dict` that the numbers were printed as a dict.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Printed:
     is_dict: bool = False
 
     def has_training_number(self) -> bool:
-        """Return whether the line has a training number, such as a loss, in addition to its counters."""
+        """Return whether the line has a number of training, such as a loss, and not only counters, such as the step."""
         counters = (None, Quantity.STEP, Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK)
         return any((meaning := meaning_of(name)) and meaning.quantity not in counters for name in self.values)
 
@@ -111,7 +111,7 @@ def parsed(text: str) -> Printed:
 
 
 def clock_in(text: str) -> float | None:
-    """Return the time of day that a logger printed in a line, in seconds; None if the line has none.
+    """Return the date and time that a logger printed in a line, in seconds; None if the line has none.
 
     The time zone is unknown, so only differences are meaningful.
     """
@@ -134,7 +134,9 @@ def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def take_bar(printed: Printed, text: str) -> None:
-    """Read a progress bar of tqdm or rich into `printed`: its step, its time per step, and the numbers after it."""
+    """Add to `printed` what a progress bar of tqdm or rich shows: its step, its time per step, and the numbers after
+    it.
+    """
     match = BAR.search(text) or RICH_BAR.search(text)
     if not match or match["total"] == "?" or NO_TRAINING.search(match["before"]):
         return
@@ -148,7 +150,9 @@ def take_bar(printed: Printed, text: str) -> None:
 
 
 def take_text(printed: Printed, text: str) -> None:
-    """Read a line that is no progress bar into `printed`: counters such as `[10/500]`, and names with values."""
+    """Add to `printed` what a line that is no progress bar shows: counters such as `[10/500]`, and names
+    with values.
+    """
     if match := HEADER.search(text):
         printed.step, printed.opens = int(match[3]), text[match.end() :].strip() in ("", ":")
         printed.total = int(match[4]) if match[4] else None
@@ -167,7 +171,7 @@ def take_text(printed: Printed, text: str) -> None:
 def text_pairs(text: str) -> Iterator[tuple[str, float]]:
     """Yield the (name, number) pairs in a console line, such as ("loss", 2.5) for `INFO step loss: 2.5`.
 
-    Words before a name that do not belong to it are removed by `short_name`.
+    `short_name` removes the words before a name that do not belong to it.
     """
     seen = set()
     for pattern in (PAIR, SPACED):
@@ -183,10 +187,10 @@ def text_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def short_name(name: str) -> str:
-    """Return the name of a number, given all words that are printed before it: `step` for `INFO step`.
+    """Return the name of a number, given all words that are printed before the number: `step` for `INFO step`.
 
     Leading words are removed until the rest is a known quantity, such as `loss` or `lm loss`. If no rest is known, the
-    result is all words, or the last one if there are more than four.
+    result is all words, or only the last one if there are more than four.
     """
     words = name.split(" ")
     ends = (" ".join(words[begin:]) for begin in range(len(words)))
@@ -194,12 +198,14 @@ def short_name(name: str) -> str:
 
 
 def with_unit(name: str, unit: str | None) -> str:
-    """Return a name with the unit that followed its value, such as `time (ms)`, if that is a unit of time or memory."""
+    """Return a name with the unit that followed its value, such as `time (ms)`; other units than of time or memory are
+    dropped.
+    """
     known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
     return f"{name} ({unit})" if known else name
 
 
 def counters(printed: Printed) -> Mapping[str, float]:
-    """Return the columns `rank` and `timestamp` of a console line; a column is missing if the line does not show it."""
+    """Return the numbers `rank` and `timestamp` of a console line, as far as the line shows them."""
     named = {"rank": printed.rank, "timestamp": printed.clock}
     return {name: float(value) for name, value in named.items() if value is not None}

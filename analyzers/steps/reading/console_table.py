@@ -1,9 +1,9 @@
-"""Read the console output of a trainer into rows:
-lines of one step are merged, and missing steps come from progress bars.
+"""Read the console output of a trainer into rows: merge the lines of one step, and take missing steps from progress
+bars.
 
 Hugging Face's Trainer prints dicts without a step. Its progress bar shows the step, just before a dict (tqdm may not
 have drawn the newest count yet) or just after it (tqdm draws again after each print). The epoch, which grows evenly
-with the step, shows which of both is right.
+with the step, shows which of the two is right.
 """
 
 import re
@@ -24,12 +24,12 @@ LINE_END = re.compile(rb"[\r\n]+")
 INTERESTING = re.compile(
     rb"loss|step|iter|it/s|s/it|epoch|batch|num_updates|learning.rate|\blr\b|grad.norm|\[metric\]", re.IGNORECASE
 )
-"""A line without any of these words reports no step; this check is far cheaper than parsing the line."""
+"""Matches the words one of which a line that reports a step has; this check is far cheaper than parsing the line."""
 STEP_NAME, TOTAL_NAME, EPOCH_NAME = "step", "total steps", "epoch"
 
 
 def read(path: Path) -> RawTable:
-    """Return the rows of a console log."""
+    """Return the rows of a console log as a table."""
     collector = ConsoleRows()
     for text in lines_of(content_of(path)):
         collector.take(text)
@@ -51,7 +51,7 @@ def lines_of(content: bytes) -> Iterator[bytes]:
 
 
 class ConsoleRows:
-    """A builder of a table from console lines, which are given in their order."""
+    """Builds a table from the lines of a console log, which are passed to `take` one after the other."""
 
     def __init__(self) -> None:
         self._rows = RowCollector()
@@ -83,9 +83,10 @@ class ConsoleRows:
             self._add(printed)
 
     def _take_bar(self, printed: Printed) -> None:
-        """Process a progress bar: its count gives the step of the rows printed just before and after it.
+        """Process a progress bar: its count gives the step of the rows that are printed just before and after it.
 
-        Only a bar with no text before it is used for that. A bar that moved and shows training numbers is a row itself.
+        Only a bar with no text before it is used for that. A bar that moved and shows training numbers also becomes a
+        row.
         """
         if printed.plain_bar and (self._bar_total in (None, printed.total)):
             self._bar, self._bar_total = float(printed.step or 0), printed.total
@@ -138,24 +139,24 @@ class ConsoleRows:
 
 
 def names_step(values: dict[str, float]) -> bool:
-    """Return whether one of the names stands for the step number."""
+    """Return whether one of the values, by its name, is the step number."""
     return any(is_a(name, Quantity.STEP) for name in values)
 
 
 def is_a(name: str, quantity: Quantity) -> bool:
-    """Return whether a column's name stands for this quantity."""
+    """Return whether the name of a column stands for this quantity."""
     meaning = meaning_of(name)
     return meaning is not None and meaning.quantity is quantity
 
 
 def column_of(table: RawTable, quantity: Quantity) -> Floats:
-    """Return the first column of a table that stands for a quantity; all NaN if there is none."""
+    """Return the values of the first column of a table that stands for a quantity; all NaN if there is none."""
     names = [name for name in table.columns if is_a(name, quantity)]
     return table.columns[names[0]] if names else np.full(len(table), np.nan)
 
 
 def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
-    """Fill in the missing step numbers of a table's rows from the progress bars that were printed around them.
+    """Fill in the missing step numbers of a table's rows, in place, from the progress bars printed around them.
 
     Rows without a loss get the step of the row before. `known` is a mask of the rows with a step number; `before` and
     `after` have, for each row, the step count of the progress bar printed before and after it (NaN: none).

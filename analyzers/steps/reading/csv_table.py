@@ -1,6 +1,4 @@
-"""Read tables of metrics in CSV and similar formats:
-any separator, decimal commas, byte order marks, repeated headers.
-"""
+"""Read tables of metrics in CSV and similar formats, with any separator, decimal commas and repeated headers."""
 
 import csv
 import io
@@ -23,15 +21,15 @@ from analyzers.steps.reading.jsonl import content_of
 BOM = b"\xef\xbb\xbf"
 SEPARATORS = (",", ";", "\t", "|")
 SECTIONS_AT_MOST = 1000
-"""The highest number of headers in one file: a restart may write a new header with other columns."""
+"""The highest number of headers in one file; a restart may write a new header with other columns."""
 LONGEST_HEADER = 1 << 18
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
 NAN_TEXTS = frozenset(("nan", "+nan", "-nan", "none", "null", "na", "n/a", "-"))
-"""Texts for "no number"; only the first three mean a NaN that was computed."""
+"""The texts that stand for "no number"; only the first three mean that NaN was computed."""
 WRITTEN_NAN = frozenset(("nan", "+nan", "-nan"))
 TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
-"""The tag in the name of a file that TensorBoard exported, whose values are in the column `Value`."""
+"""Matches the tag in the name of a file that TensorBoard exported, whose values are in the column `Value`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def read(path: Path) -> RawTable:
 
 
 def comment_lines_removed(content: bytes) -> Iterator[bytes]:
-    """Yield the bytes of a table, as one item, without the comment lines and empty lines at its beginning."""
+    """Yield the content of a table as a single item, without the comment lines and empty lines at its beginning."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
         end = content.find(b"\n", at)
@@ -83,7 +81,7 @@ def comment_lines_removed(content: bytes) -> Iterator[bytes]:
 
 
 def dialect_of(content: bytes) -> Dialect:
-    """Return how a table is written, from its first line.
+    """Return the `Dialect` in which a table is written, judged by its first line.
 
     Raises:
         InputError: The first line is no header.
@@ -98,7 +96,7 @@ def dialect_of(content: bytes) -> Dialect:
 
 
 def sections(content: bytes, dialect: Dialect) -> Iterator[tuple[list[str], bytes]]:
-    """Yield (column names, lines) of each part of a table that begins with a header.
+    """Yield (column names, lines) of each part of a table; a part begins with a header and ends before the next one.
 
     A repeated header is recognised by its beginning: the name of the first column.
     """
@@ -140,17 +138,17 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 
 
 def quoting_of(lines: bytes) -> Literal[0, 3]:
-    """Return the quoting mode for the `csv` module: quotes count as plain text if their number in `lines` is odd."""
+    """Return the quoting mode for the `csv` module: if `lines` has an odd number of quotes, they are plain text."""
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 
 def blank_lines(lines: bytes) -> int:
-    """Return the number of empty lines."""
+    """Return the number of empty lines in `lines`."""
     return lines.count(b"\n\n") + lines.count(b"\n\r\n") + lines.startswith((b"\n", b"\r\n"))
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last of `lines` is truncated: it has fewer than `columns` cells."""
+    """Return whether the last of `lines` is truncated, so that it has fewer than `columns` cells."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 
@@ -195,7 +193,7 @@ def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats
 
 
 def number_in(text: str, *, decimal_commas: bool) -> float:
-    """Return the number in a cell; NaN if it is none.
+    """Return the number in a cell; NaN if the cell has none.
 
     `1,234.5` has a thousands separator; in `0,5` the comma is decimal if `decimal_commas`.
     """

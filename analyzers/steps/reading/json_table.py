@@ -1,5 +1,5 @@
-"""Read metrics in JSON:
-one row per line, a list of rows anywhere (as in `trainer_state.json`), or one list per column.
+"""Read metrics in JSON: one row per line, one list per column, or a list of rows anywhere, as in
+`trainer_state.json`.
 """
 
 import json
@@ -16,7 +16,7 @@ from analyzers.steps.columns.raw_table import RawTable, RowCollector
 from analyzers.steps.reading.jsonl import content_of
 
 DEPTH_AT_MOST = 4
-"""How deeply objects may be nested in a row, and how deeply rows are searched in a document."""
+"""How deeply objects may be nested in a row, and how deeply a document is searched for rows."""
 NUMBER_LENGTH = 40
 LARGEST_NUMBER = 1e300
 
@@ -68,9 +68,9 @@ def decoded(text: bytes) -> Any:
 
 
 def from_lines(content: bytes) -> RawTable:
-    """Return the JSON objects in the lines of a text as a table, one row per line.
+    """Return a table with a row for each line of a text, which is a JSON object.
 
-    A line that is no object counts as damaged; if it is the last line, as truncated.
+    A line that is no object counts as damaged; if it is the last line, it counts as truncated.
     """
     rows, damaged, torn = RowCollector(), 0, False
     lines = content.split(b"\n")
@@ -126,7 +126,9 @@ def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[t
 
 
 def number_of(value: Any) -> float | None:
-    """Return a JSON value as a number, also if it is written as text; None for anything else, such as `true`."""
+    """Return a JSON value as a number, also if the number is written as text; None for anything else,
+    such as `true`.
+    """
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -157,7 +159,7 @@ def rows_in(document: Any, depth: int = 0) -> list[Any] | None:
 
 
 def has_step_and_loss(row: Mapping[str, Any]) -> bool:
-    """Return whether an object has both a step number and a loss."""
+    """Return whether a JSON object has both a step number and a loss."""
     meanings = {
         meaning.quantity
         for name, value in row.items()
@@ -167,7 +169,7 @@ def has_step_and_loss(row: Mapping[str, Any]) -> bool:
 
 
 def is_training_row(row: Any) -> bool:
-    """Return whether an object has a step number or a loss."""
+    """Return whether a JSON value is an object that has a step number or a loss."""
     if not isinstance(row, dict):
         return False
     meanings = (meaning_of(name) for name, value in flat(row) if number_of(value) is not None)
@@ -175,9 +177,9 @@ def is_training_row(row: Any) -> bool:
 
 
 def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the lists of an object that are columns: of equal length, at least two long, among them a step or a loss.
+    """Return those lists of a JSON object that are columns of one table, by name; empty if there are none.
 
-    The result is empty if it has no such lists.
+    They have equal length, at least two values, and a step or a loss is among them.
     """
     lists = {name: value for name, value in document.items() if isinstance(value, list) and len(value) > 1}
     known = [name for name in lists if (m := meaning_of(name)) and m.quantity in (Quantity.STEP, Quantity.LOSS)]

@@ -1,7 +1,7 @@
 """Read step logs in JSONL: this project's own, and torchtitan's structured log.
 
-A line that is not JSON counts as damaged; if it is the last line, as truncated (`torn`), as a job that dies may leave
-it.
+A line that is not JSON counts as damaged; the last line counts as truncated instead (`torn`), because a job that dies
+may leave an unfinished line.
 """
 
 import gzip
@@ -26,7 +26,7 @@ SPANS = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "snapshot",
 }
-"""The phase of this project's step logs for each span of torchtitan."""
+"""For each span that torchtitan logs, the phase that corresponds to it in this project's step logs."""
 TAGS = {"checkpoint_save": "checkpoint"}
 HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
 STARTS_AT_MOST = 1000
@@ -43,7 +43,7 @@ def content_of(path: Path) -> bytes:
 
 
 def read(path: Path) -> Log:
-    """Return the steps of a JSONL file: the step log of this project's recorder, or one of another trainer."""
+    """Return the steps of a JSONL file: the step log of this project's recorder, or torchtitan's structured log."""
     content = content_of(path)
     head, _, rest = content.partition(b"\n")
     # The fast way first; it gives up at the first line that differs.
@@ -60,7 +60,7 @@ def header_in(text: bytes) -> Header | None:
 
 
 def header_fields(row: Row) -> Header:
-    """Return the fields of a header line whose values are integers or texts."""
+    """Return those known fields of a header line whose values are integers or texts."""
     return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
 
 
@@ -78,8 +78,9 @@ def decoded(text: bytes, log: Log, *, last: bool) -> Row:
 
 
 def read_own(texts: list[bytes]) -> Log:
-    """Return the steps in lines of this project's format: a header, then a line per step;
-    a restart writes a new header.
+    """Return the steps in the lines of a log in this project's format.
+
+    The log has a header and then a line per step; a restart writes a new header.
     """
     log = Log([], [])
     decoder = msgspec.json.Decoder(Line)
@@ -99,7 +100,7 @@ def read_own(texts: list[bytes]) -> Log:
 
 
 def read_structured(texts: list[bytes]) -> Log:
-    """Return the steps in lines of torchtitan's structured log, which has one file per process start.
+    """Return the steps in the lines of torchtitan's structured log, which has one file per start of a process.
 
     The record that ends a span carries the span's duration in ms.
     """
@@ -130,7 +131,7 @@ def header_of(row: Row) -> Header:
 
 
 def take_event(line: Line, row: Row) -> None:
-    """Add the duration or the metric in one record of torchtitan's log to `line`, the step-log line of its step."""
+    """Add the duration or the metric in one record of torchtitan's log to `line`, the `Line` of the record's step."""
     event, value = str(row.get("log_type_name", "")), row.get("value")
     name = event.removesuffix("_end")
     if event == "metric_value":
@@ -155,7 +156,7 @@ def take_metric(line: Line, name: str, value: object) -> None:
 
 
 def with_residual(line: Line) -> Line:
-    """Return the line with `residual_ns` set: the time of the step that no phase covers."""
+    """Return the line after setting `residual_ns` to the time of the step that no phase covers."""
     line.residual_ns = line.dur_ns - sum(line.phases.values())
     return line
 

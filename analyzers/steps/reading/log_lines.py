@@ -1,4 +1,4 @@
-"""Define one line of a step log, independent of its format, and convert files of such lines to columns."""
+"""Define `Line`, one line of a step log of any format, and convert files of such lines to columns."""
 
 import math
 from collections import defaultdict
@@ -16,7 +16,7 @@ NAMES_AT_MOST = 64
 """The highest number of different phases, tags or groups, as a hostile log might have a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
-"""A rank, duration or sequence number that is not recorded."""
+"""Stands for a rank, a duration or a sequence number that is not recorded."""
 ABSENT, FINITE, BROKEN = 0, 1, 2
 """Values of `loss_state`, `local_loss_state` and `grad_norm_state`: not logged, a number, NaN or infinite."""
 
@@ -55,7 +55,7 @@ class Line(msgspec.Struct):
 
 
 class Content(NamedTuple):
-    """Lines of a step log as columns.
+    """The lines of a step log as columns.
 
     `fixed` has a column for each field that is a single value. `named` is for the fields in `NAMED`, which hold several
     values by name, such as `phases`: it has a column for each name, by field and name. `tags` lists the tags of each
@@ -70,10 +70,11 @@ class Content(NamedTuple):
 
 
 class Log(msgspec.Struct):
-    """The content of a file: a header for each start of the rank, and the steps in the order they were written.
+    """The content of a file: a header for each start of the rank, and the steps in the order in which they were
+    written.
 
-    `torn`: the last line is truncated; `damaged` counts other lines that are not JSON. `lines` holds the steps, unless
-    they were read directly into columns (`content`) or are from a log of another trainer (`raw`).
+    `torn` says that the last line is truncated; `damaged` counts other lines that are not JSON. `lines` holds the
+    steps, unless they were read directly into columns (`content`) or are from a log of another trainer (`raw`).
     """
 
     headers: list[Header]
@@ -90,11 +91,11 @@ INTEGERS = (
 )  # fmt: skip
 NUMBERS = ("loss", "local_loss", "grad_norm")
 NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0), ("seqs", "seq", UNKNOWN))
-"""For each field with named values: the field, the prefix of its columns, and the value if absent."""
+"""For each field that holds values by name: the field, the prefix of its columns, and the value for an absent name."""
 
 
 class Names:
-    """A numbering of names in order of appearance; there are at most NAMES_AT_MOST names."""
+    """Numbers names in order of appearance; there are at most NAMES_AT_MOST names."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -107,7 +108,7 @@ class Names:
 
 
 class Table:
-    """A builder of columns from the lines of several files; only the lines of one file are in memory at a time."""
+    """Builds columns from the lines of several files; only the lines of one file are in memory at a time."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -145,7 +146,8 @@ class Table:
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Return the columns over all files; rows of a file that lacks a column hold the value of `absent_in`.
+        """Return the columns over all files; the rows of a file without a column hold the value that `absent_in` gives
+        for it.
 
         This can be called once: the parts that were collected by `add` are deleted to save memory.
         """
@@ -180,7 +182,7 @@ def narrowed(column: Column) -> Column:
 
 
 def absent_in(column: str) -> float:
-    """Return the value that column `column` has in rows of files that lack this column."""
+    """Return the value that the column of this name has in rows of files without this column."""
     if column.startswith("number."):
         return math.nan
     return UNKNOWN if column.startswith("seq.") else 0
@@ -198,7 +200,7 @@ def content_of(lines: Sequence[Line]) -> Content:
 def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
     """Return, for each name that occurs in the mappings, the column of its values.
 
-    The value is `absent` if a mapping lacks the name.
+    The value is `absent` where a mapping does not have the name.
     """
     names = dict.fromkeys(name for content in contents for name in content)
     return {name: integers([content.get(name, absent) for content in contents]) for name in names}
@@ -242,10 +244,7 @@ def states(values: Sequence[Any], numbers: Column) -> Column:
 
 
 def line_of(row: Mapping[str, Any]) -> Line | None:
-    """Return the step-log line in a decoded JSON object, ignoring fields of a wrong type.
-
-    The result is None if it has no step number.
-    """
+    """Return the `Line` in a decoded JSON object, ignoring fields of a wrong type; None if it has no step number."""
     if not is_whole(row.get("step")):
         return None
     kept = {name: value for name, of_type in FIELD_TYPES.items() if (value := of_type(row.get(name))) is not None}
@@ -258,12 +257,12 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def as_int(value: object) -> int | None:
-    """Return an integer, None for anything else."""
+    """Return a value that is an integer and fits into int64; None for anything else."""
     return value if is_whole(value) else None
 
 
 def as_number(value: object) -> float | str | None:
-    """Return a value that is a number or a text, as "NaN" is logged as text; None for anything else."""
+    """Return a value that is a number or a text (NaN is logged as the text "NaN"); None for anything else."""
     return value if isinstance(value, (int, float, str)) else None
 
 

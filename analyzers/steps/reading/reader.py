@@ -1,4 +1,4 @@
-"""The reader of step logs, which `analyzers.store` runs in a child process: it converts files to columns.
+"""Convert step logs to columns: the reader that `analyzers.store` runs in a child process.
 
 Rows are in the order they were written, one per rank and step. One child reads several files in turn, because starting
 a child for each of thousands of small logs would take too long.
@@ -19,8 +19,8 @@ CUT = "check that the file was copied whole"
 
 
 def read_console(path: Path) -> Log:
-    """Return the steps that torchtitan or this project's trainer printed,
-    else the rows that another trainer printed.
+    """Return the steps that torchtitan or this project's trainer printed; without any, the rows that another trainer
+    printed.
     """
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))
@@ -37,18 +37,18 @@ READERS = {
     kinds.Kind.LOG: read_console,
     kinds.Kind.METRICS: read_metrics,
 }
-"""All other kinds are JSONL; its reader recognises both formats itself."""
+"""The function that reads each kind of file; all other kinds are JSONL."""
 
 
 def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
-    """Return the columns and the metadata of the logs.
+    """Return the columns and the metadata of the logs at `paths`.
 
     Columns: `file` is the index into `paths`, `attempt` the index of the file's header; `phase.I`, `cpu.I` and
     `device.I` are the ns of phase `meta.phases[I]`; `tags` has a bit per tag of `meta.tags`; `seq.I` is the sequence
     number of the last collective of process group `meta.groups[I]` (-1: unknown); `dur_ns` is -1 if it is not recorded.
-    `meta.files` has for each file its headers, whether it is truncated (`torn`), its damaged lines, or the problem that
-    made it unreadable. A log of another trainer has no rows in these columns. It has columns of its own: `rawF.I` holds
-    the values of column `meta.files[F].raw.names[I]` of file F.
+    `meta.files` has for each file its headers, whether it is truncated (`torn`), the number of its damaged lines, or
+    the problem that made it unreadable. A log of another trainer has no rows in these columns. It has columns of its
+    own: `rawF.I` holds the values of column `meta.files[F].raw.names[I]` of file F.
     """
     gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()

@@ -1,7 +1,8 @@
-"""Read scalars from TensorBoard event files without TensorBoard or protobuf: TFRecord framing and a few known fields.
+"""Read scalars from TensorBoard event files without TensorBoard or protobuf.
 
-A record is: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All CRCs are checked. After a wrong length
-the rest of the file is lost, as the start of the next record is unknown; wrong content only loses that record.
+An event file is a sequence of TFRecord records: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All
+CRCs are checked. After a wrong length the rest of the file is lost, as the start of the next record is unknown; wrong
+content only loses that record.
 """
 
 import struct
@@ -17,11 +18,11 @@ from analyzers.columns import Column
 HEAD = struct.Struct("<QI")
 FOOT = struct.Struct("<I")
 SCALAR_BYTES = 1 << 14
-"""Longer records hold images, graphs or histograms, and are skipped."""
+"""The length in bytes above which a record is skipped: longer ones hold images, graphs or histograms."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
 Field = tuple[int, int, int | bytes]
-"""(number, wire type, value)."""
+"""A field of a protobuf message, as (number, wire type, value)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Scalar:
 class Events:
     """The scalars of an event file.
 
-    `torn`: the last record of the file is truncated. `damaged` counts records with a wrong checksum.
+    `torn` says that the last record of the file is truncated. `damaged` counts records with a wrong checksum.
     """
 
     scalars: list[Scalar] = field(default_factory=list)
@@ -63,7 +64,7 @@ def read(path: Path) -> Events:
 
 
 def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
-    """Yield (content, stored CRC) of each TFRecord record; records that are too long to hold a scalar are skipped.
+    """Yield (content, stored CRC) of each TFRecord record; a record that is too long to hold a scalar is skipped.
 
     Truncation and damage are recorded in `events`.
     """
@@ -84,7 +85,7 @@ def framed(data: bytes, events: Events) -> Iterator[tuple[bytes, int]]:
 
 
 def polynomial_table() -> Column:
-    """Return the CRC-32C of each of the 256 bytes (Castagnoli polynomial 0x1EDC6F41, bit-reflected)."""
+    """Return the CRC-32C of each of the 256 byte values (Castagnoli polynomial 0x1EDC6F41, bit-reflected)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1).astype(np.uint32)
@@ -95,7 +96,7 @@ TABLE = polynomial_table()
 
 
 FEW = 32
-"""Up to so many messages of equal length are processed one after the other."""
+"""Up to this many messages of equal length are processed one after the other, more of them together."""
 TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 
@@ -130,12 +131,18 @@ def crc32c(messages: list[bytes]) -> Column:
 
 
 def masked(crc: int) -> int:
-    """Return a CRC in the form that TFRecord stores: rotated and offset, as CRCs of data that contain CRCs are weak."""
+    """Return a CRC in the form in which TFRecord stores it: rotated, with a constant added.
+
+    The reason is that the CRC of data which contains CRCs is weak.
+    """
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def scalars(event: bytes) -> Iterator[Scalar]:
-    """Yield the scalars in the bytes of an `Event` protobuf message: wall_time = 1, step = 2, summary = 5."""
+    """Yield the scalars in the bytes of an `Event` protobuf message.
+
+    Of its fields, number 1 is the wall time, number 2 the step, and number 5 a summary, which holds the values.
+    """
     wall_s, step, summaries = 0.0, 0, []
     for number, kind, value in fields(event):
         if number == 1 and kind == FIXED64:
@@ -153,9 +160,9 @@ def scalars(event: bytes) -> Iterator[Scalar]:
 
 
 def tagged_number(value: bytes) -> tuple[str, float] | None:
-    """Return (tag, number) of a `Summary.Value` message; None if it holds no number.
+    """Return (tag, number) of a `Summary.Value` protobuf message; None if it holds no number.
 
-    Its fields are tag = 1, simple_value = 2, tensor = 8.
+    Of its fields, number 1 is the tag, number 2 a simple value, and number 8 a tensor.
     """
     tag, content = "", None
     for number, kind, part in fields(value):
@@ -169,9 +176,9 @@ def tagged_number(value: bytes) -> tuple[str, float] | None:
 
 
 def tensor_scalar(tensor: bytes) -> float | None:
-    """Return the number in a float or double `TensorProto` with one element; None if there is none.
+    """Return the number in a `TensorProto` protobuf message of one float or double; None if there is none.
 
-    Its fields are tensor_content = 4, float_val = 5, double_val = 6.
+    Its value is in field 4 (raw content), field 5 (floats) or field 6 (doubles).
     """
     for number, kind, part in fields(tensor):
         width = WIDTHS.get(kind) or (len(part) if isinstance(part, bytes) else 0)
@@ -193,7 +200,7 @@ def as_double(value: int | bytes) -> float:
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """Yield the fields of a protobuf message; nested messages are bytes.
+    """Yield the fields of a protobuf message; texts and nested messages are bytes.
 
     Raises:
         ValueError: The bytes are no protobuf message.

@@ -1,4 +1,4 @@
-"""Turn TensorBoard scalars of any trainer into rows; torchtitan's own tags are read in `torchtitan_metrics`."""
+"""Turn TensorBoard scalars of another trainer into rows; `torchtitan_metrics` reads torchtitan's own tags."""
 
 from collections.abc import Iterable
 

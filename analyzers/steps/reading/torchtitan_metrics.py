@@ -20,9 +20,7 @@ DATA_WAIT = "time_metrics/data_loading(s)"
 ACTIVE_SHARE = "memory/max_active(%)"
 ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
 OWN_TAGS = (LOSS, DATA_WAIT, ACTIVE, RESERVED, *RATES, "grad_norm", "loss", "memory")
-"""Tags of all versions of torchtitan, and of this project's trainer; files without any of them are of other
-trainers.
-"""
+"""The tags of all versions of torchtitan, and of this project's trainer; a file without any is of another trainer."""
 NO_LOSS = -1.0
 """The value that ranks without the last pipeline stage log as their loss."""
 
@@ -32,7 +30,7 @@ Values = dict[str, float]
 def read(path: Path) -> Log:
     """Return the steps in a TensorBoard event file.
 
-    If torchtitan did not write it, the rows of another trainer's log are returned as `raw` table.
+    If neither torchtitan nor this project's trainer wrote it, its rows are returned as a table, in `raw`.
     """
     events = tensorboard.read(path)
     tags = {scalar.tag for scalar in events.scalars}
@@ -44,7 +42,7 @@ def read(path: Path) -> Log:
 
 
 def lines_of(scalars: Iterable[tensorboard.Scalar]) -> list[Line]:
-    """Return a step-log line for each training step that has scalars, in order of steps."""
+    """Return a `Line` for each training step that has scalars, in order of steps."""
     steps: dict[int, Values] = {}
     times: dict[int, float] = {}
     for scalar in scalars:
@@ -64,7 +62,7 @@ def is_training(values: Values) -> bool:
 
 
 def line_of(step: int, values: Values) -> Line:
-    """Return the step-log line of a step, from the values logged for it by tag."""
+    """Return the `Line` of a step, from the values that were logged for it by tag."""
     loss = values.get(LOSS, values.get("loss"))
     reserved = gib(values.get(RESERVED, values.get("memory")))
     return Line(
@@ -79,23 +77,24 @@ def line_of(step: int, values: Values) -> Line:
 
 
 def limit(values: Values) -> int | None:
-    """Return the memory limit in bytes, computed from active memory in GiB and in per cent of the limit.
+    """Return the memory limit in bytes; None if it cannot be computed.
 
-    The result is None without both.
+    It is computed from the active memory in GiB and the active memory in per cent of the limit.
     """
     active, share = gib(values.get(ACTIVE)), values.get(ACTIVE_SHARE, 0.0)
     return round(100 * active / share) if active and 0 < share <= 100 else None
 
 
 def gib(value: float | None) -> int:
-    """Return a size in GiB as bytes; 0 if it is no usable number."""
+    """Return a size given in GiB as bytes; 0 if it is no usable number."""
     return round(value * GIB) if value is not None and math.isfinite(value) and abs(value) < 1 << 30 else 0
 
 
 def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
     """Set the duration of each line, in order of steps, to the mean time per step since the line before it.
 
-    `times` holds when each step ended, in Unix seconds by step.
+    The start time, the number of covered steps and the time outside of phases are set too. `times` holds when each step
+    ended, in Unix seconds by step.
     """
     before: Line | None = None
     for line in lines:
@@ -111,7 +110,7 @@ def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
 
 
 def set_tokens(line: Line, values: Values) -> None:
-    """Set the tokens of a line from the logged tokens per second and the line's duration."""
+    """Set the number of tokens of a line, from the logged tokens per second and the duration of the line."""
     per_second = next((values[name] for name in RATES if name in values), math.nan)
     if line.dur_ns != UNKNOWN and math.isfinite(per_second) and abs(per_second) < 1e15:
         line.tokens = round(per_second * line.dur_ns / 1e9)

@@ -30,7 +30,7 @@ NUMBERS = ("loss", "local_loss", "grad_norm")
 
 
 def content_of(text: bytes) -> Content | None:
-    """Return the step-log lines of a text as columns; None if they do not all have the same fields."""
+    """Return the lines of a step log as columns; None if they do not all have the same fields."""
     first, _, _ = text.partition(b"\n")
     try:
         # The first line has nearly always all names, so most files are decoded once.
@@ -53,8 +53,8 @@ def content_of(text: bytes) -> Content | None:
 def decoded(text: bytes, names: dict[str, list[str]]) -> list[Any]:
     """Return the lines of a step log as structs.
 
-    `names` lists the known names by field, such as the phases in field `phases`. A name that occurs only in the text is
-    added to it.
+    `names` lists the known names by field, such as the phases in field `phases`. A name that only the text has is added
+    to `names`.
 
     Raises:
         msgspec.MsgspecError: A line has other fields.
@@ -77,7 +77,7 @@ def column(rows: Sequence[Any], name: str) -> Column:
 
 @lru_cache(maxsize=8)
 def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
-    """Return a decoder for step-log lines whose named values, such as phases, have no names but these.
+    """Return a decoder for step-log lines whose named values, such as phases, have only the given names.
 
     `names` has a tuple of names for each field of `NAMED`, in the same order.
 
