@@ -87,7 +87,7 @@ def open_trace(path: Path, options: store.Options | None = None) -> Trace:
 def load(
     artefacts: Sequence[Artefact], options: store.Options
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
-    """Return the recordings in all files, and each file that cannot be read with its error."""
+    """Return a `Recording` for each device or host in the files, and each file that cannot be read with its error."""
     loaded = store.load_many([[artefact.path] for artefact in artefacts], READER, options)
     recordings, failures = list[Recording](), []
     for artefact, columns in zip(artefacts, loaded, strict=True):
@@ -99,7 +99,7 @@ def load(
 
 
 def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | None = None) -> list[Recording]:
-    """Return the recordings of one file: one for each device that worked, or one for the host.
+    """Return a `Recording` for each device that worked in one file, or one for the host if none did.
 
     The rank is taken from the file, else from its name. `peak_flops_per_s`, if given, replaces the peak of the device
     that the file names.

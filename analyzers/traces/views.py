@@ -106,7 +106,7 @@ def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
 
 
 def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
-    """Return the named fields as a table with a row per device or host."""
+    """Return the fields `names` of each device or host as a table with a row for each."""
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
@@ -243,7 +243,7 @@ def memory(
 
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """Return the distinct texts of a trace: the names of its events, and other texts such as categories."""
+    """Return the distinct texts in a trace: the names of its events, and other texts such as categories."""
     return list(open_trace(artefact.path, options).names)
 
 

@@ -125,7 +125,7 @@ def clock_gain(passed: Column, ppm: float) -> Integers:
 
 
 def clocks(matched: MatchedCollectives) -> list[Clock]:
-    """Return the clock of each rank relative to the first rank's.
+    """Return a `Clock` for each rank, which says by how much its clock is ahead of the first rank's.
 
     A rank that shares no collective with the first rank is compared with it through other ranks.
     """
@@ -175,7 +175,7 @@ def shared_collectives(
 def clock_of(
     recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
 ) -> Clock:
-    """Return the clock of the second of two ranks, computed from the collectives that both took part in.
+    """Return a `Clock` for the second of two ranks, computed from the collectives that both took part in.
 
     `indices` are the indices of the two ranks in `recordings`; `near_clock` is the clock of the first of the two.
     """

@@ -90,11 +90,11 @@ class AlignedRecordings:
         return [int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin for trace in traces]
 
     def parts_between(self, index: int, edges: Integers) -> Integers:
-        """Return int64[part, bin]: for each interval between two successive `edges`, the ns of each of `PARTS` in it.
+        """Return how a recording's time divides in each interval between successive `edges`, as int64[part, bin] of ns.
 
-        `index` is the index of the recording, `edges` are times of the common clock (ns). Time without any work is
-        idle. Communication counts only where it does not overlap with computation, and copies only where they do not
-        overlap with kernels.
+        `index` is the index of the recording, `edges` are times of the common clock (ns). The parts are `PARTS`:
+        computing, communication, copies and idle time. Time without any work is idle. Communication counts only where
+        it does not overlap with computation, and copies only where they do not overlap with kernels.
         """
         if index not in self._coverage:
             self._coverage[index] = coverage(self.recordings[index])

@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 def kinds_of(recording: Recording) -> list[Key]:
-    """Return a key for each collective of a recording: its process group with members, name and number of elements.
+    """Return a `Key` for each collective of a recording: its process group with members, name and number of elements.
 
     Two ranks can only have recorded the same collective if their keys are equal.
     """
@@ -50,7 +50,7 @@ def kinds_of(recording: Recording) -> list[Key]:
 
 
 def keys_of(recording: Recording) -> list[Key]:
-    """Return the key of each collective of a recording.
+    """Return a `Key` for each collective of a recording, which is the same on all ranks that took part in it.
 
     It contains the sequence number in the process group, or else the collective's order within the step.
     """

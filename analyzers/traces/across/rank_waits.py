@@ -94,7 +94,7 @@ class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The comparison of ranks by their matched collectives, over the recordings of one step of the run."""
+    """What the comparison of ranks by their matched collectives shows, over the recordings of one step of the run."""
 
     lateness: Lateness
     waits: list[RankWaits]
@@ -105,7 +105,7 @@ class RankComparison:
 
 
 def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
-    """Return the comparison of ranks; None if fewer than two were recorded, or if no collective can be matched."""
+    """Compare ranks by the collectives that they share; return None if no collective was recorded by several ranks."""
     matched = match_collectives(recordings)
     if matched is None:
         return None
@@ -183,7 +183,7 @@ def collective_wait(lateness: Lateness, collective: int, waited: int) -> Collect
 
 
 def group_waits(lateness: Lateness) -> list[GroupWaits]:
-    """Return the process groups with their waiting, the group with most waiting first.
+    """Return the waiting in the collectives of each process group, the group with most waiting first.
 
     A group is identified by its name and its ranks, because the groups along one mesh axis may all have one name.
     """
@@ -214,7 +214,7 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
 
 
 def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
-    """Return the process groups of each mesh axis as one entry, the axis with most waiting first.
+    """Return the waiting along each axis of the mesh, summed over its process groups, the axis with most waiting first.
 
     `groups` must be in order of their waiting, the longest first.
     """
@@ -248,7 +248,7 @@ def group_description(matched: MatchedCollectives, name: str, rank_index: int) -
 
 
 def summed_waits(comparisons: Sequence[RankComparison]) -> list[RankWaits]:
-    """Return the waits of each rank, summed over recordings at different steps of the run."""
+    """Return the waiting of each rank, summed over the comparisons at different steps of the run."""
     total: dict[int, RankWaits] = {}
     for row in (row for comparison in comparisons for row in comparison.waits):
         total[row.rank] = with_added(total[row.rank], row) if row.rank in total else row

@@ -127,7 +127,7 @@ def idle_times(work: Work) -> IdleTimes:
 
 
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
-    """Return the floating-point operations of a device or host, their rate, and the device's peak.
+    """Return the number of floating-point operations of a device or host, their rate, and the device's peak.
 
     The rate is over its steps, or over its whole duration if no steps are marked.
     """

@@ -20,7 +20,11 @@ LATENCY_NS = 30_000
 
 @dataclass(frozen=True)
 class Idle:
-    """The idle time of a device or host by cause, in ns; `model.RankTrace` explains the causes."""
+    """The idle time of a device or host by cause, in ns.
+
+    `host`: until the host had launched the next kernel; `dependency`: the next kernel was launched before, and waited
+    for other work; `launch`: the usual latency of a launch; `unexplained`: the rest.
+    """
 
     host: int = 0
     dependency: int = 0

@@ -51,7 +51,9 @@ class Coverage(NamedTuple):
 
 
 def coverage(work: Work, formulas: Formulas) -> Coverage:
-    """Return whether the counted operations of a device can be compared with its peak, and with which peak."""
+    """Return how much of a device's matrix products is counted, and the peak rate to compare the counted operations
+    with.
+    """
     if work.device is None:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)

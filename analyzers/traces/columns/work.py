@@ -21,11 +21,12 @@ HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one device in one trace, or of the host if no device worked; arrays have an entry per event.
+    """The work (kernels, copies) of one device in one trace, or of a CPU-only host; arrays have an entry per event.
 
-    `rows` has the row of each event in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of
-    the call that launched the event: NONE if the file has no such call; a host event launches itself. `own` is the
-    duration of the event in ns, without events that it calls (which only exist on a host).
+    The events of a host are its operators and collectives. `rows` has the row of each event in the trace, `kind` is
+    COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the event: NONE if the file has no
+    such call; a host event launches itself. `own` is the duration of the event in ns, without events that it calls
+    (which only exist on a host).
     """
 
     trace: Trace
@@ -74,14 +75,14 @@ class Work:
 
 
 def work_of_accounts(trace: Trace) -> list[Work]:
-    """Return the work of each device that worked, or of the host if none did."""
+    """Return the work of each device that worked, or of the host if none did: one `Work` each."""
     if not len(trace.work):
         return [host_work(trace)]
     return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]
 
 
 def device_work(trace: Trace, device: int) -> Work:
-    """Return the work of one device."""
+    """Return the work of one device: its kernels, memory copies and memsets."""
     c = trace.columns
     rows = trace.work[trace.devices == device]
     communicates = trace.text_matches(COMMUNICATION)[c["name"][rows]] | np.isin(rows, c["collective_row"])

@@ -105,7 +105,7 @@ def longest_collectives(account: RankTrace) -> list[str]:
 
 
 def collective_text(collective: Collective) -> str:
-    """Return operation, process group and buffer size of a collective, as far as the trace has them."""
+    """Return a text with operation, process group and buffer size of a collective, as far as the trace has them."""
     label = collective.group_desc or collective.group
     each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
     return f"{collective.name}{f' of {label}' if label else ''}{each}"
@@ -211,7 +211,7 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 
 
 def call_text(call: CallTotal) -> str:
-    """Return the number and time of some calls; a single free that is far longer than the others is set apart."""
+    """Return a text on the number and time of the calls of one name; a free far longer than the others is set apart."""
     text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}, the longest"
     others = call.count - 1
     if "Free" not in call.name or not others or call.max_ns < STANDS_OUT * (call.total_ns - call.max_ns) / others:

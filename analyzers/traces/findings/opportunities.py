@@ -201,9 +201,9 @@ def has_tf32(account: RankTrace) -> bool:
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:
-    """Return the sentence that recording Python stacks slows the host; empty if none were recorded.
+    """Return the sentence that recording Python stacks slowed the host down; empty if none were recorded.
 
-    It is also empty if the opportunity `one` is no wait for the host.
+    It is also empty if the opportunity `one` is not about the device waiting for the host, which slow Python prolongs.
     """
     if one.kind not in WAITS or not account.python_stacks:
         return ""

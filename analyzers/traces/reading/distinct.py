@@ -55,7 +55,7 @@ def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
 
 
 def first_rows(code: Column) -> Integers:
-    """Return the first row of each code, for codes that count from 0."""
+    """Return, for each code, the index of the first row that has it; codes count from 0."""
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     # Of several values written to one element numpy keeps the last, so the rows go backwards.
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -63,7 +63,7 @@ def first_rows(code: Column) -> Integers:
 
 
 def sums_by_code(code: Column, values: Column, size: int) -> Integers:
-    """Return the sum of the values of each code below `size`, exactly: `np.bincount` would sum floats."""
+    """Return, for each code below `size`, the exact sum of the values that have it (`np.bincount` would sum floats)."""
     sums = np.zeros(size, np.int64)
     np.add.at(sums, code, values)
     return sums

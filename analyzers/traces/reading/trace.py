@@ -62,7 +62,7 @@ class Trace:
 
     @property
     def lanes(self) -> list[Lane]:
-        """The lanes; the column `lane` holds indices into this list."""
+        """The lanes (threads and streams) in which events run; the column `lane` holds indices into this list."""
         return cast("list[Lane]", self.columns.meta["lanes"])
 
     @cached_property
@@ -82,11 +82,11 @@ class Trace:
         return matches
 
     def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return a mask of the events whose name is in the set or contains the pattern."""
+        """Return a mask of the events whose name is in the set `wanted` or contains the pattern `wanted`."""
         return self.text_matches(wanted).take(self.columns["name"])
 
     def category_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
-        """Return a mask of the events whose category is in the set or contains the pattern."""
+        """Return a mask of the events whose category is in the set `wanted` or contains the pattern `wanted`."""
         return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
 
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
@@ -151,7 +151,7 @@ class Trace:
 
 
 def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
-    """Return the lane of each event as an index, and the list of lanes."""
+    """Return, for each event, the index of the thread or stream in which it runs (its lane), and the list of lanes."""
     c = trace.columns
     stream = c["stream"][trace.work]
     kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
