@@ -1,17 +1,17 @@
 """Compute by how much the curves of two runs differ, and which tensor is the first that differs."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from analyzers.columns import Floats
-from analyzers.parity.model import Curve, CurveDifference, ValueDifference, ValueKind
+from analyzers.parity.model import PHASES, Curve, CurveDifference, Phase, ValueDifference, ValueKind
 from analyzers.parity.reading import KINDS
 from analyzers.store import Columns
 
-BACKWARD = (KINDS.index(ValueKind.ACTIVATION_GRADIENT), KINDS.index(ValueKind.GRADIENT))
+PHASE_OF_KIND = np.array([PHASES[kind] for kind in KINDS], dtype=np.int8)
 LISTED = KINDS.index(ValueKind.GRADIENT)
 """Gradients of parameters are sorted as in the model, as a backward pass computes the last ones first."""
 KEY = ["step", "kind", "name"]
@@ -52,22 +52,26 @@ def value_table(columns: Columns) -> pd.DataFrame:
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
     table["name"] = names[table["name"].to_numpy()] if len(names) else table["name"].astype(object)
-    backward, listed = table["kind"].isin(BACKWARD), table["kind"] == LISTED
+    dtypes = np.array(columns.meta["dtypes"], dtype=object)
+    table["dtype"] = dtypes[table["dtype"].to_numpy()] if len(dtypes) else table["dtype"].astype(object)
+    table["phase"] = PHASE_OF_KIND[table["kind"].to_numpy()]
+    backward, listed = table["phase"].isin((Phase.BACKWARD, Phase.GRADIENT)), table["kind"] == LISTED
     # Ranks are numbered along the pipeline: forward passes go up, backward passes down.
     table["file"] = table["file"].where(~backward, -table["file"])
     table["row"] = table["row"].where(~listed, -table["row"])
     return table
 
 
-def common_values(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+def common_values(a: pd.DataFrame, b: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
     """Return the tensors that both runs recorded, with their difference, in the order in which a step computes them.
 
-    The order is taken from the run with fewer pipeline stages.
+    The order is taken from the run with fewer pipeline stages. `columns` are further columns to keep of both runs.
     """
     ordered = a if a["file"].abs().max() <= b["file"].abs().max() else b
-    both = a[[*KEY, "sum", "absolute", "square"]].merge(b, on=KEY, suffixes=("_a", "_b"))
-    both = both.drop(columns=["file", "row"]).merge(ordered[[*KEY, "file", "row"]], on=KEY)
-    both = both.sort_values(["step", "kind", "file", "row"], kind="stable", ignore_index=True)
+    kept = [*KEY, "sum", "absolute", "square", *columns]
+    both = a[kept].merge(b[kept], on=KEY, suffixes=("_a", "_b"))
+    both = both.merge(ordered[[*KEY, "phase", "file", "row"]], on=KEY)
+    both = both.sort_values(["step", "phase", "file", "row"], kind="stable", ignore_index=True)
     both["difference"] = differences(both)
     return both
 
@@ -93,10 +97,10 @@ def differences(both: pd.DataFrame) -> Floats:
     return result
 
 
-def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
+def first_difference(both: pd.DataFrame, tolerance: float | Floats) -> ValueDifference | None:
     """Return the first tensor that differs between the runs by more than the tolerance; None if none does.
 
-    It is the first one in the earliest step with such a tensor.
+    It is the first one in the earliest step with such a tensor. The tolerance may be another one for each tensor.
     """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):

@@ -14,6 +14,10 @@ KIND_NAMES = {
     ValueKind.ACTIVATION: "the activation of {name}",
     ValueKind.ACTIVATION_GRADIENT: "the gradient of the activation of {name}",
     ValueKind.GRADIENT: "the gradient of {name}",
+    ValueKind.BUFFER: "the buffer {name}",
+    ValueKind.INPUT: "the input of {name}",
+    ValueKind.INPUT_GRADIENT: "the gradient of the input of {name}",
+    ValueKind.OPTIMIZER: "the optimizer's {name}",
 }
 NEXT_STEPS = {
     ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed, length and batch size times"
@@ -21,6 +25,10 @@ NEXT_STEPS = {
     ValueKind.ACTIVATION: "Look at the forward pass of {name} on this mesh: all that comes before it agrees.",
     ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} on this mesh: the"
     " whole forward pass agrees.",
+    ValueKind.BUFFER: "Look at what changes the buffer {name}.",
+    ValueKind.INPUT: "Look at the code that calls {name} on this mesh: all that comes before it agrees.",
+    ValueKind.INPUT_GRADIENT: "Look at the backward pass of {name} on this mesh: the whole forward pass agrees.",
+    ValueKind.OPTIMIZER: "Give all runs the same settings and state of the optimizer.",
     ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks on this mesh: all"
     " activations and their gradients agree.",
 }
@@ -81,7 +89,12 @@ def value_title(first: RunParity, run: RunParity) -> str:
 
 def value_name(value: ValueDifference) -> str:
     """Return a phrase for a tensor, such as `the gradient of layers.0.attention.wq.weight`."""
-    return KIND_NAMES[value.kind].format(name=value.name)
+    return value_name_of(value.kind, value.name)
+
+
+def value_name_of(kind: ValueKind, name: str) -> str:
+    """Return a phrase for a tensor of a kind."""
+    return KIND_NAMES[kind].format(name=name)
 
 
 def why(value: ValueDifference, tolerance: float) -> str:

@@ -1,6 +1,6 @@
 """The structs of the JSON document `workbench.parity/1`."""
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from os import PathLike
 from typing import NamedTuple
 
@@ -19,13 +19,39 @@ class ValueKind(StrEnum):
 
     DATA = "data"
     PARAMETER = "parameter"
+    BUFFER = "buffer"
+    INPUT = "input"
     ACTIVATION = "activation"
     ACTIVATION_GRADIENT = "activation_gradient"
+    INPUT_GRADIENT = "input_gradient"
     GRADIENT = "gradient"
+    OPTIMIZER = "optimizer"
 
 
-OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.GRADIENT)
-"""Kinds of tensors named after a module's parameter; other kinds are named after a module."""
+class Phase(IntEnum):
+    """The part of a step that computes a tensor."""
+
+    DATA = 0
+    STATE = 1
+    FORWARD = 2
+    BACKWARD = 3
+    GRADIENT = 4
+    UPDATE = 5
+
+
+PHASES = {
+    ValueKind.DATA: Phase.DATA,
+    ValueKind.PARAMETER: Phase.STATE,
+    ValueKind.BUFFER: Phase.STATE,
+    ValueKind.INPUT: Phase.FORWARD,
+    ValueKind.ACTIVATION: Phase.FORWARD,
+    ValueKind.ACTIVATION_GRADIENT: Phase.BACKWARD,
+    ValueKind.INPUT_GRADIENT: Phase.BACKWARD,
+    ValueKind.GRADIENT: Phase.GRADIENT,
+    ValueKind.OPTIMIZER: Phase.UPDATE,
+}
+OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.GRADIENT)
+"""Kinds of tensors named after a module's parameter or buffer; other kinds are named after a module."""
 
 
 class Curve(StrEnum):

@@ -13,16 +13,22 @@ import numpy as np
 from analyzers.columns import Column
 from analyzers.parity.model import ValueKind
 
-VERSION = 1
+VERSION = 2
 KINDS = tuple(ValueKind)
 NAME_AT_MOST = 400
 ROWS_AT_MOST = 5_000_000
 STEP_AT_MOST = 1 << 40
 COPIES_AT_MOST = 1 << 24
+ELEMENTS_AT_MOST = 1 << 60
+SUMS = ("sum", "absolute", "square", "projection", "elements")
 
 
 class Line(msgspec.Struct):
-    """One line of a file `values/rank_R.jsonl`; a sum is null where it is not finite."""
+    """One line of a file `values/rank_R.jsonl`; a sum is null where it is not finite.
+
+    The fields after `copies` are those of a recording of `record_tensors`: the scalar product with a fixed random
+    vector, the dtype, the number of elements in all `calls` of the module, the length of its longest sum, and its type.
+    """
 
     step: int
     kind: ValueKind
@@ -31,33 +37,52 @@ class Line(msgspec.Struct):
     absolute: float | None
     square: float | None
     copies: int = 1
+    projection: float | None = None
+    dtype: str = ""
+    elements: int = 0
+    calls: int = 1
+    length: int = 0
+    type: str = ""
 
     @property
     def is_possible(self) -> bool:
         """Whether a recorder can have written these numbers."""
-        return len(self.name) <= NAME_AT_MOST and 0 <= self.step < STEP_AT_MOST and 0 < self.copies <= COPIES_AT_MOST
+        counts = (self.elements, self.calls, self.length)
+        return (
+            max(len(self.name), len(self.dtype), len(self.type)) <= NAME_AT_MOST
+            and 0 <= self.step < STEP_AT_MOST
+            and 0 < self.copies <= COPIES_AT_MOST
+            and all(0 <= count < ELEMENTS_AT_MOST for count in counts)
+        )
 
 
 class Merged:
     """The sums of each recorded tensor over all ranks, by (step, kind, name), in the order of the files.
 
-    `places` has, for each of these keys, the file number and line number of its first occurrence.
+    `places` has, for each of these keys, the file number and line number of its first occurrence; `facts` has the
+    calls, length and dtype there. `types` has the type of each module that has one.
     """
 
     def __init__(self) -> None:
         self.sums: dict[tuple[int, ValueKind, str], list[float]] = {}
         self.places: list[tuple[int, int]] = []
+        self.facts: list[tuple[int, int, str]] = []
+        self.types: dict[str, str] = {}
         self.damaged = 0
 
     def add(self, number: int, row: int, line: Line) -> None:
         """Add line number `row` of the file number `number` to the sums."""
         key = line.step, line.kind, line.name
-        parts = [math.nan if v is None else v / line.copies for v in (line.sum, line.absolute, line.square)]
+        sums = (line.sum, line.absolute, line.square, line.projection, line.elements)
+        parts = [math.nan if v is None else v / line.copies for v in sums]
         if known := self.sums.get(key):
             self.sums[key] = [a + b for a, b in zip(known, parts, strict=True)]
         elif len(self.sums) < ROWS_AT_MOST:
             self.sums[key] = parts
             self.places.append((number, row))
+            self.facts.append((line.calls, line.length, line.dtype))
+            if line.type:
+                self.types[line.name] = line.type
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -76,7 +101,13 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
                     merged.add(number, row, line)
                 else:
                     merged.damaged += 1
-    return columns_of(merged), {"names": names_of(merged), "damaged": merged.damaged}
+    meta = {"names": names_of(merged), "dtypes": dtypes_of(merged), "types": merged.types, "damaged": merged.damaged}
+    return columns_of(merged), meta
+
+
+def dtypes_of(merged: Merged) -> list[str]:
+    """Return the dtypes of all recorded tensors, each once; one that is not recorded is an empty text."""
+    return list(dict.fromkeys(dtype for _, _, dtype in merged.facts))
 
 
 def names_of(merged: Merged) -> list[str]:
@@ -85,9 +116,12 @@ def names_of(merged: Merged) -> list[str]:
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return the merged sums as columns; `name` is an index into `names_of`, and `kind` is an index into `KINDS`."""
+    """Return the merged sums as columns; `name`, `dtype` and `kind` are indices into `names_of`, `dtypes_of`
+    and `KINDS`.
+    """
     numbers = {name: number for number, name in enumerate(names_of(merged))}
-    sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, 3)
+    sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(SUMS))
+    dtypes = {dtype: number for number, dtype in enumerate(dtypes_of(merged))}
     places = np.array(merged.places, dtype=np.int64).reshape(-1, 2)
     return {
         "step": np.array([step for step, _, _ in merged.sums], dtype=np.int64),
@@ -95,7 +129,8 @@ def columns_of(merged: Merged) -> dict[str, Column]:
         "name": np.array([numbers[name] for _, _, name in merged.sums], dtype=np.int32),
         "file": places[:, 0],
         "row": places[:, 1],
-        "sum": sums[:, 0],
-        "absolute": sums[:, 1],
-        "square": sums[:, 2],
+        "calls": np.array([calls for calls, _, _ in merged.facts], dtype=np.int64),
+        "length": np.array([length for _, length, _ in merged.facts], dtype=np.int64),
+        "dtype": np.array([dtypes[dtype] for _, _, dtype in merged.facts], dtype=np.int32),
+        **{name: sums[:, number] for number, name in enumerate(SUMS)},
     }

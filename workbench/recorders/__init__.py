@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from workbench.recorders.combined import Recorders as Recorders
     from workbench.recorders.options import RecorderOptions as RecorderOptions
     from workbench.recorders.values.finite_check import check_finite as check_finite
+    from workbench.recorders.values.tensor_recorder import record_tensors as record_tensors
 
-__all__ = ["Attached", "RecorderOptions", "Recorders", "check_finite", "start"]
+__all__ = ["Attached", "RecorderOptions", "Recorders", "check_finite", "record_tensors", "start"]
 
 HOMES = {
     "Attached": "attach",
@@ -27,6 +28,7 @@ HOMES = {
     "Recorders": "combined",
     "RecorderOptions": "options",
     "check_finite": "values.finite_check",
+    "record_tensors": "values.tensor_recorder",
 }
 
 

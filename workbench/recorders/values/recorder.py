@@ -28,7 +28,7 @@ from workbench.recorders.values.tensor_sums import Sums, sums_of
 SCHEMA = "workbench.values/1"
 DATA, PARAMETER, ACTIVATION = "data", "parameter", "activation"
 ACTIVATION_GRADIENT, GRADIENT = "activation_gradient", "gradient"
-SUMS = ("sum", "absolute", "square")
+SUMS = ("sum", "absolute", "square", "projection")
 WHOLE = "model"
 """What the outermost module is called."""
 OUTSIDE_BACKWARD = -1
@@ -64,15 +64,24 @@ class ValueRecorder:
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
         """Record the step inside this context, and write its lines at the end, even if the step fails."""
-        self._rows.clear()
-        self._recording = True
-        for name, parameter in self._parameters():
-            self._add(PARAMETER, name, sums_of(parameter, copies=self._place.copies))
+        self._begin()
         try:
             yield
         finally:
-            self._recording = False
-            self._write(step)
+            self._end(step)
+
+    def _begin(self) -> None:
+        self._rows.clear()
+        self._recording = True
+        for name, parameter in self._parameters():
+            self._add(PARAMETER, name, self._sums(parameter, copies=self._place.copies))
+
+    def _end(self, step: int) -> None:
+        self._recording = False
+        self._write(step)
+
+    def _sums(self, tensor: Tensor, factor: float = 1.0, copies: int = 1) -> Sums:
+        return sums_of(tensor, factor=factor, copies=copies)
 
     def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
         """Record sums over a batch of shape (B, T): over the tokens, and over each token combined with its label.
@@ -80,15 +89,15 @@ class ValueRecorder:
         `copies` is the number of ranks that have the same batch.
         """
         if self._recording:
-            self._add(DATA, "inputs", sums_of(inputs, copies=copies))
+            self._add(DATA, "inputs", self._sums(inputs, copies=copies))
             # Sums of the labels alone stay the same if labels belong to other tokens; the squares here do not.
-            self._add(DATA, "labels", sums_of(inputs * 1000 + labels, copies=copies))
+            self._add(DATA, "labels", self._sums(inputs * 1000 + labels, copies=copies))
 
     def gradients(self) -> None:
         """Record sums over the gradients of all parameters. Call it when they are complete and not yet clipped."""
         for name, parameter in self._parameters():
             if parameter.grad is not None:
-                self._add(GRADIENT, name, sums_of(parameter.grad, copies=self._place.copies))
+                self._add(GRADIENT, name, self._sums(parameter.grad, copies=self._place.copies))
 
     def close(self) -> None:
         """Remove all hooks and close the file."""
@@ -102,6 +111,12 @@ class ValueRecorder:
                 yield without_wrappers(name), parameter
 
     def _hook(self, model: nn.Module) -> Iterator[Removable]:
+        for name, module in self._observed(model):
+            yield module.register_forward_hook(self._after_forward(name))
+
+    def _observed(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the name of each module whose values are recorded, and the module."""
+        whole = f"({WHOLE})" if hasattr(model, WHOLE) else WHOLE
         for name, module in model.named_modules():
             is_wrapper = hasattr(module, "_checkpoint_wrapped_module")
             is_whole = bool(name) or self._place.is_last_stage
@@ -109,12 +124,11 @@ class ValueRecorder:
                 continue
             # In a pipeline the parts that a rank lacks are identities.
             if is_whole and not is_wrapper and not isinstance(module, nn.Identity | nn.ModuleDict):
-                yield module.register_forward_hook(self._after_forward(without_wrappers(name) or WHOLE))
+                yield without_wrappers(name) or whole, module
 
     def _after_forward(self, name: str) -> Callable[[nn.Module, object, object], None]:
         def record(_: nn.Module, __: object, output: object) -> None:
-            # Recomputation in the backward pass is no second forward pass.
-            if not self._recording or torch._C._current_graph_task_id() != OUTSIDE_BACKWARD:  # noqa: SLF001  # no public name
+            if not self._is_forward:
                 return
             outputs = output if isinstance(output, tuple) else (output,)
             for number, tensor in enumerate(outputs):
@@ -123,32 +137,48 @@ class ValueRecorder:
 
         return record
 
+    @property
+    def _is_forward(self) -> bool:
+        """Whether a forward pass runs that is recorded; recomputation in the backward pass is no second one."""
+        return self._recording and torch._C._current_graph_task_id() == OUTSIDE_BACKWARD  # noqa: SLF001  # no public name
+
     def _record_output(self, name: str, output: Tensor) -> None:
-        self._add(ACTIVATION, name, sums_of(output))
+        self._add(ACTIVATION, name, self._sums(output))
+        self._record_gradient(ACTIVATION_GRADIENT, name, output)
+
+    def _record_gradient(self, kind: str, name: str, tensor: Tensor) -> None:
+        """Record the gradient of a tensor, once the backward pass has it."""
         share = self._place.loss_share
-        if share is not None and output.requires_grad:
+        if share is not None and tensor.requires_grad:
 
             def add_gradient(gradient: Tensor) -> None:
-                self._add(ACTIVATION_GRADIENT, name, sums_of(gradient, factor=share))
+                self._add(kind, name, self._sums(gradient, factor=share))
 
-            output.register_hook(add_gradient)  # type: ignore[no-untyped-call]
+            tensor.register_hook(add_gradient)  # type: ignore[no-untyped-call]
 
     def _add(self, kind: str, name: str, sums: Sums) -> None:
         """Add sums to those of earlier microbatches of the same step."""
-        before = self._rows.get((kind, name))
-        self._rows[kind, name] = Sums(before.values + sums.values, sums.copies) if before else sums
+        if before := self._rows.get((kind, name)):
+            values, elements = before.values + sums.values.to(before.values.device), before.elements + sums.elements
+            sums = sums._replace(values=values, elements=elements, calls=before.calls + 1)
+        self._rows[kind, name] = sums
 
     def _write(self, step: int) -> None:
         if not self._rows:
             return
+        first = next(iter(self._rows.values())).values
         # One copy from the device for all.
-        values = torch.stack([sums.values for sums in self._rows.values()]).tolist()
+        values = torch.stack([sums.values.to(first.device) for sums in self._rows.values()]).tolist()
         for ((kind, name), sums), row in zip(self._rows.items(), values, strict=True):
-            line = {"step": step, "kind": kind, "name": name, "copies": sums.copies}
+            line = {"step": step, "kind": kind, "name": name, "copies": sums.copies, **self._extra(kind, name, sums)}
             # JSON has no NaN.
             finite = [value if math.isfinite(value) else None for value in row]
-            self._file.write(json.dumps(line | dict(zip(SUMS, finite, strict=True))) + "\n")
+            self._file.write(json.dumps(line | dict(zip(SUMS, finite, strict=False))) + "\n")
         self._file.flush()
+
+    def _extra(self, kind: str, name: str, sums: Sums) -> dict[str, object]:
+        """Return what a line has besides the step, kind, name, copies and sums."""
+        return {}
 
 
 def open_log(folder: Path) -> IO[str]:

@@ -1,5 +1,6 @@
 """Sums over a distributed tensor: each rank computes its part, and the total does not depend on the mesh."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -7,17 +8,27 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 
+SIGNATURE = 4096
+"""Length of the fixed random vector that values are multiplied by."""
+
+
 class Sums(NamedTuple):
-    """Three sums over this rank's part of a tensor, and the number of ranks that have the same part."""
+    """Sums over this rank's part of a tensor, and the number of ranks that have the same part."""
 
     values: Tensor
-    """The sum, that of the absolute values, and that of the squares: (3,) float64."""
+    """The sum, that of the absolute values, that of the squares, and the projection if there is one: (3,) or (4,)
+    float64."""
     copies: int = 1
+    elements: int = 0
+    length: int = 0
+    """The number of terms of the longest sum that an operation on the tensor computes, such as features or tokens."""
+    dtype: str = ""
+    calls: int = 1
 
 
 @torch.no_grad()
-def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
-    """Return the sums over this rank's part of `tensor`, multiplied by `factor`.
+def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: bool = False) -> Sums:
+    """Return the sums over this rank's part of `tensor`, multiplied by `factor`; with the projection if `projected`.
 
     `copies` is the number of ranks that hold the tensor. Each of them has all values of a plain tensor, but only a part
     of a DTensor. If `copies` is twice the number of ranks in the DTensor's mesh, a second mesh holds an equal DTensor.
@@ -28,7 +39,35 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1) -> Sums:
         copies *= meshes
     # In float64, the order of the sum, which depends on the mesh, does not reach the digits that are compared.
     values = tensor.detach().double() * factor
-    return Sums(torch.stack((values.sum(), values.abs().sum(), values.square().sum())), copies)
+    sums = [values.sum(), values.abs().sum(), values.square().sum()]
+    if projected:
+        sums.append(projection(values))
+    size, features = tensor.numel(), tensor.shape[-1] if tensor.dim() else 1
+    length = max(features, size // max(features, 1))
+    return Sums(torch.stack(sums), copies, size, length, str(tensor.dtype).removeprefix("torch."))
+
+
+def projection(values: Tensor) -> Tensor:
+    """Return the scalar product of all values with a fixed pseudo-random vector of their number: () float64.
+
+    Unlike a sum it depends on the order of the values. If they change by `d`, it changes by about the norm of `d`
+    (random projections of Johnson and Lindenstrauss, 1984). The long vector is the outer product of two short ones.
+    """
+    flat = values.flatten()
+    rows = len(flat) // SIGNATURE
+    columns = signature(SIGNATURE, str(flat.device))
+    rest = flat[rows * SIGNATURE :]
+    last = (rest * columns[: len(rest)]).sum()
+    if not rows:
+        return last
+    return (flat[: rows * SIGNATURE].view(rows, SIGNATURE) @ columns) @ signature(rows, str(flat.device)) - last
+
+
+@lru_cache(maxsize=64)
+def signature(length: int, device: str) -> Tensor:
+    """Return a vector of normal random numbers that is the same in every run and on every device."""
+    generator = torch.Generator().manual_seed(length)
+    return torch.randn(length, dtype=torch.float64, generator=generator).to(device)
 
 
 def own_part(tensor: DTensor) -> tuple[Tensor, int]:

@@ -1,0 +1,186 @@
+"""Sentences on the first difference of two recorded runs: what got the same in both and gave something else."""
+
+import math
+from collections.abc import Sequence
+
+from analyzers.parity.bisect_model import BisectData, Cause, Divergence
+from analyzers.parity.findings import norm_text, value_name_of
+from analyzers.report import Evidence, Finding, Severity, Status, Verdict
+from analyzers.words import joined_sentences, quantity, relative
+
+TITLES = {
+    Cause.DATA: "the data differ in step {step}: the model gets another input",
+    Cause.WEIGHTS: "{tensor} differs before step {step}: the runs do not start from the same weights",
+    Cause.MODULE: "{module} gets the same input in step {step} and returns another output (forward pass)",
+    Cause.BETWEEN: "{module} computes another {tensor} in step {step} (forward pass)",
+    Cause.PRECISION: "{tensor} is {dtype_b} instead of {dtype_a} in step {step} (forward pass)",
+    Cause.LOSS: "the forward passes of step {step} agree, the gradient that the loss gives to the model does not",
+    Cause.BACKWARD: "{module} gets the same gradient in step {step} and passes on another one (backward pass)",
+    Cause.WEIGHT_GRADIENT: "{tensor} differs in step {step}, all activations and their gradients agree",
+    Cause.OPTIMIZER: "{tensor} differs in step {step}, all gradients agree",
+    Cause.UPDATE: "{tensor} differs after the update before step {step}, gradients and optimizer agree",
+    Cause.DRIFT: "{tensor} differs in step {step} by {difference}, as differences have grown little by little",
+}
+NEXT = {
+    Cause.DATA: "Compare the sequences of step {step}: the text, its order (seed, shuffling), the batch size, and where"
+    " the data loader resumed. No operation is at fault up to here.",
+    Cause.WEIGHTS: "Start both runs from the same weights: one checkpoint or one seed. Look at what sets {name}.",
+    Cause.MODULE: "Compare what {module} is made with in both runs (its arguments, kernel, random numbers of dropout),"
+    " or call it alone on one saved input.",
+    Cause.BETWEEN: "Read the forward of {module} between {after} and {name}: scale, mask, residual, reshape, or a"
+    " function that is no module.",
+    Cause.PRECISION: "Look at autocast, .to(dtype) and mixed-precision settings around {module}. If the other dtype is"
+    " meant, only the finding on values counts.",
+    Cause.LOSS: "Compare the labels, the loss function, its reduction and scale (gradient accumulation, loss scaling).",
+    Cause.BACKWARD: "Look at the backward pass of {module} and of the code around it: custom autograd functions,"
+    " hooks, detach, recomputation.",
+    Cause.WEIGHT_GRADIENT: "Look at how gradients are summed, scaled and clipped: accumulation, all-reduce, hooks on"
+    " {name}, max_norm.",
+    Cause.OPTIMIZER: "Set the optimizer alike; after a resume, load its state and that of the learning-rate schedule"
+    " from the checkpoint, too.",
+    Cause.UPDATE: "Look at what changes {name} between the gradients and the next step: clipping, the optimizer's"
+    " implementation (fused, foreach), weight averaging.",
+    Cause.DRIFT: "Rounding alone can do this. Record fewer steps from one checkpoint, or set deterministic kernels, to"
+    " see whether a module jumps.",
+}
+SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
+NO_COMMON = "a step and tensor that both runs recorded"
+
+
+def findings_of(data: BisectData) -> list[Finding]:
+    """Return the finding on the first difference, and one on the first value where the first is that of a dtype."""
+    different = [one for one in (data.first, data.value) if one]
+    if len(different) == 2 and different[0] == different[1]:  # noqa: PLR2004
+        different.pop()
+    findings = [finding(one, data) for one in different]
+    if not findings and data.inexact:
+        findings = [rounding(data.inexact)]
+    return findings
+
+
+def finding(one: Divergence, data: BisectData) -> Finding:
+    """Return the finding on a difference."""
+    is_soft = one.cause in (Cause.PRECISION, Cause.DRIFT)
+    return Finding(
+        id=f"bisect.{one.cause}",
+        severity=Severity.WARNING if is_soft else Severity.ERROR,
+        title=f"B differs from A: {title(one)}",
+        why=why(one),
+        next=NEXT[one.cause].format(**words(one)),
+        step=one.step,
+        evidence=[Evidence(text=text) for text in evidence(one, data)],
+        confidence=0.6 if one.cause is Cause.DRIFT else 0.95,
+    )
+
+
+def rounding(one: Divergence) -> Finding:
+    """Return the note on two runs that agree within the tolerance, but are not identical."""
+    return Finding(
+        id="bisect.rounding",
+        severity=Severity.INFO,
+        title=f"{value_name_of(one.kind, one.tensor)} of step {one.step} is the first tensor that is not identical",
+        why=f"It differs by {relative(one.difference)}; its dtype allows {relative(one.tolerance)}."
+        f" {quantity(one.agreed, 'tensor')} before it are identical.",
+        next="Nothing, if kernels may run in another order. Else look there: a small change of a setting looks so, too.",
+        step=one.step,
+        confidence=0.6,
+    )
+
+
+def title(one: Divergence) -> str:
+    """Return what differs, without the names of the runs."""
+    return TITLES[one.cause].format(**words(one))
+
+
+def words(one: Divergence) -> dict[str, object]:
+    """Return the words that the sentences need."""
+    kind = f" ({one.module_type})" if one.module_type else ""
+    name = SETTINGS.get(one.tensor, one.tensor)
+    return {
+        "step": one.step,
+        "name": name,
+        "tensor": value_name_of(one.kind, name).removeprefix("the ") if one.cause is Cause.BETWEEN
+        else value_name_of(one.kind, name),
+        "module": f"{one.module}{kind}",
+        "after": one.after or "its input",
+        "dtype_a": one.dtype_a,
+        "dtype_b": one.dtype_b,
+        "difference": relative(one.difference),
+    }  # fmt: skip
+
+
+def why(one: Divergence) -> str:
+    """Return the numbers behind a difference: norms, the relative difference, and what is allowed."""
+    if one.elements_a != one.elements_b:
+        size = f"It has {one.elements_b} elements instead of {one.elements_a}."
+    elif one.cause is Cause.PRECISION:
+        size = f"Its values differ by {relative(one.difference)}."
+    else:
+        norm = "the same norm" if math.isclose(one.a, one.b, rel_tol=1e-6) else f"norm {number_text(one)}"
+        allowed = f"{one.dtype_b or 'its dtype'} allows {relative(one.tolerance)}" if one.tolerance else "it is exact"
+        size = f"Of {value_name_of(one.kind, one.tensor)}: {norm}, {difference_text(one)}; {allowed}."
+    before = f" All {quantity(one.agreed, 'tensor')} before it agree to {relative(one.agreed_to)}." if one.agreed else ""
+    return size + before
+
+
+def number_text(one: Divergence) -> str:
+    """Return the norm in B and in A; one that is not finite says so."""
+    if math.isfinite(one.a) and math.isfinite(one.b):
+        return norm_text(one.b, one.a)
+    names = [f"{norm:.6g}" if math.isfinite(norm) else "NaN or infinite" for norm in (one.b, one.a)]
+    return " instead of ".join(names)
+
+
+def difference_text(one: Divergence) -> str:
+    """Return the relative difference in words."""
+    return f"difference {relative(one.difference)}" if math.isfinite(one.difference) else "not finite in one run"
+
+
+def evidence(one: Divergence, data: BisectData) -> list[str]:
+    """Return what else is known about a difference."""
+    texts = []
+    if one.of > 1:
+        texts.append(f"{one.alike} of {one.of} tensors of this kind differ in step {one.step}")
+    if one.after:
+        texts.append(f"the tensor before it, which agrees: {one.after}")
+    first = data.inexact
+    if first and (first.step, first.tensor, first.kind) != (one.step, one.tensor, one.kind):
+        name = value_name_of(first.kind, first.tensor)
+        texts.append(f"first tensor that is not identical: {name} in step {first.step} ({relative(first.difference)})")
+    if data.not_finite:
+        texts.append(f"{quantity(data.not_finite, 'compared tensor')} are not finite in both runs")
+    for run, names in (("A", data.only_a), ("B", data.only_b)):
+        if names:
+            texts.append(f"only {run} has {', '.join(names)}")
+    return texts
+
+
+def verdict(data: BisectData, findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict: where B parts from A, that both agree, or unknown if nothing can be compared."""
+    if not data.compared:
+        steps = [f"{run.first_step} to {run.last_step}" for run in (data.a, data.b)]
+        return Verdict(
+            status=Status.UNKNOWN,
+            kind="unknown",
+            sentence=f"nothing to compare: A recorded steps {steps[0]}, B steps {steps[1]}, and no tensor is in both",
+            confidence=0.0,
+            missing=[NO_COMMON],
+        )
+    if data.first is None:
+        return Verdict(status=Status.OK, kind="equal", sentence=equal_sentence(data), confidence=0.9)
+    severity = Severity.ERROR if any(each.severity is Severity.ERROR for each in findings) else Severity.WARNING
+    return Verdict(
+        status=Status(severity),
+        kind=data.first.cause,
+        sentence=joined_sentences([each.title for each in findings]),
+        confidence=findings[0].confidence,
+        missing=[] if data.is_same_layout else ["equal meshes: the order of values is compared only there"],
+    )
+
+
+def equal_sentence(data: BisectData) -> str:
+    """Return how closely two runs agree that differ nowhere by more than the tolerance."""
+    tensors, steps = quantity(data.compared, "tensor"), quantity(data.steps, "step")
+    if data.is_same_layout and data.inexact is None:
+        return f"both runs compute the same: {tensors} of {steps} are identical by norm, sums and projection"
+    return f"both runs compute the same: {tensors} of {steps} agree within the rounding of their dtypes"

@@ -1,0 +1,125 @@
+"""The entry point for bisecting two recorded runs: a report on the first operation that computes something else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyzers import run, store
+from analyzers.errors import InputError
+from analyzers.parity.answers import KEY, value_table
+from analyzers.parity.bisect_findings import findings_of, verdict
+from analyzers.parity.bisect_model import BisectData, RecordedRun
+from analyzers.parity.bisection import Compared, compare_values, first_inexact, first_precision, first_value
+from analyzers.parity.report import READER, mesh_of
+from analyzers.report import Input, Report, tool_version
+from analyzers.run import Kind, Run
+
+SCHEMA = "workbench.bisect/1"
+NAMES_SHOWN = 3
+HINT = "record both runs: --debug.record_tensors, or recorders.record_tensors(model) in a script"
+BisectReport = Report[BisectData]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The tensors that a run recorded, and the types of its modules."""
+
+    run: RecordedRun
+    table: pd.DataFrame
+    types: dict[str, str]
+    inputs: list[Input]
+
+
+def bisect(
+    a: Run | str | PathLike[str],
+    b: Run | str | PathLike[str],
+    options: store.Options | None = None,
+    tolerance: float | None = None,
+) -> Report[BisectData]:
+    """Return the first operation of run `b` that gets the same as in run `a` and returns something else.
+
+    `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
+
+    Raises:
+        InputError: One of the folders holds no recorded tensors.
+    """
+    options = options or store.Options()
+    first, second = (recording(run.as_run(source), options) for source in (a, b))
+    is_same = first.run.ranks == second.run.ranks and first.run.mesh == second.run.mesh
+    compared = compare_values(
+        first.table, second.table, first.types | second.types, is_same_layout=is_same, tolerance=tolerance
+    )
+    data = data_of(first, second, compared)
+    findings = findings_of(data)
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=[*first.inputs, *second.inputs],
+        verdict=verdict(data, findings),
+        findings=findings,
+        data=data,
+    )
+
+
+def recording(source: Run, options: store.Options) -> Recording:
+    """Return the tensors that a run recorded."""
+    files = source.of(Kind.VALUES)
+    if not files:
+        raise InputError(f"{source.root}: no recorded tensors there", HINT)
+    columns = store.load([file.path for file in files], READER, options)
+    table = value_table(columns)
+    if table.empty:
+        raise InputError(f"{source.root}: no step was recorded", "let the script do at least one step of its optimizer")
+    facts = RecordedRun(
+        folder=str(source.root),
+        ranks=len(files),
+        mesh=mesh_of(source.manifest().get("mesh")),
+        first_step=int(table["step"].min()),
+        last_step=int(table["step"].max()),
+        tensors=len(table),
+    )
+    return Recording(facts, table, types_in(columns.meta), [file.as_input() for file in files])
+
+
+def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Return the class of each module, by the name of its input or output."""
+    return {str(name): str(kind) for name, kind in meta["types"].items()}
+
+
+def data_of(a: Recording, b: Recording, compared: Compared) -> BisectData:
+    """Return the numbers of the report."""
+    both = compared.both
+    value, precision = first_value(compared), first_precision(compared)
+    different = sorted((one for one in (precision, value) if one), key=lambda one: one.agreed)
+    is_finite = np.isfinite(both["square_a"]) | np.isfinite(both["square_b"])
+    allowed = {str(dtype): float(rows["tolerance"].max()) for dtype, rows in both.groupby("dtype_b") if dtype}
+    steps = set(a.table["step"]) & set(b.table["step"])
+    return BisectData(
+        a=a.run,
+        b=b.run,
+        steps=int(both["step"].nunique()),
+        compared=len(both),
+        not_compared=compared.not_compared,
+        is_same_layout=compared.is_same_layout,
+        longest_sum=compared.longest_sum,
+        tolerances=allowed,
+        not_finite=int((~is_finite).sum()),
+        first=different[0] if different else None,
+        value=value,
+        inexact=first_inexact(compared),
+        only_a=only(a.table, b.table, steps),
+        only_b=only(b.table, a.table, steps),
+    )
+
+
+def only(table: pd.DataFrame, other: pd.DataFrame, steps: set[int]) -> list[str]:
+    """Return the first names of tensors that the other run does not have in a common step."""
+    rows = table[table["step"].isin(steps)]
+    missing = ~pd.MultiIndex.from_frame(rows[KEY]).isin(pd.MultiIndex.from_frame(other[KEY]))
+    return [str(name) for name in dict.fromkeys(rows[missing].sort_values(["step", "phase", "row"])["name"])][
+        :NAMES_SHOWN
+    ]

@@ -1,0 +1,260 @@
+"""Find the first tensor of a run that differs from that of another run, and the module that computed it."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analyzers.columns import Floats
+from analyzers.parity.answers import KEY, common_values, first_difference
+from analyzers.parity.bisect_model import Cause, Divergence
+from analyzers.parity.model import Phase, ValueKind
+from analyzers.parity.reading import KINDS
+
+ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "bfloat16": 2.0**-8,
+    "float16": 2.0**-11,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+"""Half of the machine epsilon: the largest relative error of one rounding."""
+EXACT = ("int64", "int32", "int16", "int8", "uint8", "bool")
+DEVIATIONS = 4
+SETTING = 1e-6
+"""The settings of an optimizer, such as the learning rate, are not rounded by a mesh."""
+DRIFT = 10
+"""Rounding grows by small factors from one tensor to the next; a mistake jumps."""
+MOST = 0.5
+EXTRA = ("projection", "dtype", "elements", "calls", "length")
+PARAMETER, BUFFER, INPUT = (KINDS.index(kind) for kind in (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.INPUT))
+ACTIVATION, OPTIMIZER = KINDS.index(ValueKind.ACTIVATION), KINDS.index(ValueKind.OPTIMIZER)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The common tensors of two runs in the order of computation, with their difference and tolerance."""
+
+    both: pd.DataFrame
+    types: dict[str, str]
+    longest_sum: int
+    not_compared: int
+    is_same_layout: bool
+
+
+def tolerance_of(dtype: str, length: int) -> float:
+    """Return the relative difference that rounding can cause in a tensor of `dtype`, after sums of `length` terms.
+
+    It is 4 (u + sqrt(n) v): u is the unit roundoff of the dtype, and v that of the sum, which is float32 for shorter
+    dtypes. Errors of a sum are random, so that n roundings give sqrt(n) v, and 4 of these are exceeded once in a
+    thousand times (Higham and Mary, 2019, theorem 2.4: with probability 2 exp(-8) at most). Whole numbers are exact.
+    """
+    if dtype in EXACT:
+        return 0.0
+    unit = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
+    return DEVIATIONS * (unit + math.sqrt(length) * min(unit, ROUNDOFF["float32"]))
+
+
+def compare_values(
+    a: pd.DataFrame, b: pd.DataFrame, types: dict[str, str], *, is_same_layout: bool, tolerance: float | None
+) -> Compared:
+    """Return the common tensors of two runs; `tolerance` replaces that of the dtypes.
+
+    On other meshes, only tensors whose parts have the same number of elements in total can be compared.
+    """
+    a, b = with_absent_state(a, b), with_absent_state(b, a)
+    both = common_values(a, b, EXTRA)
+    is_sized = (both["elements_a"] - both["elements_b"]).abs() < 0.5
+    count = len(both)
+    if is_same_layout:
+        both["difference"] = np.maximum(both["difference"], projected_difference(both))
+        both.loc[~is_sized, "difference"] = np.inf
+    else:
+        both = both[is_sized].reset_index(drop=True)
+    length = int(max(both["length_a"].max(), both["length_b"].max())) if len(both) else 0
+    both["tolerance"] = allowed(both, length, tolerance)
+    return Compared(both, types, length, count - len(both), is_same_layout)
+
+
+def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with zeros where the other run has a state of the optimizer that this run lacks in that step."""
+    wanted = other[(other["kind"] == OPTIMIZER) & other["step"].isin(table["step"])]
+    present = pd.MultiIndex.from_frame(table[KEY])
+    absent = wanted[~pd.MultiIndex.from_frame(wanted[KEY]).isin(present)].copy()
+    if absent.empty:
+        return table
+    absent[["sum", "absolute", "square", "projection"]] = 0.0
+    return pd.concat([table, absent], ignore_index=True)
+
+
+def projected_difference(both: pd.DataFrame) -> Floats:
+    """Return the difference of the projections relative to the norm; 0 where they cannot be compared.
+
+    Another division into microbatches multiplies each element by another random number.
+    """
+    norm = np.sqrt(np.maximum(both["square_a"], both["square_b"]).to_numpy(np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.abs(both["projection_a"] - both["projection_b"]).to_numpy(np.float64) / norm
+    is_comparable = (both["calls_a"] == both["calls_b"]).to_numpy() & np.isfinite(norm)
+    result: Floats = np.where(is_comparable, np.nan_to_num(share, nan=0.0), 0.0)
+    return result
+
+
+def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
+    """Return the tolerance of each tensor: that of the shortest dtype up to it, as its errors are passed on."""
+    pairs = zip(both["dtype_a"], both["dtype_b"], strict=True)
+    own = np.array([max(tolerance_of(a, length), tolerance_of(b, length)) for a, b in pairs], dtype=np.float64)
+    result: Floats = np.maximum.accumulate(own) if tolerance is None else np.full(len(both), tolerance)
+    is_setting = (both["kind"] == OPTIMIZER) & ~both["name"].str.contains("state.", regex=False)
+    return np.where(is_setting, min(SETTING, tolerance or SETTING), np.where(own == 0, 0.0, result))
+
+
+def first_value(compared: Compared) -> Divergence | None:
+    """Return the first difference of a value beyond the tolerance; None if there is none."""
+    both = compared.both
+    beyond = np.flatnonzero(both["difference"] > both["tolerance"])
+    return divergence(compared, int(beyond[0])) if len(beyond) else None
+
+
+def first_inexact(compared: Compared) -> Divergence | None:
+    """Return the first tensor that is not identical in two runs of the same mesh; None if all are."""
+    different = np.flatnonzero(compared.both["difference"] > 0)
+    return divergence(compared, int(different[0])) if compared.is_same_layout and len(different) else None
+
+
+def first_precision(compared: Compared) -> Divergence | None:
+    """Return the first parameter, input or output whose dtypes differ; None if there is none."""
+    both = compared.both
+    is_wanted = (both["phase"] <= Phase.FORWARD) & (both["dtype_a"] != "") & (both["dtype_b"] != "")
+    different = np.flatnonzero(is_wanted & (both["dtype_a"] != both["dtype_b"]))
+    return divergence(compared, int(different[0]), Cause.PRECISION) if len(different) else None
+
+
+def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
+    """Return the description of the tensor at `index`, and the module that computed it."""
+    both = compared.both
+    row = both.iloc[index]
+    cause = cause or cause_of(compared, index)
+    module = culprit(compared, index, cause)
+    before = both["difference"].to_numpy()[:index]
+    same = both[(both["step"] == row["step"]) & (both["kind"] == row["kind"])]
+    return Divergence(
+        step=int(row["step"]),
+        cause=cause,
+        kind=KINDS[int(row["kind"])],
+        tensor=str(row["name"]),
+        module=module,
+        module_type=type_of(compared.types, module),
+        after=before_it(both, index),
+        a=float(np.sqrt(row["square_a"])),
+        b=float(np.sqrt(row["square_b"])),
+        difference=float(row["difference"]),
+        tolerance=float(row["tolerance"]),
+        dtype_a=str(row["dtype_a"]),
+        dtype_b=str(row["dtype_b"]),
+        elements_a=round(float(row["elements_a"])),
+        elements_b=round(float(row["elements_b"])),
+        agreed=index,
+        agreed_to=float(before.max(initial=0.0)),
+        alike=int((same["difference"] > same["tolerance"]).sum()),
+        of=len(same),
+    )
+
+
+def cause_of(compared: Compared, index: int) -> Cause:
+    """Return the cause of the first difference from the phase of the step in which it is."""
+    both = compared.both
+    row = both.iloc[index]
+    phase, kind = int(row["phase"]), int(row["kind"])
+    if is_drift(compared, index):
+        return Cause.DRIFT
+    if phase == Phase.DATA or (phase == Phase.FORWARD and kind == INPUT and index == first_of(both, index, INPUT)):
+        return Cause.DATA
+    if phase == Phase.STATE:
+        return Cause.WEIGHTS if int(row["step"]) == int(both["step"].iloc[0]) else Cause.UPDATE
+    if phase == Phase.FORWARD:
+        return Cause.BETWEEN if kind == INPUT else Cause.MODULE
+    if phase == Phase.BACKWARD:
+        return Cause.LOSS if index == first_of(both, index, kind) else Cause.BACKWARD
+    return Cause.WEIGHT_GRADIENT if phase == Phase.GRADIENT else Cause.OPTIMIZER
+
+
+def is_drift(compared: Compared, index: int) -> bool:
+    """Return whether a difference has grown out of those before it, as rounding does, and has not jumped."""
+    row = compared.both.iloc[index]
+    before = float(compared.both["difference"].to_numpy()[:index].max(initial=0.0))
+    limit = float(row["tolerance"]) * DRIFT
+    return int(row["phase"]) != Phase.DATA and before * DRIFT > row["difference"] and row["difference"] < limit
+
+
+def first_of(both: pd.DataFrame, index: int, kind: int) -> int:
+    """Return the index of the first tensor of a kind in the step of the tensor at `index`."""
+    return int(np.flatnonzero((both["step"] == both["step"].iloc[index]) & (both["kind"] == kind))[0])
+
+
+def culprit(compared: Compared, index: int, cause: Cause) -> str:
+    """Return the name of the module that computed the tensor at `index` otherwise; empty if none did."""
+    both, row = compared.both, compared.both.iloc[index]
+    name, kind = str(row["name"]), KINDS[int(row["kind"])]
+    if cause in (Cause.DATA, Cause.LOSS, Cause.OPTIMIZER):
+        return ""
+    if kind in (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.GRADIENT):
+        return name.rpartition(".")[0]
+    if cause is Cause.BACKWARD:
+        return taker(both, index)
+    return caller(compared.types, base(name)) if kind is ValueKind.INPUT else base(name)
+
+
+def base(name: str) -> str:
+    """Return the module's name without the number of its call and of its input or output."""
+    return name.partition("#")[0].partition("[")[0]
+
+
+def type_of(types: dict[str, str], module: str) -> str:
+    """Return the class of a module; empty if it is not recorded."""
+    return types.get(module) or types.get(f"{module}[0]") or types.get(f"{module}#2") or ""
+
+
+def caller(types: dict[str, str], module: str) -> str:
+    """Return the innermost recorded module that contains a module: it computes what the module gets."""
+    recorded = {base(name) for name in types}
+    while module:
+        module = module.rpartition(".")[0]
+        if module in recorded:
+            return module
+    return next(iter(types), "")
+
+
+def taker(both: pd.DataFrame, index: int) -> str:
+    """Return the innermost module that takes the tensor at `index` in the forward pass, and so computes its gradient.
+
+    The module's input follows the tensor and has the same sums.
+    """
+    row = both.iloc[index]
+    kind = INPUT if KINDS[int(row["kind"])] is ValueKind.INPUT_GRADIENT else ACTIVATION
+    forward = both[(both["step"] == row["step"]) & (both["phase"] == Phase.FORWARD)].reset_index(drop=True)
+    at = np.flatnonzero((forward["kind"] == kind) & (forward["name"] == row["name"]))
+    if not len(at):
+        return base(str(row["name"]))
+    source, result = forward.iloc[int(at[0])], base(str(row["name"]))
+    for _, later in forward.iloc[int(at[0]) + 1 :].iterrows():
+        if later["square_a"] != source["square_a"] or later["sum_a"] != source["sum_a"]:
+            break
+        if int(later["kind"]) == INPUT:
+            result = base(str(later["name"]))
+    return result
+
+
+def before_it(both: pd.DataFrame, index: int) -> str:
+    """Return the name of the tensor before that at `index` in the same phase, which agrees; empty if there is none."""
+    if not index:
+        return ""
+    row, before = both.iloc[index], both.iloc[index - 1]
+    return str(before["name"]) if (before["step"], before["phase"]) == (row["step"], row["phase"]) else ""
+
+
+def agrees(compared: Compared) -> bool:
+    """Return whether no value differs by more than the tolerance."""
+    return first_difference(compared.both, compared.both["tolerance"].to_numpy(np.float64)) is None

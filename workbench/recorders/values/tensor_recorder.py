@@ -1,0 +1,211 @@
+"""Record what each module gets and returns, so that `workbench bisect A B` finds where two runs part. In any script:
+
+    from workbench import recorders
+    recorders.record_tensors(model, "outputs")
+
+Call it on every rank before the first step. Each tensor is recorded as four sums, never whole: a line of about 250
+bytes for each tensor and step in `values/rank_R.jsonl`. It ends by itself after 100 steps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from workbench.recorders.files import RankInfo
+from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.values.operation_log import tensors_in
+from workbench.recorders.values.recorder import ACTIVATION, Place, ValueRecorder
+from workbench.recorders.values.tensor_sums import Sums, sums_of
+
+INPUT, INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", "optimizer"
+STEPS = 100
+"""A recording of 100 steps of a thousand tensors takes 25 MB."""
+TENSORS_AT_MOST = 16
+"""Of one call of a module, such as its caches of keys and values."""
+CALLS_AT_MOST = 64
+"""A module that is called more often in one forward pass, such as in a loop over time, has one name from then on."""
+
+
+class TensorRecorder(ValueRecorder):
+    """Records inputs and outputs of modules, their gradients, parameters, and the optimizer's settings and state.
+
+    Unlike a `ValueRecorder` it also writes a projection, which tells tensors with equal sums apart, and the dtype.
+    """
+
+    def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
+        self._calls: dict[str, int] = {}
+        self._types: dict[str, str] = {}
+        self._seen: dict[int, tuple[ref[Tensor], int, Sums]] = {}
+        self._world_size = RankInfo.here().world_size
+        super().__init__(folder, models, place)
+
+    def _begin(self) -> None:
+        self._seen.clear()
+        self._calls.clear()
+        super()._begin()
+
+    def optimizer(self, optimizer: Optimizer) -> None:
+        """Record the numbers that an optimizer is set to, and sums over its state. Call it before the update."""
+        groups = optimizer.param_groups
+        for number, group in enumerate(groups):
+            prefix = f"group_{number}." if len(groups) > 1 else ""
+            for key, value in settings_of(group):
+                self._add(OPTIMIZER, prefix + key, self._sums(torch.tensor(value), copies=self._world_size))
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    self._add(OPTIMIZER, f"state.{key}", self._sums(value, copies=self._place.copies))
+
+    def _sums(self, tensor: Tensor, factor: float = 1.0, copies: int = 1) -> Sums:
+        return sums_of(tensor, factor=factor, copies=copies, projected=True)
+
+    def _hook(self, model: nn.Module) -> Iterator[Removable]:
+        yield model.register_forward_pre_hook(self._start_forward)
+        for name, module in self._observed(model):
+            self._types[name] = type(module).__name__
+            yield module.register_forward_pre_hook(self._before_forward(name), with_kwargs=True)
+        yield from super()._hook(model)
+
+    def _start_forward(self, *_: object) -> None:
+        """Count the calls of modules from 1 again: another microbatch is no second call."""
+        if self._is_forward:
+            self._calls.clear()
+            self._seen.clear()
+
+    def _before_forward(self, name: str) -> Callable[..., None]:
+        def record(_: nn.Module, arguments: object, keywords: object) -> None:
+            if not self._is_forward:
+                return
+            self._calls[name] = min(self._calls.get(name, 0) + 1, CALLS_AT_MOST)
+            for label, tensor in named(self._label(name), (arguments, keywords)):
+                is_known = self._is_known(tensor)
+                self._add(INPUT, label, self._sums_once(tensor))
+                # The gradient of what another module returned is recorded there.
+                if not is_known and tensor.is_floating_point():
+                    self._record_gradient(INPUT_GRADIENT, label, tensor)
+
+        return record
+
+    def _after_forward(self, name: str) -> Callable[[nn.Module, object, object], None]:
+        def record(_: nn.Module, __: object, output: object) -> None:
+            if self._is_forward:
+                for label, tensor in named(self._label(name), output):
+                    if tensor.is_floating_point():
+                        self._record_output(label, tensor)
+
+        return record
+
+    def _record_output(self, name: str, output: Tensor) -> None:
+        is_known = self._is_known(output)
+        self._add(ACTIVATION, name, self._sums_once(output))
+        if not is_known:
+            self._record_gradient("activation_gradient", name, output)
+
+    def _label(self, name: str) -> str:
+        """Return the name of a module's current call: a module that is called twice has two names."""
+        number = self._calls.get(name, 1)
+        return name if number == 1 else f"{name}#{number}"
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        known = self._seen.get(id(tensor))
+        return known is not None and known[0]() is tensor and known[1] == tensor._version
+
+    def _sums_once(self, tensor: Tensor) -> Sums:
+        """Return the sums over a tensor, which are computed once for all modules that get the same tensor."""
+        if not self._is_known(tensor):
+            self._seen[id(tensor)] = ref(tensor), tensor._version, self._sums(tensor)
+        return self._seen[id(tensor)][2]
+
+    @property
+    def _is_forward(self) -> bool:
+        return super()._is_forward and torch.is_grad_enabled()
+
+    def _extra(self, kind: str, name: str, sums: Sums) -> dict[str, object]:
+        extra: dict[str, object] = {"dtype": sums.dtype, "elements": sums.elements, "calls": sums.calls}
+        module = name.partition("#")[0].partition("[")[0]
+        if kind in (INPUT, ACTIVATION):
+            extra |= {"length": sums.length, "type": self._types.get(module, "")}
+        return extra
+
+
+class ScriptRecorder(TensorRecorder):
+    """Records the steps of a script, from one update of an optimizer to the next.
+
+    `step` is the number of the current step: set it where a run resumes, or it is counted from 1.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], folder: str | Path, first_step: int, steps: int) -> None:
+        world_size = RankInfo.here().world_size
+        super().__init__(folder, models, Place(copies=world_size, loss_share=1 / world_size))
+        self.step, self._steps_left, self._is_open = first_step, steps, True
+        self._handles += [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        self._begin()
+
+    def close(self) -> None:
+        """End the recording and remove all hooks."""
+        if self._is_open:
+            self._is_open = False
+            self._end(self.step)
+            super().close()
+
+    def _begin(self) -> None:
+        super()._begin()
+        for model in self._models:
+            for name, buffer in model.named_buffers():
+                if buffer.is_floating_point():
+                    self._add(BUFFER, without_wrappers(name), self._sums(buffer, copies=self._place.copies))
+        # What a last update has changed is in the file even if nothing closes the recorder.
+        self._write(self.step)
+        self._rows.clear()
+
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self.gradients()
+        self.optimizer(optimizer)
+
+    def _after_update(self, *_: Any) -> None:
+        self._end(self.step)
+        self.step += 1
+        self._steps_left -= 1
+        self._begin()
+        if self._steps_left <= 0:
+            self.close()
+
+
+def named(label: str, value: object) -> list[tuple[str, Tensor]]:
+    """Return the tensors in what a module gets or returns, and a name for each; some tensors hold no values."""
+    tensors = [tensor for tensor in tensors_in(value) if has_values(tensor)][:TENSORS_AT_MOST]
+    if len(tensors) == 1:
+        return [(label, tensors[0])]
+    return [(f"{label}[{number}]", tensor) for number, tensor in enumerate(tensors)]
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Return whether sums over a tensor can be computed."""
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_complex()
+
+
+def settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the name and value of each number in a parameter group, such as `lr` and `betas[0]`."""
+    for key, value in group.items():
+        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+            yield key, float(value)
+        elif isinstance(value, tuple) and all(isinstance(each, int | float) for each in value):
+            yield from ((f"{key}[{number}]", float(each)) for number, each in enumerate(value))
+
+
+def record_tensors(
+    model: nn.Module, folder: str | Path = "outputs", *, first_step: int = 1, steps: int = STEPS
+) -> ScriptRecorder:
+    """Record in `folder`/values the tensors of this rank's next `steps` steps, and return the recorder.
+
+    A step ends with the optimizer's update; `first_step` is the number of the next one, if the run resumes.
+    """
+    return ScriptRecorder([model], folder, first_step, steps)
