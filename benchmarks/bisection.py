@@ -186,25 +186,37 @@ NOISY = Change(model=dropout)
 CASES: dict[str, tuple[Change, Change, Expected]] = {
     "the same run twice": (Change(), Change(), Expected("equal")),
     "dropout with another seed": (NOISY, NOISY._replace(seed_of_noise=1), Expected("module", 1, "layers.0.drop")),
-    "one layer has other weights": (Change(), Change(model=new_weights), Expected("weights", 1, "layers.1.ffn.0.weight")),
+    "one layer has other weights": (
+        Change(),
+        Change(model=new_weights),
+        Expected("weights", 1, "layers.1.ffn.0.weight"),
+    ),
     "eps of a norm": (Change(), Change(model=in_layer(2, "norm.eps", 1e-2)), Expected("module", 1, "layers.2.norm")),
     "one block in bfloat16": (Change(), Change(model=half_layer), Expected("precision", 1, "layers.1")),
-    "scale of attention": (Change(), Change(model=in_layer(1, "attention.scale", 1.1)), Expected("between", 1, "layers.1.attention")),
+    "scale of attention": (
+        Change(),
+        Change(model=in_layer(1, "attention.scale", 1.1)),
+        Expected("between", 1, "layers.1.attention"),
+    ),
     "learning rate": (Change(), Change(rate=2e-2), Expected("optimizer", 1, "learning rate")),
     "order of the data": (Change(), Change(seed_of_data=1), Expected("data", 1)),
     "other labels": (Change(), Change(seed_of_labels=1), Expected("loss", 1, "labels")),
     "gradients are clipped": (Change(), Change(clip=0.1), Expected("weight_gradient", 1)),
     "order within a batch": (Change(), Change(reorder=True), Expected("data", 1)),
     "all in autocast": (Change(), Change(autocast=True), Expected("precision", 1)),
-}  # fmt: skip
+}
 KEPT_BACK: dict[str, tuple[Change, Change, Expected]] = {
     "not a number": (Change(), Change(model=poison), Expected("module", 1, "layers.1.ffn")),
     "gradient lost in a module": (Change(), Change(model=wrong_backward), Expected("backward", 1, "layers.1.ffn")),
-    "gradient of a weight": (Change(), Change(model=wrong_weight_gradient), Expected("weight_gradient", 1, "layers.2.attention.out.weight")),
+    "gradient of a weight": (
+        Change(),
+        Change(model=wrong_weight_gradient),
+        Expected("weight_gradient", 1, "layers.2.attention.out.weight"),
+    ),
     "weight decay": (Change(), Change(optimizer=slower), Expected("optimizer", 1, "weight_decay")),
     "microbatches": (Change(), Change(microbatches=2), Expected("equal")),
     "scale of the loss": (Change(), Change(factor=2.0), Expected("loss", 1)),
-}  # fmt: skip
+}
 RESUMED = {
     "a resume that goes on": ((), Expected("equal")),
     "a resume without the optimizer": (("optimizer",), Expected("optimizer", 3, "state")),
@@ -234,7 +246,7 @@ def is_right(report: parity.BisectReport, expected: Expected) -> bool:
     first = report.data.first
     if first is None or expected.cause == "equal":
         return report.verdict.kind == expected.cause
-    text = " ".join([report.verdict.sentence, *(finding.why for finding in report.findings)])
+    text = " ".join([report.verdict.sentence, *(f"{one.why} {one.next}" for one in report.findings)])
     return (first.cause, first.step) == (expected.cause, expected.step) and expected.words in text
 
 

@@ -33,6 +33,7 @@ from workbench.recorders.files import write_json
 from workbench.recorders.timing.step_log import StepLine
 from workbench.recorders.values.finite_check import FiniteCheck
 from workbench.recorders.values.recorder import Place, ValueRecorder
+from workbench.recorders.values.tensor_recorder import TensorRecorder
 
 logger = logging.getLogger("root")
 
@@ -72,12 +73,15 @@ class Trainer:
         self.validator = Validator(config, self.world, self.parts, self.compute) if config.validation.enable else None
         self.run_file = RunFile(config, self.world, self.facts())
         self.recorders = Recorders(options, model=self.model, optimizer=self.optimizer)
-        self.values = self.value_recorder() if config.debug.record_values else None
+        self.values = self.value_recorder()
         self.finite = FiniteCheck(self.parts, config.job.dump_folder) if config.debug.check_finite else None
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
 
-    def value_recorder(self) -> ValueRecorder:
-        """Return the recorder of tensor values, configured with this rank's position in the mesh."""
+    def value_recorder(self) -> ValueRecorder | None:
+        """Return the recorder of tensor values, configured with this rank's position in the mesh; None if it is off."""
+        debug = self.config.debug
+        if not (debug.record_values or debug.record_tensors):
+            return None
         degrees, is_last = self.world.degrees, any(part.part.last for part in self.parts) or not self.world.pipeline
         # Schedules that divide the backward pass run its hooks twice.
         is_split = self.world.pipeline and schedule_name(self.config.parallelism) in SPLIT_BACKWARD
@@ -85,7 +89,8 @@ class Trainer:
         # Experts that are split see all tokens on each rank, and give terms of a sum.
         opaque = ("moe",) if degrees.tp > 1 and degrees.ep == 1 else ()
         place = Place(self.world.size // degrees.pp, share, is_last, opaque)
-        return ValueRecorder(self.config.job.dump_folder, self.parts, place)
+        recorder = TensorRecorder if debug.record_tensors else ValueRecorder
+        return recorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
         """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, loaded
@@ -187,6 +192,8 @@ class Trainer:
             loss += self.compute.forward_backward(self.next_batch(step))
         if self.values:
             self.values.gradients()
+        if isinstance(self.values, TensorRecorder):
+            self.values.optimizer(self.optimizer)
         grad_norm = self.compute.update()
         self.meter.add_step(self.tokens_per_step)
         line.update(tokens=round(self.tokens_per_step))

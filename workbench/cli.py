@@ -138,6 +138,31 @@ def compare(
 
 
 @app.command(rich_help_panel=ANALYSE)
+@spread_groups
+def bisect(
+    a: opt.OnePath,
+    b: opt.OnePath,
+    document: opt.DocumentOptions,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Relative difference that is allowed.", show_default="rounding of each dtype", min=0.0),
+    ] = None,
+    fail_on: opt.FailOnOption = None,
+) -> None:
+    """Name the first operation that gets the same in two recorded runs and returns something else.
+
+    Record both runs with --debug.record_tensors, or with two lines in any script, before the first step:
+
+    from workbench import recorders; recorders.record_tensors(model, "outputs")
+
+    With --fail-on warning the exit status is 1 if they differ.
+    """
+    from workbench.commands.bisect import bisect as bisect_runs
+
+    raise typer.Exit(bisect_runs(a, b, document, tolerance, fail_on))
+
+
+@app.command(rich_help_panel=ANALYSE)
 def report(
     path: opt.OnePath,
     output: opt.OutFile = None,

@@ -3,7 +3,8 @@
     report = parity.analyze([parity.NamedRun("dp_shard=4", "run_1"), parity.NamedRun("tp=2", "run_2")])
 
 `reading` adds up the parts of each tensor that the ranks recorded, `answers` compares the runs, `findings` writes the
-sentences, and `views` has the tables for charts. `bisect` compares two runs whose modules' inputs are recorded, too. A folder that `workbench parity` wrote lists its runs (`folder`).
+sentences, and `views` has the tables for charts. A folder that `workbench parity` wrote lists its runs (`folder`).
+`bisect` (`bisection`, `bisect_findings`) compares two runs whose modules' inputs are recorded, too.
 """
 
 from analyzers.parity.bisect_model import BisectData

@@ -97,10 +97,10 @@ def differences(both: pd.DataFrame) -> Floats:
     return result
 
 
-def first_difference(both: pd.DataFrame, tolerance: float | Floats) -> ValueDifference | None:
+def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
     """Return the first tensor that differs between the runs by more than the tolerance; None if none does.
 
-    It is the first one in the earliest step with such a tensor. The tolerance may be another one for each tensor.
+    It is the first one in the earliest step with such a tensor.
     """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):

@@ -27,8 +27,8 @@ NEXT = {
     Cause.WEIGHTS: "Start both runs from the same weights: one checkpoint or one seed. Look at what sets {name}.",
     Cause.MODULE: "Compare what {module} is made with in both runs (its arguments, kernel, random numbers of dropout),"
     " or call it alone on one saved input.",
-    Cause.BETWEEN: "Read the forward of {module} between {after} and {name}: scale, mask, residual, reshape, or a"
-    " function that is no module.",
+    Cause.BETWEEN: "Read the forward of {module} between {after} and the input of {name}: scale, mask, residual,"
+    " reshape, or a function that is no module.",
     Cause.PRECISION: "Look at autocast, .to(dtype) and mixed-precision settings around {module}. If the other dtype is"
     " meant, only the finding on values counts.",
     Cause.LOSS: "Compare the labels, the loss function, its reduction and scale (gradient accumulation, loss scaling).",
@@ -49,9 +49,7 @@ NO_COMMON = "a step and tensor that both runs recorded"
 
 def findings_of(data: BisectData) -> list[Finding]:
     """Return the finding on the first difference, and one on the first value where the first is that of a dtype."""
-    different = [one for one in (data.first, data.value) if one]
-    if len(different) == 2 and different[0] == different[1]:  # noqa: PLR2004
-        different.pop()
+    different = [one for one in (data.first, data.value if data.value != data.first else None) if one]
     findings = [finding(one, data) for one in different]
     if not findings and data.inexact:
         findings = [rounding(data.inexact)]
@@ -64,7 +62,7 @@ def finding(one: Divergence, data: BisectData) -> Finding:
     return Finding(
         id=f"bisect.{one.cause}",
         severity=Severity.WARNING if is_soft else Severity.ERROR,
-        title=f"B differs from A: {title(one)}",
+        title=f"Run B differs from run A: {title(one)}",
         why=why(one),
         next=NEXT[one.cause].format(**words(one)),
         step=one.step,
@@ -81,7 +79,7 @@ def rounding(one: Divergence) -> Finding:
         title=f"{value_name_of(one.kind, one.tensor)} of step {one.step} is the first tensor that is not identical",
         why=f"It differs by {relative(one.difference)}; its dtype allows {relative(one.tolerance)}."
         f" {quantity(one.agreed, 'tensor')} before it are identical.",
-        next="Nothing, if kernels may run in another order. Else look there: a small change of a setting looks so, too.",
+        next="Nothing, if kernels may run in another order. Else look there: a small change of a setting can look so.",
         step=one.step,
         confidence=0.6,
     )
@@ -102,7 +100,7 @@ def words(one: Divergence) -> dict[str, object]:
         "tensor": value_name_of(one.kind, name).removeprefix("the ") if one.cause is Cause.BETWEEN
         else value_name_of(one.kind, name),
         "module": f"{one.module}{kind}",
-        "after": one.after or "its input",
+        "after": after(one) or "its input",
         "dtype_a": one.dtype_a,
         "dtype_b": one.dtype_b,
         "difference": relative(one.difference),
@@ -117,10 +115,11 @@ def why(one: Divergence) -> str:
         size = f"Its values differ by {relative(one.difference)}."
     else:
         norm = "the same norm" if math.isclose(one.a, one.b, rel_tol=1e-6) else f"norm {number_text(one)}"
-        allowed = f"{one.dtype_b or 'its dtype'} allows {relative(one.tolerance)}" if one.tolerance else "it is exact"
+        allowed = f"{one.dtype_b or 'its dtype'} allows {relative(one.tolerance)}" if one.tolerance else "none allowed"
         size = f"Of {value_name_of(one.kind, one.tensor)}: {norm}, {difference_text(one)}; {allowed}."
-    before = f" All {quantity(one.agreed, 'tensor')} before it agree to {relative(one.agreed_to)}." if one.agreed else ""
-    return size + before
+    if not one.agreed:
+        return size
+    return f"{size} All {quantity(one.agreed, 'tensor')} before it agree to {relative(one.agreed_to)}."
 
 
 def number_text(one: Divergence) -> str:
@@ -136,13 +135,18 @@ def difference_text(one: Divergence) -> str:
     return f"difference {relative(one.difference)}" if math.isfinite(one.difference) else "not finite in one run"
 
 
+def after(one: Divergence) -> str:
+    """Return a phrase for the tensor before the one that differs; empty if there is none."""
+    return value_name_of(one.after_kind, one.after) if one.after_kind else ""
+
+
 def evidence(one: Divergence, data: BisectData) -> list[str]:
     """Return what else is known about a difference."""
     texts = []
     if one.of > 1:
         texts.append(f"{one.alike} of {one.of} tensors of this kind differ in step {one.step}")
     if one.after:
-        texts.append(f"the tensor before it, which agrees: {one.after}")
+        texts.append(f"the tensor before it agrees: {after(one)}")
     first = data.inexact
     if first and (first.step, first.tensor, first.kind) != (one.step, one.tensor, one.kind):
         name = value_name_of(first.kind, first.tensor)

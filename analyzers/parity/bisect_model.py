@@ -27,8 +27,9 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first tensor that differs, and the module that got the same in both runs and computed it otherwise.
 
     `tensor` and `kind` are the tensor's, `module` is the culprit's name (empty: no module), `module_type` its class,
-    and `after` the tensor before it, which agrees. `a` and `b` are norms; NaN where a norm is not finite. `difference`
-    is relative and infinite if only one run is finite or the sizes differ; `tolerance` is what its dtype allows.
+    and `after` the tensor before it, of `after_kind`, which agrees. `a` and `b` are norms; NaN where a norm is not
+    finite. `difference` is relative, and infinite if only one run is finite or the sizes differ; `tolerance` is what
+    its dtype allows.
     """
 
     step: int
@@ -38,6 +39,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     module_type: str = ""
     after: str = ""
+    after_kind: ValueKind | None = None
     a: float
     b: float
     difference: float

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analyzers.columns import Floats
-from analyzers.parity.answers import KEY, common_values, first_difference
+from analyzers.parity.answers import KEY, common_values
 from analyzers.parity.bisect_model import Cause, Divergence
 from analyzers.parity.model import Phase, ValueKind
 from analyzers.parity.reading import KINDS
@@ -27,9 +28,10 @@ SETTING = 1e-6
 """The settings of an optimizer, such as the learning rate, are not rounded by a mesh."""
 DRIFT = 10
 """Rounding grows by small factors from one tensor to the next; a mistake jumps."""
-MOST = 0.5
+PROJECTED = ("square", "projection")
 EXTRA = ("projection", "dtype", "elements", "calls", "length")
 PARAMETER, BUFFER, INPUT = (KINDS.index(kind) for kind in (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.INPUT))
+INPUT_GRADIENT = KINDS.index(ValueKind.INPUT_GRADIENT)
 ACTIVATION, OPTIMIZER = KINDS.index(ValueKind.ACTIVATION), KINDS.index(ValueKind.OPTIMIZER)
 
 
@@ -62,7 +64,8 @@ def compare_values(
 ) -> Compared:
     """Return the common tensors of two runs; `tolerance` replaces that of the dtypes.
 
-    On other meshes, only tensors whose parts have the same number of elements in total can be compared.
+    On other meshes, only tensors whose parts have the same number of elements in total can be compared, and no
+    gradients of inputs: of these a rank may have a term of a sum.
     """
     a, b = with_absent_state(a, b), with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
@@ -72,7 +75,7 @@ def compare_values(
         both["difference"] = np.maximum(both["difference"], projected_difference(both))
         both.loc[~is_sized, "difference"] = np.inf
     else:
-        both = both[is_sized].reset_index(drop=True)
+        both = both[is_sized & (both["kind"] != INPUT_GRADIENT)].reset_index(drop=True)
     length = int(max(both["length_a"].max(), both["length_b"].max())) if len(both) else 0
     both["tolerance"] = allowed(both, length, tolerance)
     return Compared(both, types, length, count - len(both), is_same_layout)
@@ -94,9 +97,10 @@ def projected_difference(both: pd.DataFrame) -> Floats:
 
     Another division into microbatches multiplies each element by another random number.
     """
-    norm = np.sqrt(np.maximum(both["square_a"], both["square_b"]).to_numpy(np.float64))
+    squares, projections = ([both[f"{name}_{side}"].to_numpy(np.float64) for side in "ab"] for name in PROJECTED)
+    norm = np.sqrt(np.maximum(*squares))
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.abs(both["projection_a"] - both["projection_b"]).to_numpy(np.float64) / norm
+        share = np.abs(projections[0] - projections[1]) / norm
     is_comparable = (both["calls_a"] == both["calls_b"]).to_numpy() & np.isfinite(norm)
     result: Floats = np.where(is_comparable, np.nan_to_num(share, nan=0.0), 0.0)
     return result
@@ -138,7 +142,7 @@ def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Di
     row = both.iloc[index]
     cause = cause or cause_of(compared, index)
     module = culprit(compared, index, cause)
-    before = both["difference"].to_numpy()[:index]
+    before = before_it(both, index)
     same = both[(both["step"] == row["step"]) & (both["kind"] == row["kind"])]
     return Divergence(
         step=int(row["step"]),
@@ -147,7 +151,8 @@ def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Di
         tensor=str(row["name"]),
         module=module,
         module_type=type_of(compared.types, module),
-        after=before_it(both, index),
+        after="" if before is None else str(before["name"]),
+        after_kind=None if before is None else KINDS[int(before["kind"])],
         a=float(np.sqrt(row["square_a"])),
         b=float(np.sqrt(row["square_b"])),
         difference=float(row["difference"]),
@@ -157,7 +162,7 @@ def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Di
         elements_a=round(float(row["elements_a"])),
         elements_b=round(float(row["elements_b"])),
         agreed=index,
-        agreed_to=float(before.max(initial=0.0)),
+        agreed_to=float(both["difference"].to_numpy()[:index].max(initial=0.0)),
         alike=int((same["difference"] > same["tolerance"]).sum()),
         of=len(same),
     )
@@ -247,14 +252,9 @@ def taker(both: pd.DataFrame, index: int) -> str:
     return result
 
 
-def before_it(both: pd.DataFrame, index: int) -> str:
-    """Return the name of the tensor before that at `index` in the same phase, which agrees; empty if there is none."""
+def before_it(both: pd.DataFrame, index: int) -> "pd.Series[Any] | None":
+    """Return the row of the tensor before that at `index` in the same phase, which agrees; None if there is none."""
     if not index:
-        return ""
+        return None
     row, before = both.iloc[index], both.iloc[index - 1]
-    return str(before["name"]) if (before["step"], before["phase"]) == (row["step"], row["phase"]) else ""
-
-
-def agrees(compared: Compared) -> bool:
-    """Return whether no value differs by more than the tolerance."""
-    return first_difference(compared.both, compared.both["tolerance"].to_numpy(np.float64)) is None
+    return before if (before["step"], before["phase"]) == (row["step"], row["phase"]) else None

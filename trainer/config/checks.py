@@ -315,9 +315,10 @@ def check_compile(config: JobConfig, mesh: Degrees) -> None:
             "compile.enable: blocks with experts cannot be compiled",
             'set --compile.no_enable, or compile.components = ["loss"]',
         )
-    if config.debug.record_values and config.compile.enable and "model" in config.compile.components:
+    recorder = "record_tensors" if config.debug.record_tensors else "record_values"
+    if getattr(config.debug, recorder) and config.compile.enable and "model" in config.compile.components:
         raise ConfigError(
-            "debug.record_values with compile.enable: the values inside of compiled blocks cannot be recorded",
+            f"debug.{recorder} with compile.enable: the values inside of compiled blocks cannot be recorded",
             'set --compile.no_enable, or compile.components = ["loss"]',
         )
     if config.debug.check_finite and config.compile.enable:

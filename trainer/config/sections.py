@@ -325,6 +325,9 @@ class Debug:
     """Send tokens to the experts in turn, whatever the router says."""
     record_values: bool = False
     """Write sums of each step's parameters, activations and gradients to values/rank_R.jsonl; slow."""
+    record_tensors: bool = False
+    """Write sums of what each module gets and returns in the first 100 steps to values/rank_R.jsonl, for `workbench
+    bisect`; slow."""
     check_finite: bool = False
     """Name the first operation, module and tensor that is not finite in not_finite/rank_R.json; a step takes up to
     three times as long."""

@@ -167,7 +167,7 @@ SWITCHES = (
         lambda c: c.comm.mode == "default",
         (
             *("training.steps", "checkpoint.*", "validation.*", "profiling.*", "metrics.*", "faults.*"),
-            *("debug.memory_breakdown", "debug.timing_breakdown*", "debug.record_values", "debug.check_finite"),
+            *("debug.memory_breakdown", "debug.timing_breakdown*", "debug.record_*", "debug.check_finite"),
         ),
         is_always_reported=True,
     ),

@@ -19,6 +19,7 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
     "incident": Report[incident.IncidentData],
     "compare": Report[compare.CompareData],
     "parity": Report[parity.ParityData],
+    "bisect": Report[parity.BisectData],
     "estimate": Report[EstimateData],
     "plan": Report[PlanData],
     "proof": Report[ProofData],

@@ -104,6 +104,14 @@ def parity(data: object) -> Tables:
     return parity_tables(data) if isinstance(data, ParityData) else []
 
 
+def bisect(data: object) -> Tables:
+    """Return the tables of a report on the first operation that two runs compute otherwise."""
+    from analyzers.parity import BisectData
+    from workbench.present.tables.bisect import bisect_tables
+
+    return bisect_tables(data) if isinstance(data, BisectData) else []
+
+
 def proof(data: object) -> Tables:
     """Return the tables of a proof: a second run, with changed settings, of a run that had run out of memory."""
     from workbench.present.tables.proof import proof_tables
@@ -124,5 +132,6 @@ TABLES: Mapping[str, Callable[[object], Tables]] = {
     "plan": plan,
     "tokens": tokens,
     "parity": parity,
+    "bisect": bisect,
     "proof": proof,
 }

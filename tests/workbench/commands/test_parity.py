@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.parity import NamedRun, ParityData, analyze
+from analyzers.parity import NamedRun, ParityData, analyze, bisect
 from analyzers.parity.folder import read_runs
 from analyzers.parity.model import ValueKind
 from analyzers.report import Report, Severity, Status
@@ -203,3 +203,16 @@ def test_runs_without_a_common_step_are_unknown(tmp_path: Path) -> None:
     (tmp_path / "b" / "steps" / "rank_0.jsonl").unlink()
     verdict = analyze([a, b]).verdict
     assert (verdict.status, verdict.kind, verdict.missing) == (Status.UNKNOWN, "unknown", ["steps of b"])
+
+
+@pytest.mark.slow
+def test_bisect_names_the_module_of_a_mistake_on_another_mesh(tmp_path: Path) -> None:
+    """Two runs on other meshes agree, and a mistake on one of them is found; `parity` says the same."""
+    texts = ["dp_replicate=2", "dp_shard=2", "tp=2,job.description=scale_output"]
+    report = compared(tmp_path, texts, "--debug.record_tensors")
+    assert [run.first and run.first.name for run in report.data.runs] == [None, None, "layers.2.feed_forward"]
+    folders = [tmp_path / f"run_{number}" for number in (1, 2, 3)]
+    equal, broken = bisect(folders[0], folders[1]), bisect(folders[0], folders[2])
+    assert (equal.verdict.kind, equal.data.compared > 400) == ("equal", True), equal.verdict.sentence
+    assert broken.data.first
+    assert (broken.data.first.module, broken.data.first.step) == ("layers.2.feed_forward", 1), broken.verdict.sentence

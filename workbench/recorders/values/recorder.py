@@ -96,7 +96,7 @@ class ValueRecorder:
     def gradients(self) -> None:
         """Record sums over the gradients of all parameters. Call it when they are complete and not yet clipped."""
         for name, parameter in self._parameters():
-            if parameter.grad is not None:
+            if parameter.grad is not None and self._recording:
                 self._add(GRADIENT, name, self._sums(parameter.grad, copies=self._place.copies))
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class ValueRecorder:
             self._file.write(json.dumps(line | dict(zip(SUMS, finite, strict=False))) + "\n")
         self._file.flush()
 
-    def _extra(self, kind: str, name: str, sums: Sums) -> dict[str, object]:
+    def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
         """Return what a line has besides the step, kind, name, copies and sums."""
         return {}
 

@@ -8,6 +8,7 @@ bytes for each tensor and step in `values/rank_R.jsonl`. It ends by itself after
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -42,7 +43,15 @@ class TensorRecorder(ValueRecorder):
         self._types: dict[str, str] = {}
         self._seen: dict[int, tuple[ref[Tensor], int, Sums]] = {}
         self._world_size = RankInfo.here().world_size
+        self._steps_left = STEPS
         super().__init__(folder, models, place)
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Record the step inside this context, unless enough steps are recorded."""
+        self._steps_left -= 1
+        with super().step(step) if self._steps_left >= 0 else nullcontext():
+            yield
 
     def _begin(self) -> None:
         self._seen.clear()
@@ -51,6 +60,8 @@ class TensorRecorder(ValueRecorder):
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Record the numbers that an optimizer is set to, and sums over its state. Call it before the update."""
+        if not self._recording:
+            return
         groups = optimizer.param_groups
         for number, group in enumerate(groups):
             prefix = f"group_{number}." if len(groups) > 1 else ""
@@ -113,36 +124,36 @@ class TensorRecorder(ValueRecorder):
 
     def _is_known(self, tensor: Tensor) -> bool:
         known = self._seen.get(id(tensor))
-        return known is not None and known[0]() is tensor and known[1] == tensor._version
+        return known is not None and known[0]() is tensor and known[1] == tensor._version  # noqa: SLF001  # no public name
 
     def _sums_once(self, tensor: Tensor) -> Sums:
         """Return the sums over a tensor, which are computed once for all modules that get the same tensor."""
         if not self._is_known(tensor):
-            self._seen[id(tensor)] = ref(tensor), tensor._version, self._sums(tensor)
+            self._seen[id(tensor)] = ref(tensor), tensor._version, self._sums(tensor)  # noqa: SLF001
         return self._seen[id(tensor)][2]
 
     @property
     def _is_forward(self) -> bool:
         return super()._is_forward and torch.is_grad_enabled()
 
-    def _extra(self, kind: str, name: str, sums: Sums) -> dict[str, object]:
-        extra: dict[str, object] = {"dtype": sums.dtype, "elements": sums.elements, "calls": sums.calls}
-        module = name.partition("#")[0].partition("[")[0]
-        if kind in (INPUT, ACTIVATION):
-            extra |= {"length": sums.length, "type": self._types.get(module, "")}
+    def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
+        extra: dict[str, object] = {"dtype": _sums.dtype, "elements": _sums.elements, "calls": _sums.calls}
+        module = _name.partition("#")[0].partition("[")[0]
+        if _kind in (INPUT, ACTIVATION):
+            extra |= {"length": _sums.length, "type": self._types.get(module, "")}
         return extra
 
 
 class ScriptRecorder(TensorRecorder):
     """Records the steps of a script, from one update of an optimizer to the next.
 
-    `step` is the number of the current step: set it where a run resumes, or it is counted from 1.
+    `current_step` is counted up by the updates of the optimizer.
     """
 
     def __init__(self, models: Sequence[nn.Module], folder: str | Path, first_step: int, steps: int) -> None:
         world_size = RankInfo.here().world_size
         super().__init__(folder, models, Place(copies=world_size, loss_share=1 / world_size))
-        self.step, self._steps_left, self._is_open = first_step, steps, True
+        self.current_step, self._steps_left, self._is_open = first_step, steps, True
         self._handles += [
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
@@ -153,7 +164,7 @@ class ScriptRecorder(TensorRecorder):
         """End the recording and remove all hooks."""
         if self._is_open:
             self._is_open = False
-            self._end(self.step)
+            self._end(self.current_step)
             super().close()
 
     def _begin(self) -> None:
@@ -163,7 +174,7 @@ class ScriptRecorder(TensorRecorder):
                 if buffer.is_floating_point():
                     self._add(BUFFER, without_wrappers(name), self._sums(buffer, copies=self._place.copies))
         # What a last update has changed is in the file even if nothing closes the recorder.
-        self._write(self.step)
+        self._write(self.current_step)
         self._rows.clear()
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
@@ -171,8 +182,8 @@ class ScriptRecorder(TensorRecorder):
         self.optimizer(optimizer)
 
     def _after_update(self, *_: Any) -> None:
-        self._end(self.step)
-        self.step += 1
+        self._end(self.current_step)
+        self.current_step += 1
         self._steps_left -= 1
         self._begin()
         if self._steps_left <= 0:
@@ -182,9 +193,7 @@ class ScriptRecorder(TensorRecorder):
 def named(label: str, value: object) -> list[tuple[str, Tensor]]:
     """Return the tensors in what a module gets or returns, and a name for each; some tensors hold no values."""
     tensors = [tensor for tensor in tensors_in(value) if has_values(tensor)][:TENSORS_AT_MOST]
-    if len(tensors) == 1:
-        return [(label, tensors[0])]
-    return [(f"{label}[{number}]", tensor) for number, tensor in enumerate(tensors)]
+    return [(f"{label}[{number}]" if number else label, tensor) for number, tensor in enumerate(tensors)]
 
 
 def has_values(tensor: Tensor) -> bool:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-
 SIGNATURE = 4096
 """Length of the fixed random vector that values are multiplied by."""
 
