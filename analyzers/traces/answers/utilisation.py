@@ -51,9 +51,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(work: Work, formulas: Formulas) -> Coverage:
-    """Return how much of a device's matrix products is counted, and the peak rate to compare the counted operations
-    with.
-    """
+    """Return how much of a device's matrix products is counted, and the peak rate that the counts compare with."""
     if work.device is None:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)
