@@ -1,1 +1,1 @@
-"""The terminal app."""
+"""The terminal app, which shows a run, a file or a comparison."""

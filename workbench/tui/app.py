@@ -33,9 +33,9 @@ from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.view_switcher import ViewSwitcher
 
 BROAD = 140
-"""Columns from which on the home view has the findings at the left of their evidence."""
+"""Screen width, in columns, from which on the home view shows the findings to the left of their evidence."""
 TALL_LINES = 36
-"""Lines from which on the home view has room for a chart and for a table below the findings."""
+"""Screen height, in lines, from which on the home view shows a chart and a table below the findings."""
 
 
 class Answered(Message):
@@ -174,7 +174,7 @@ class WorkbenchApp(RaisingApp[None]):
         self.query_one(ViewTabs).give_keys()
 
     def action_focus_evidence(self) -> None:
-        """Hide the chart so that the view below it gets all the space, or show the chart again."""
+        """Hide the chart so that the view below it gets all the space; if it is hidden, show it again."""
         for tabs in self.query(ViewTabs):
             tabs.pane.query(".top").toggle_class("hidden")
 

@@ -1,4 +1,4 @@
-"""Errors in the terminal apps: restore the terminal, and end the command like any other failed command."""
+"""Raise errors of the terminal apps again after the terminal is restored, so that they end the command as usual."""
 
 from typing import TypeVar
 
@@ -8,8 +8,9 @@ Result = TypeVar("Result")
 
 
 class RaisingApp(App[Result]):
-    """An app whose exceptions `run_app` raises again; Textual itself would print them with the values of all
-    variables.
+    """An app whose exceptions `run_app` raises again.
+
+    Textual itself would print them with the values of all variables.
     """
 
     def _fatal_error(self) -> None:

@@ -16,8 +16,8 @@ def ask_in_background(
 ) -> None:
     """Run `question` in a thread, and then call `show` with its result on the event loop.
 
-    The result is dropped if a newer question of the same `group` was started meanwhile. `question` must use plain
-    values only: reading a widget's size or position may start a screen layout, which is not safe in a thread.
+    The result is dropped if a newer question of the same `group` was asked meanwhile. `question` must use plain values
+    only: reading a widget's size or position may start a screen layout, which is not safe in a thread.
     """
     app = widget.app
 

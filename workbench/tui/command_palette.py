@@ -14,7 +14,7 @@ KEYS = (
     ("Copy the text under the cursor", "y", "copy"),
     ("Open in the browser", "w", "web"),
 )
-"""(title, key, action) of what the single keys do."""
+"""(title, key, action) of each action that a single key starts."""
 
 
 def commands(app: App[None], tabs: Sequence[str], shown: Sequence[ViewSwitcher]) -> Iterator[SystemCommand]:

@@ -15,7 +15,7 @@ class ShowsEvidence(Protocol):
 
 @runtime_checkable
 class PreparesSearch(Protocol):
-    """A pane that may have to change its view before it can be searched."""
+    """A pane whose current view may not be searchable, so that it may have to show another view first."""
 
     async def before_search(self) -> None:
         """Show a view that can be searched."""

@@ -27,7 +27,7 @@ from workbench.tui.panes.trace import TracePane
 
 
 class Subject(Protocol):
-    """Interface of the content that the app can show: a run, a file, or a comparison."""
+    """Interface of what the app can show: a run, some files of a run, or a comparison of runs."""
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class ComparisonSubject:
 
 @dataclass(frozen=True)
 class ParitySubject:
-    """The runs in a folder of `workbench parity`, to compare."""
+    """A folder with several runs of `workbench parity`, which are compared."""
 
     run: Run
     options: Options
@@ -169,9 +169,9 @@ class ParitySubject:
 
 
 def subject_of(run: Run, room: str, options: Options) -> Subject:
-    """Return what the app shows: a run, analysed by the analyzer named `room`, or a comparison.
+    """Return what the app shows: a run, analysed by the analyzer named `room`, or a comparison of runs.
 
-    A comparison is returned for a folder with several runs of `workbench parity`; then `room` is `PARITY`.
+    If `room` is `PARITY`, the folder `run` has several runs of `workbench parity`, and the comparison is returned.
     """
     return ParitySubject(run, options) if room == PARITY else RunSubject(run, room, options)
 

@@ -20,11 +20,14 @@ HOW_TO_RECORD = {
     "parity": "",
     "config": "`workbench launch` writes it to run.json",
 }
-"""What records the data of a view."""
+"""For each view, what to do so that a run records the data of the view."""
 
 
 class ViewTabs(Vertical):
-    """Tabs with a view each; `first` is shown at the start. A view without data explains how to record the data."""
+    """Tabs with the view of one analyzer each; the view named `first` is shown at the start.
+
+    A view without data explains how to record the data.
+    """
 
     def __init__(self, names: Sequence[str], panes: Mapping[str, Widget], first: str) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ class ViewTabs(Vertical):
         await self.turn_to(self._first)
 
     async def turn_to(self, name: str) -> None:
-        """Show and focus the view `name`. Its pane is created when it is first shown."""
+        """Show and focus the view `name`; its pane is mounted when it is first shown."""
         tabs = self.query_one(TabbedContent)
         self._active = name
         # A focused widget of a hidden tab would bring that tab back.

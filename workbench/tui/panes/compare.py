@@ -45,8 +45,9 @@ class ComparePane(ViewSwitcher):
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the memory or the loss curves of both runs, and return a function that draws them; None for other
-        views.
+        """Compute the content of the view named `view`, and return a function that draws it.
+
+        Return None for views that are drawn from the report alone, and for memory unless both runs have snapshots.
         """
         if view == "memory":
             return self._memory()
@@ -72,7 +73,7 @@ class ComparePane(ViewSwitcher):
 
 
 def loss_line(item: tuple[str, list[float]]) -> Text:
-    """Return the line of a run, given (name, losses): first and last loss, and a sparkline."""
+    """Return a run's line in the list of losses, given (name, losses): first and last loss, and a sparkline."""
     name, losses = item
     if not losses:
         return Text(f"{name}  no loss recorded")

@@ -11,7 +11,10 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """A table of every setting: origin, value, how it was handled and why; defaults are last. `/` searches."""
+    """A searchable table of every setting: its origin, its value, and why it was ignored or translated.
+
+    A sign before the origin shows how the setting was handled. Settings with their default value come last.
+    """
 
     def __init__(self, manifest: Mapping[str, object]) -> None:
         super().__init__()

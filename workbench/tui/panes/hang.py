@@ -27,9 +27,9 @@ from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 COLLECTIVES = 60
 ROWS_AT_MOST = 32
-"""Up to so many ranks have a row each; of more, ranks with the same states share a row."""
+"""The most ranks that have a row each; if there are more, ranks with the same states share a row."""
 OTHER_LINES = 4
-"""Title, legend, and the matrix's own head and scroll bar."""
+"""Lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
 TITLES = {
     "chain": "culprits, and which rank waits for which",
     "stacks": "stacks of all ranks, merged",
@@ -71,8 +71,9 @@ class HangPane(Vertical):
         self._show_group()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the process group in which the finding's rank made the others wait, and the view that explains it
-        best.
+        """Show the process group that the finding's rank blocks, and the view that explains the finding best.
+
+        That view is the one that the link names, else the list of culprits.
         """
         broken = self._broken_groups(culprit.group for culprit in self._data.culprits if link.rank in culprit.ranks)
         self._at = broken[0] if broken else self._at
@@ -131,9 +132,9 @@ class HangViews(ViewSwitcher):
         yield Grid(id="standing")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the view of stacks, of operations or of current positions, and return a function that draws it.
+        """Compute the content of the view named `view`, and return a function that draws it.
 
-        Returns None for the view of which rank waits for which, because that view is drawn from the report alone.
+        Return None for the list of culprits and waiting ranks, which is drawn from the report alone.
         """
         if view == "stacks":
             return partial(self.widget(view, StackTree).show, views.stacks(self._run, self._options))

@@ -34,7 +34,7 @@ TITLES = {
     "artefacts": "the files of the run",
 }
 TABLES_AT_MOST = 3
-"""Tables below a finding; the views of the rooms have the others."""
+"""How many tables are shown below a finding; the views of the analyzers have the others."""
 
 
 class EvidenceWanted(Message):
@@ -59,8 +59,8 @@ class Findings(OptionList):
 class HomePane(Vertical):
     """The verdict and the list of findings; below them the selected finding in full, the ranks, or the files.
 
-    Enter opens the view with the evidence of the selected finding. `picture` is the chart between them. On a broad
-    screen the findings and the picture are at the left, the rest at the right.
+    Enter opens the view with the evidence of the selected finding. `picture` is a chart below the list of findings. On
+    a broad screen, the list and the picture are at the left, the rest at the right.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
@@ -112,9 +112,9 @@ class HomePane(Vertical):
         await self.query_one(HomeViews).action_turn(by)
 
     def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
-        """Focus the table that is now shown, or else the list of findings.
+        """Focus the table that the views below the findings now show, or else the list of findings.
 
-        On a low screen a table replaces the list and the picture.
+        On a low screen, such a table replaces the list and the picture.
         """
         on_table = event.view != "finding"
         self.query_one("#home-list").set_class(on_table, "replaced")
@@ -122,12 +122,12 @@ class HomePane(Vertical):
 
 
 class HomeViews(ViewSwitcher):
-    """The views below the list of findings."""
+    """The views below the list of findings: the selected finding in full, the ranks, and the files."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
     class Turned(Message):
-        """Message: the home pane now shows another view."""
+        """Message: the user has switched to the view named `view`."""
 
         def __init__(self, view: str) -> None:
             super().__init__()

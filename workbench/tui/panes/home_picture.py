@@ -1,4 +1,4 @@
-"""The picture in the home pane: a chart of the evidence for the verdict, or on a low screen a sparkline of it."""
+"""The picture in the home pane: a chart of the evidence for the verdict, or a sparkline of it on a low screen."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,16 +35,18 @@ from workbench.tui.widgets.charts.stacked_chart import StackedChart
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 
 COLLECTIVES = 200
-"""Collectives in the matrix: the last ones, among which the one that hangs is."""
+"""How many collectives the matrix shows: the last ones, because the one that hangs is among them."""
 SINGLE_RANKS = 6
-"""Up to so many ranks have a row each; of more, ranks with equal rows share one."""
+"""The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 SPARK_WIDTH = 40
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Data to draw: `draw` shows them in the chart, `line` is what a low screen shows instead, `rows` the height that
-    the chart needs, or None for a chart of any height.
+    """The computed content of a picture: calling `draw` shows it in the chart.
+
+    `line` is the text that a low screen shows instead of the chart. `rows` is the height that the chart needs, or None
+    for a chart of any height.
     """
 
     draw: Callable[[], None]
@@ -54,7 +56,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart with its caption; `read(columns)` computes, in a thread, what the chart shows on so many columns."""
+    """A chart with its caption; `read(columns)` runs in a thread and computes the content for a chart of that width."""
 
     caption: Text
     chart: Widget
@@ -62,7 +64,7 @@ class Picture:
 
 
 class HomePicture(Vertical):
-    """The chart of the first finding that has one, below its caption."""
+    """The widget with the picture of the home pane: a caption, and below it the chart."""
 
     DEFAULT_CSS = """
     HomePicture { height: auto; }
@@ -108,7 +110,7 @@ def home_picture(report: Report[object], run: Run, options: Options) -> HomePict
 
 
 def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
-    """Yield a picture for each finding whose evidence can be drawn, that of the verdict first."""
+    """Yield a `Picture` for each finding whose evidence can be drawn, beginning with the finding of the verdict."""
     data, lead = room_data(report), report.lead()
     for finding in [*([lead] if lead else []), *report.findings]:
         at = evidence_link(finding)
@@ -126,7 +128,7 @@ def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Pic
 
 
 def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
-    """Return the memory over time of the finding's device, by category; None if it has no recording."""
+    """Return a chart of the memory over time of the device that `at` names, by category; None without a recording."""
     ranked = [device for device in worst_first(data.devices) if at.rank in (None, device.rank)]
     device = next((device for device in ranked if device.step == at.step), next(iter(ranked), None))
     paths = {str(artefact.path): artefact for artefact in run.of(Kind.SNAPSHOT)}
@@ -145,7 +147,10 @@ def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLin
 
 
 def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
-    """Return the state of the last collectives of the finding's process group on each rank."""
+    """Return a chart of the state of the last collectives on each rank; None if no process group is recorded.
+
+    The chart is of the process group that the rank in `at` blocks, else of the first one.
+    """
     blamed = (culprit.group for culprit in data.culprits if at.rank is None or at.rank in culprit.ranks)
     names = [group.name for group in data.groups]
     name = next((name for name in blamed if name in names), next(iter(names), None))
@@ -164,7 +169,7 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
 
 
 def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
-    """Return the state of a rank's last collectives as a line of signs; `frame` has a row per rank."""
+    """Return the states of a rank's last collectives as a line of signs; `frame` has a row per rank."""
     rows = {str(name): row for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
     name = str(rank) if str(rank) in rows else next(iter(rows), "")
     signs = "".join(COLLECTIVE_SIGNS.get(str(state), "?") for state in rows.get(name, [])[-SPARK_WIDTH:])
@@ -172,7 +177,7 @@ def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
 
 
 def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
-    """Return the loss, or the phases of the steps of the finding's rank."""
+    """Return a chart of the loss, or of the phases of the steps of the rank in `at`; None without step logs."""
     logs, ranks = run.of(*ROOMS["steps"]), [rank.rank for rank in data.ranks]
     if not ranks:
         return None

@@ -1,4 +1,4 @@
-"""The memory pane: memory over time of a rank's device, and the allocations that are live at the cursor."""
+"""The memory pane: the memory of a rank's device over time, and the allocations that are live at the cursor."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -29,7 +29,7 @@ from workbench.tui.widgets.view_switcher import VIEW_KEYS
 
 CURSOR_RESTS_S = 0.1
 USUAL_VIEW = "stacks"
-"""The view of findings that no other view is about."""
+"""The view that opens for findings that do not name another one."""
 
 
 class MemoryPane(Vertical):
@@ -77,9 +77,9 @@ class MemoryPane(Vertical):
         self._show_device()
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show a snapshot of the finding's rank, and the view that explains the finding.
+        """Show the memory snapshot of the finding's rank and step, and the view that explains the finding.
 
-        It is the snapshot of the finding's step, or else the rank's snapshot with the worst problem.
+        If the rank has no snapshot of that step, show the rank's snapshot with the worst problem.
         """
         ranks = list(self._by_rank)
         if link.rank in ranks:
@@ -113,7 +113,10 @@ class MemoryPane(Vertical):
             ask_in_background(self, "timeline", self._timeline(artefact, wide), self._show)
 
     def _show(self, drawing: TimelineOfSteps) -> None:
-        """Draw the timeline. For a leak the cursor starts at the end, where all other memory has been freed."""
+        """Draw the timeline.
+
+        For a leak the cursor starts at the end, where memory that did not leak has been freed.
+        """
         timeline = self.query_one(MemoryTimeline)
         timeline.show(drawing.instants, drawing.steps)
         if self._at_end:
@@ -124,8 +127,9 @@ class MemoryPane(Vertical):
         return lambda: step_timeline(artefact, options, device, width, window)
 
     def on_stacked_chart_moved(self, event: MemoryTimeline.Moved) -> None:
-        """Show the memory at the cursor after the cursor has stopped; while a key is held down, it passes many
-        entries.
+        """Show the memory at the cursor once the cursor has stopped.
+
+        While a key is held down, the cursor passes many trace entries.
         """
         if not isinstance(event.chart, MemoryTimeline):
             return
@@ -185,8 +189,6 @@ class MemoryPane(Vertical):
 
 
 def head(row: Mapping[str, float]) -> str:
-    """Return the heading for a row of the timeline: trace entry, allocated bytes, and the size of a failed
-    allocation.
-    """
+    """Return the heading for a timeline row: trace entry, allocated bytes, and the size of a failed allocation."""
     text = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
     return f"{text}\n{FAILURE} an allocation of {size(int(row['oom']))} failed" if row["oom"] else text

@@ -1,4 +1,4 @@
-"""The views of a snapshot at an instant: live memory, its call stacks and lifetimes, and changes between instants."""
+"""The views of a memory snapshot at an instant: live memory with stacks and lifetimes, and changes between instants."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,14 +44,14 @@ GROUPINGS = ("module", "line", "stack", "category")
 ALLOCATED_BY = ("pool", "stream", "phase")
 CELL_WIDTH = 13
 EARLIER, LATER = 6, 60
-"""Entries that are listed before the instant, and after it."""
+"""How many trace entries are listed before and after the instant."""
 RANGES_AT_MOST = 500
 RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
 
 
 @dataclass(frozen=True)
 class Instant:
-    """An instant in a snapshot: a device, and the trace entry that it follows (-1: before the first entry)."""
+    """A device in a memory snapshot, just after the trace entry number `entry` (-1: before the first entry)."""
 
     artefact: Artefact
     device: int
@@ -65,7 +65,7 @@ class Instant:
 class ReservedRange(NamedTuple):
     """An address range that the allocator reserved at trace entry `born` and released at entry `died`.
 
-    `last` is the last entry of the chart.
+    `last` is the last entry that the chart of all ranges shows.
     """
 
     bytes: int
@@ -77,7 +77,7 @@ class ReservedRange(NamedTuple):
 
 
 class PeakOfRank(NamedTuple):
-    """The memory of a rank's device at its peak, in bytes by category; None means that it is unknown."""
+    """The memory of a rank's device at its peak, in bytes, also by category; None stands for an unknown number."""
 
     rank: int | None
     device: int | None
@@ -131,10 +131,10 @@ class MemoryViews(ViewSwitcher):
         self.load()
 
     async def regroup(self) -> None:
-        """Group the memory in another way: each call selects the next grouping of the current view.
+        """Group the memory in another way; each call selects the next grouping of the current view.
 
-        The timeline is grouped by pool, stream or phase, the tree by module, source line, stack or category.
-        Other views switch to the tree.
+        The timeline is grouped by pool, stream or phase, the tree by module, source line, stack or category. In any
+        other view, switch to the tree.
         """
         if self.view == "places":
             self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]
@@ -259,13 +259,13 @@ def known_integer(value: float | None) -> int | None:
 
 
 def peak_head(categories: Sequence[str]) -> Text:
-    """Return the heading line of the table of ranks and categories."""
+    """Return the heading line of the list of the ranks' peaks."""
     names = "".join(f" {name.replace('_', ' ')[: CELL_WIDTH - 1]:>{CELL_WIDTH - 1}}" for name in categories)
     return Text(f"  rank device  step {'peak':>{CELL_WIDTH}}{names}", style="dim")
 
 
 def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
-    """Return the line of a rank with its bytes by category; cells with a larger share of the peak are brighter."""
+    """Return the line of a rank's peak with its bytes by category; categories with a larger share are brighter."""
     line = Text("".join(f"{'?' if value is None else value!s:>6}" for value in (peak.rank, peak.device, peak.step)))
     line.append(f" {size(peak.peak):>{CELL_WIDTH}}")
     for name in categories:
@@ -277,8 +277,10 @@ def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
 
 
 def range_line(item: ReservedRange, width: int) -> Text:
-    """Return the line of a reserved range: size, stream, pool, and a bar from `born` to `died`, `width` characters
-    long.
+    """Return the line of a reserved address range, `width` characters long.
+
+    It has the size, stream and pool of the range, and a bar from the entry that reserved it to the one that released
+    it.
     """
     line = Text(f"{size(item.bytes):>10} {item.stream:>6} {item.pool:<5} ")
     room = max(1, width - line.cell_len)

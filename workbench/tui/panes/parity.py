@@ -1,4 +1,4 @@
-"""The pane that compares runs on several meshes: curves, differences, and the first tensor that differs."""
+"""The pane that compares runs on several meshes: curves by step, their differences, and tensors that differ first."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -104,9 +104,9 @@ class ParityViews(ViewSwitcher):
         yield Grid(id="values")
 
     def ask(self, view: str) -> Drawing | None:
-        """Return a function that draws the table `view` of the selected curve: its differences or its values.
+        """Compute the table of the view named `view` for the selected curve, and return a function that draws it.
 
-        Returns None for the view of the first tensor that differs, which is drawn from the report when it is created.
+        Return None for the view of the first tensor that differs, which is drawn from the report when it is created.
         """
         tables = {"differences": differences_of, "values": steps_of}
         if view not in tables:

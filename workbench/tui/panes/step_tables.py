@@ -1,4 +1,4 @@
-"""Tables with a row per step, as the charts of steps draw them."""
+"""Tables with a row per step, from which the charts of steps are drawn."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def phases_by_step(logs: Sequence[Artefact], options: Options, rank: int) -> pd.
 
 
 def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
-    """Return a table with a row per step: the step, its loss, and whether the loss was not finite."""
+    """Return a table with a row per step: the step, its loss, and whether the loss is NaN or infinite (`broken`)."""
     loss = series.groupby("step")["loss"].max().reset_index()
     if first_nonfinite_step is None:
         return loss.assign(broken=False)

@@ -1,4 +1,4 @@
-"""The memory of a device over time, with the steps of training on the same axis."""
+"""Read the memory of a device over time, and the positions of the training steps on the same axis."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from workbench.tui.widgets.charts.memory_timeline import StepStart
 
 
 class TimelineOfSteps(NamedTuple):
-    """The rows of a memory timeline, as `memory.views.timeline` returns them, and where the steps begin."""
+    """Rows of a memory timeline, as `memory.views.timeline` returns them, and the entry at which each step begins."""
 
     instants: pd.DataFrame
     steps: list[StepStart]
@@ -22,7 +22,9 @@ class TimelineOfSteps(NamedTuple):
 def step_timeline(
     artefact: Artefact, options: Options, device: int, columns: int, window: tuple[int, int] | None = None
 ) -> TimelineOfSteps:
-    """Return the memory of a device in at most `columns` rows, for the entries of `window` or all, and the steps.
+    """Return the memory of a device over time in at most `columns` rows, and the positions of the steps.
+
+    `window` is the range of trace entries (first, end); None stands for all.
 
     Raises:
         WorkbenchError: The snapshot cannot be read.
@@ -33,6 +35,6 @@ def step_timeline(
 
 @lru_cache(maxsize=64)
 def step_starts(artefact: Artefact, options: Options, device: int) -> list[StepStart]:
-    """Return the trace entry at which each step begins; the answer is kept, for zooming does not change it."""
+    """Return the trace entry at which each step begins; the result is cached, because zooming does not change it."""
     starts = StepMarks.of(views.clock(artefact, options, device)).starts()
     return [StepStart(step, int(entry)) for step, entry in starts]

@@ -38,8 +38,9 @@ TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 
 
 class StepsPane(Vertical):
-    """The phases of one rank's steps, above views of all ranks; `[` and `]` change the rank. A straggler is shown
-    first.
+    """A chart of the phases of one rank's steps, above views of all ranks.
+
+    `[` and `]` change the rank. A straggler, a rank that the others wait for, is shown first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -94,7 +95,7 @@ class StepsPane(Vertical):
             self.query_one(CursorBreakdown).show(head, parts, duration)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the finding's rank, and the view of durations or of the loss."""
+        """Show the finding's rank, and the view that explains the finding."""
         self._at = self._ranks.index(link.rank) if link.rank in self._ranks else self._at
         self._show_rank()
         await self.query_one(StepsViews).turn_to(link.part if link.part in TITLES else "tables")
@@ -126,8 +127,9 @@ class StepsViews(ViewSwitcher):
         yield LossChart(id="loss")
 
     def ask(self, view: str) -> Drawing | None:
-        """Read the steps of all ranks, and return a function that draws them; None for the tables, which are in the
-        report.
+        """Read the step logs of all ranks for the view named `view`, and return a function that draws it.
+
+        Return None for the tables, which are drawn from the report.
         """
         if view == "tables":
             return None
@@ -139,7 +141,7 @@ class StepsViews(ViewSwitcher):
 
 
 def times_line(item: tuple[int, list[float]]) -> Text:
-    """Return the line of a rank, given (rank, durations): shortest, median and longest step, and a sparkline."""
+    """Return a rank's line, given (rank, durations of its steps): shortest, median, longest, and a sparkline."""
     rank, times = item
     if not times:
         return Text(f"{rank:>6}  no step has a duration")

@@ -1,4 +1,4 @@
-"""The pane for traces: a bar of time per rank, and below it kernels, waits, steps, events and calls."""
+"""The pane for traces: a bar for the time of each rank, and below it kernels, waits, steps, events and calls."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -45,7 +45,7 @@ TITLES = {
 CALLS_BY = ("operator", "module", "function")
 BARS_AT_MOST = 8
 OTHER_COLUMNS = 27
-"""Columns of a bar's line for rank, step and span."""
+"""Width in columns of the rank, the steps and the recorded time before each bar."""
 
 
 class TracePane(Vertical):
@@ -79,7 +79,7 @@ class TracePane(Vertical):
         self._views.change_rank(by)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the finding's rank, and the view of waits or of kernels."""
+        """Show the finding's rank, and the view that the link names, else the kernels."""
         self._views.show_rank(link.rank)
         await self._views.turn_to(link.part or "kernels")
 
@@ -91,7 +91,7 @@ class TracePane(Vertical):
 
 
 class TraceViews(ViewSwitcher):
-    """The views of one traced rank, and the view of waits between all ranks."""
+    """The views of one traced rank, and the views of waits and opportunities, which are about all ranks."""
 
     def __init__(self, data: TraceData, run: Run, options: Options) -> None:
         with_memory = any(rank.device_memory for rank in data.ranks)
@@ -126,7 +126,7 @@ class TraceViews(ViewSwitcher):
         return self._data.ranks[self._at]
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the content of a view of the rank, and return a function that draws it."""
+        """Compute the content of the view named `view`, and return a function that draws it."""
         rank, options = self._rank, self._options
         answers: dict[str, Callable[[], Drawing]] = {
             "kernels": lambda: self._grid(view, kernels(rank)),
@@ -159,7 +159,7 @@ class TraceViews(ViewSwitcher):
         return partial(self.widget("held", DeviceMemoryChart).show, own_memory(rank, frame), window)
 
     def change_rank(self, by: int) -> None:
-        """Select the rank `by` positions further in the cyclic list of ranks."""
+        """Select the rank `by` positions further in the list of traced ranks; the first one follows the last."""
         self._at, self._window = (self._at + by) % len(self._data.ranks), None
         self.load()
 
@@ -196,7 +196,7 @@ def filled_tables(rank: RankTrace) -> list[Table]:
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `frame` about the memory of the rank's device, or of its host if no device was recorded."""
+    """Return the rows of `frame` about the memory of the rank's device, or of the host CPU for a rank without a device."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
 
@@ -216,12 +216,12 @@ def legend() -> Text:
 
 
 def colours_of(kind: str) -> str:
-    """Return the Textual style of a part of a bar: its colour, and a text colour that is readable on it."""
+    """Return the Textual style of a part of a bar: its colour, and a readable text colour."""
     return f"{text_colour(EVENT_KINDS[kind])} on {EVENT_KINDS[kind]}"
 
 
 def span_parts(rank: RankTrace) -> dict[str, int]:
-    """Return {part of a bar: nanoseconds}; the parts add up to the recorded time of the rank.
+    """Return {part of a bar: its time in ns}; the parts add up to the recorded time of the rank.
 
     Communication and memory operations count only while no computation runs.
     """
@@ -234,7 +234,7 @@ def span_parts(rank: RankTrace) -> dict[str, int]:
 
 
 def time_bar(rank: RankTrace, width: int) -> Text:
-    """Return the line of a rank, `width` characters long: steps, recorded time, and a bar of the parts of the time."""
+    """Return a rank's line of `width` characters: steps, recorded time, and a bar of the parts of this time."""
     room = max(10, width - OTHER_COLUMNS)
     line = Text(f"{'?' if rank.rank is None else rank.rank:>6}")
     line.append(f" {shortened(step_numbers(rank), 6):>6}")

@@ -7,8 +7,9 @@ from textual.widgets import Static
 
 
 class KeyLine(Static):
-    """A footer with the keys of the focused widget; Textual's own footer has a widget per key, which is slow to
-    redraw.
+    """A footer with the keys of the focused widget.
+
+    Textual's own footer has a widget per key, which is slow to redraw.
     """
 
     DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }"

@@ -16,7 +16,10 @@ Item = TypeVar("Item")
 
 
 class RowList(ScrollView, Generic[Item], can_focus=True):
-    """A scrolling list below a fixed heading; `line` returns an item's text and is called only for visible items."""
+    """A scrolling list below a fixed heading `head`.
+
+    `line` returns the text of an item, and is called only for visible items.
+    """
 
     DEFAULT_CSS = "RowList { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = SCROLL_KEYS

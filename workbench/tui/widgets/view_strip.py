@@ -1,4 +1,4 @@
-"""A line with the names of the views that share a place, of which one is shown; a click on a name shows that view."""
+"""A line with the names of the views of a `ViewSwitcher`; a click on a name shows that view."""
 
 from collections.abc import Mapping
 
@@ -18,14 +18,14 @@ NAMES = {
     "places": "pools",
     "standing": "positions",
 }
-"""The names of views whose id is not the word that a user looks for."""
+"""The displayed names of those views whose id is not the word that a user looks for."""
 
 
 GAP = "   "
 
 
 class ViewStrip(Widget):
-    """The names of the views, the one that is shown highlighted, and after them what it shows.
+    """A line with the names of all views, the current one highlighted, followed by the title of the current view.
 
     The title has a line of its own where the screen is too narrow for both.
     """
@@ -64,6 +64,6 @@ class ViewStrip(Widget):
 
 
 def name_of(view: str, *, shown: bool) -> Text:
-    """Return the name of a view as text that can be clicked."""
+    """Return the name of a view as text that can be clicked; it is highlighted if the view is `shown`."""
     style = Style(bold=shown, reverse=shown) + Style.from_meta({"@click": f"choose({view!r})"})
     return Text(NAMES.get(view, view), style)

@@ -1,4 +1,4 @@
-"""A container that shows one of several views."""
+"""A container that shows one of several views, below a line with their names."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, TypeVar, Unpack
@@ -20,11 +20,11 @@ VIEW_KEYS: list[BindingType] = [
 
 AnyWidget = TypeVar("AnyWidget", bound=Widget)
 Drawing = Callable[[], None]
-"""Draws an answer; called on the event loop."""
+"""A function that draws the computed content of a view; it is called on the event loop."""
 
 
 class ViewSwitcher(Vertical):
-    """Shows one of several views; `titles` maps the id of each view's widget to its title.
+    """A container that shows one of several views; `titles` maps the id of each view's widget to its title.
 
     A subclass creates the widgets and computes their content. The view that the user switches to gets the focus, unless
     `TAKES_KEYS` is False because the widget above it needs the keys.
@@ -40,7 +40,7 @@ class ViewSwitcher(Vertical):
         self._widgets: dict[str, Widget] = {}
         self.view = next(iter(titles))
         self.wide = 1
-        """The width in columns when the view was last asked for."""
+        """The width in columns when the content of the view was last computed."""
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view."""
@@ -49,12 +49,12 @@ class ViewSwitcher(Vertical):
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of a view, and return a function that draws it; None if there is nothing to draw.
 
-        This runs in a thread: use the width `wide`, because reading a widget's size may start a screen layout.
+        This runs in a thread, so it uses the width `wide`: reading a widget's size there may start a screen layout.
         """
         raise NotImplementedError
 
     def widget(self, view: str, kind: type[AnyWidget]) -> AnyWidget:
-        """Return the widget of a view; its class is `kind`."""
+        """Return the widget of a view; its class must be `kind`."""
         widget = self._widgets[view]
         assert isinstance(widget, kind), f"{view} is a {type(widget).__name__}"
         return widget

@@ -1,4 +1,4 @@
-"""A map of the allocator's segments: lines of cells, each in the colour of the category with the most bytes in it."""
+"""A map of the allocator's segments: lines of cells, each in the colour of the category that has most bytes there."""
 
 from typing import Unpack
 
@@ -26,7 +26,7 @@ SEGMENTS_AT_MOST = 1000
 class BlockMap(ScrollView, can_focus=True):
     """A map with a line for each of the largest segments; each cell has the colour and letter of a category.
 
-    It is the category with the most bytes in the cell's address range; `·` is free memory.
+    It is the category that has the most bytes in the cell's part of the segment; `·` is free memory.
     """
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
@@ -92,7 +92,7 @@ def cell(owner: str) -> Segment:
 
 
 def legend() -> str:
-    """Return the legend: the letter of each category."""
+    """Return the legend of the map: the letter of each category."""
     return "  ".join(
         [*(f"{letter} {name.replace('_', ' ')}" for name, letter in CATEGORY_LETTERS.items()), f"{FREE} free"]
     )

@@ -34,8 +34,9 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
     def on_resize(self) -> None:
-        """Scroll to the newest columns again, because the matrix may have been drawn before the widget's size was
-        known.
+        """Scroll to the newest columns again.
+
+        The matrix may have been drawn before the widget's size was known.
         """
         self.scroll_to(x=self.virtual_size.width, animate=False)
 
@@ -68,13 +69,13 @@ class CollectiveMatrix(ScrollView, can_focus=True):
 
 
 def state_cell(state: str) -> Segment:
-    """Return the cell of a state: its sign and a space; an unknown state is a question mark."""
+    """Return the cell for the state of a collective: its sign and a space; an unknown state is a question mark."""
     colour = COLLECTIVE_STATES.get(state, COLLECTIVE_STATES[""])
     return Segment(f"{COLLECTIVE_SIGNS.get(state, '?')} ", Style(color=colour, bold=True))
 
 
 def legend() -> Text:
-    """Return the legend: the sign and colour of each state."""
+    """Return the legend of the matrix: the sign and colour of each state of a collective."""
     states = [state for state in COLLECTIVE_SIGNS if state]
     return Text("   ").join(
         Text.assemble((COLLECTIVE_SIGNS[state], COLLECTIVE_STATES[state]), f" {state}") for state in states

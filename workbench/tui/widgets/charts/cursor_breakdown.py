@@ -1,4 +1,4 @@
-"""A list of the parts of the column at a chart's cursor, shown next to or below the chart."""
+"""A list of the parts of a chart's total at the cursor, such as bytes by category, next to or below the chart."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from workbench.console import clean
 from workbench.present.bar import bar
 
 WIDE = 110
-"""Columns of the screen from which on the parts have room beside the chart."""
+"""Screen width, in columns, from which on the parts are listed next to the chart."""
 SMALLEST_SHARE = 0.005
 
 

@@ -18,7 +18,7 @@ from workbench.tui.widgets.key_bindings import SCROLL_KEYS
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LABEL_WIDTH = 20
-"""Columns in front of the events, for the lane."""
+"""Columns in front of the events, for the name of the stream or thread."""
 SHORTEST_NAME = 3
 
 
@@ -88,14 +88,14 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
 
 
 def block_name(count: int, name: str) -> str:
-    """Return the name of a block of `count` events; a block of several short events has the name of the longest."""
+    """Return the name of a block of `count` events that are drawn as one; it includes the name of the longest event."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
 def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segment:
-    """Return event `number` as `length` characters: its name, or the sign of its kind if the name does not fit.
+    """Return event number `number` as `length` characters of the chart.
 
-    A negative number is a gap.
+    They show its name, or the sign of its kind if the name does not fit. A negative number is a gap.
     """
     if number < 0:
         return Segment(" " * length)

@@ -23,11 +23,11 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a Braille cell, by row and column."""
 BRAILLE = 0x2800
 LABEL = 10
-"""Columns left of the lines, for the heights."""
+"""Columns to the left of the lines, for the labels of the value axis."""
 HEAD_ROWS = 2
-"""Rows for the title and for the line below the chart."""
+"""Rows for the title above the chart and the text below it."""
 SIGN_EVERY = 6
-"""Columns between two signs of one line at least."""
+"""The smallest distance, in columns, between two signs on the same line."""
 MARK, CURSOR = "┄", "┆"
 Point = tuple[int, int]
 """A position in dots, from the left and from the top; or in cells."""
@@ -59,7 +59,7 @@ class Scale:
 
 
 class LineChart(Widget, can_focus=True):
-    """A chart with a line per run, drawn from the table in `Lines`, which has a row per step.
+    """A chart with a line per run, drawn from the table in a `Lines` object, which has a row per step.
 
     `cursor` is the index of the table row whose step is selected.
     """
@@ -129,7 +129,7 @@ class LineChart(Widget, can_focus=True):
             yield self._cell((column, row), CURSOR if column == at else empty, reverse=column == at)
 
     def _cell(self, place: Point, empty: str, *, reverse: bool) -> Segment:
-        """Return the cell at `place`: the sign of a run, or the dots of its line, or the character `empty`.
+        """Return the chart's cell at `place`: the sign of a run, or the dots of its line, or the character `empty`.
 
         `reverse` swaps the colours, which marks the cursor.
         """
@@ -163,7 +163,7 @@ def connected(points: Sequence[Point | None]) -> Iterator[Point]:
 
 
 def sign_places(points: Sequence[Point | None], number: int, count: int) -> Iterator[Point]:
-    """Yield the cells in which to draw the sign of line `number` of `count`.
+    """Yield the cells in which to draw the sign of the line with the index `number`; there are `count` lines.
 
     The lines take turns along the x axis, so that the signs of equal lines do not cover each other.
     """

@@ -42,7 +42,7 @@ class MemoryTimeline(StackedChart):
         return [int(row) for row in np.flatnonzero(self.instants["oom"].to_numpy())]
 
     def entry_at_cursor(self) -> int | None:
-        """Return the trace entry at the cursor; None before a timeline is drawn."""
+        """Return the number of the trace entry at the cursor; None before a timeline is drawn."""
         return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
 
     def signs(self) -> dict[int, str]:
@@ -78,7 +78,7 @@ class MemoryTimeline(StackedChart):
 
 
 class AllocatedByTimeline(StackedChart):
-    """A chart of memory by pool, stream or phase, as `memory.views.timeline_by` returns it."""
+    """A chart of allocated memory by pool, stream or phase, as `memory.views.timeline_by` returns it."""
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw a timeline."""

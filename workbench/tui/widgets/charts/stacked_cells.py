@@ -1,7 +1,7 @@
-"""Divides the cells of a terminal chart among stacked layers, so that the area of each layer is right.
+"""Divide the character cells of a chart among its stacked layers, so that each layer has the right area.
 
-A cell holds at most two colours, one below the other, in eighths of its height. What a layer loses to that is added to
-the same layer in the columns that follow, so that also a layer thinner than a cell has its share of the picture.
+A cell shows at most two colours, one below the other, in eighths of its height. An area that a layer loses to this
+limit is added to the same layer in the next columns, so that even a layer thinner than a cell is visible.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from analyzers.columns import Floats
 
 EIGHTHS = 8
 MOST_OWED = 8.0
-"""Eighths by which a layer's drawn area may be corrected in one cell: more would draw it where it is not."""
+"""The most eighths by which one cell may correct a layer's area; more would draw the layer where it is not."""
 
 
 class Cell(NamedTuple):
@@ -45,7 +45,8 @@ def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
 
 
 def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
-    """Return whole eighths for each layer of each column, then for the space above; a column's sum is `total`.
+    """Return how many eighths each layer of each column gets, and last the empty space above; a column's sum is
+    `total`.
 
     The upper edge of the stack is rounded for each column by itself; what the layers lose by rounding is added to them
     in the next column.
@@ -87,10 +88,10 @@ def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
 
 
 def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
-    """Return the cell that shows the layers in `runs`, which are (layer, eighths), with the least error.
+    """Return the cell, of at most two colours, that shows the layers in `runs` with the least error.
 
-    `owed` has for each layer, in eighths, the area that is still to be drawn; it is updated. The edge between the stack
-    and the empty space above it is always drawn where it is.
+    `runs` are (layer, eighths), from the bottom up. `owed` has for each layer the area, in eighths, that is still to be
+    drawn; it is updated. The edge between the stack and the empty space above it is always drawn where it is.
     """
     if len(runs) == 1:
         return Cell(EIGHTHS, runs[0][0], runs[0][0])
@@ -106,9 +107,10 @@ def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
 
 
 def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
-    """Return the cell whose two colours meet below run number `edge` of `runs`, which are (layer, eighths).
+    """Return a cell with two colours, one for the runs before index `edge` and one for the others.
 
-    Each of the two parts gets the colour of that of its layers with the most area still to be drawn (see `owed`).
+    `runs` are (layer, eighths), from the bottom up. Each colour is that of the layer with the most area still to be
+    drawn, which `owed` has in eighths.
     """
     lower, upper = runs[:edge], runs[edge:]
     below, above = (max(part, key=lambda run: run[1] + float(owed[run[0]]))[0] for part in (lower, upper))
@@ -116,7 +118,10 @@ def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
 
 
 def lost(runs: list[tuple[int, int]], cell: Cell, owed: Floats) -> float:
-    """Return how many eighths of the layers in `runs` are missing or drawn too much if the cell is drawn as `cell`."""
+    """Return the error, in eighths, of drawing the layers in `runs` as `cell`: missing area plus excess area.
+
+    `owed` has for each layer the area, in eighths, that is still to be drawn from earlier cells.
+    """
     drawn = {cell.below: cell.eighths}
     drawn[cell.above] = drawn.get(cell.above, 0) + EIGHTHS - cell.eighths
     return sum(abs(eighths + float(owed[layer]) - drawn.get(layer, 0)) for layer, eighths in runs)

@@ -23,15 +23,15 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 PATTERNS = "█▒░▓#=+:·"
 """The sign of each layer, the lowest first, where the terminal shows no colours; neighbours are unlike in density."""
 RULER_ROWS = 3
-"""Rows kept for the marks above the area, and for the ticks and the legend below it."""
+"""Rows for the marks above the chart, and for the labels and the text below it."""
 AXIS_WIDTH = 12
 LABEL_EVERY = 4
-"""Rows from one label of the value axis to the next."""
+"""Distance in rows between the labels of the value axis."""
 NARROW = 50
-"""Columns below which there is no value axis."""
+"""Chart width, in columns, below which the chart has no value axis."""
 CURSOR = "│"
 WIDEST_COLUMNS = 32
-"""Columns that a row takes at most, where there are few rows."""
+"""The most columns that a table row takes, in a chart of few rows."""
 FAILURE = "✗"
 NO_DATA = "no data to draw"
 
@@ -159,7 +159,7 @@ class StackedChart(Widget, can_focus=True):
             self.cursor = min(max(0, self.cursor + rows), len(self.instants) - 1)
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the clicked row; a click on the line that marks the focus is ignored."""
+        """Move the cursor to the table row that was clicked; clicks beside the chart's content are ignored."""
         at = event.get_content_offset(self)
         row = (at.x - self.axis_width) // self.wide if at is not None else -1
         if 0 <= row < len(self.instants):

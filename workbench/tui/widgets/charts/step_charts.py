@@ -11,16 +11,16 @@ from workbench.colours import PHASES, STATUSES
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 
 UNNAMED = ("residual", "unknown")
-"""Time that no phase accounts for: drawn on top."""
+"""Names of the time that no phase accounts for; it is drawn on top."""
 BASE = 0.05
 """Height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
 
 
 class PhaseChart(StackedChart):
-    """A chart of the phases of one rank's steps, in seconds, from `steps.views.phases` and the steps' `dur_s`."""
+    """A chart of the phases of one rank's steps in seconds; the chart has a column per step, as high as its duration."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw these steps, with the largest phase at the bottom."""
+        """Draw the steps in `frame`, with the largest phase at the bottom."""
         names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "tagged")]
         spent = frame[names].sum().to_dict()
         ranked = sorted(names, key=lambda name: (name in UNNAMED, -spent[name]))

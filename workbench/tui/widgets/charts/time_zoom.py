@@ -4,11 +4,14 @@ from textual.message import Message
 from textual.widget import Widget
 
 SHORTEST_NS = 100
-"""The narrowest window: shorter than any event of a profiler."""
+"""The shortest time range, in ns, that zooming shows: shorter than any event of a profiler."""
 
 
 class TimeZoom(Widget):
-    """A mixin for charts of a time range, with zoom and pan; it posts `WindowAsked` when another range is requested."""
+    """A mixin for charts of a time range, with keys to zoom and pan.
+
+    It posts `WindowAsked` when the user wants another range.
+    """
 
     _whole = _window = (0, 1)
 
@@ -20,7 +23,7 @@ class TimeZoom(Widget):
             self.window = window
 
     def set_window(self, window: tuple[int, int] | None, last: int) -> None:
-        """Store the time range that is shown; None means the whole recording, which ends at `last`."""
+        """Store the time range (first, last) in ns that is shown; None means the whole recording, up to `last`."""
         if window is None:
             self._whole = (0, max(1, last))
         self._window = window or self._whole

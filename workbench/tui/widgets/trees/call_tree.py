@@ -13,7 +13,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class CallTree(LazyTree):
-    """The tree of calls from `traces.views.tree`, with device time, or with host time if there is no device."""
+    """The tree that `traces.views.tree` returns, with the device time of each call, or host time without a device."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -31,11 +31,14 @@ class CallTree(LazyTree):
         self.fill(Text(head), parents, [str(name) for name in frame["name"]])
 
     def children_of(self, row: int) -> list[int]:
-        """Return the rows whose parent is `row`, the longest first."""
+        """Return the indices of the rows whose parent is `row`, those with the most time first."""
         return sorted(super().children_of(row), key=lambda child: -int(self._frame[self._clock].iloc[child]))
 
     def label_of(self, row: int) -> Text:
-        """Return the line of a row: bar, time, count and name; bars are relative to the longest call of the level."""
+        """Return the line of the call with the index `row`: bar, time, count and name.
+
+        Bars are relative to the longest call with the same parent.
+        """
         entry = self._frame.iloc[row]
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])

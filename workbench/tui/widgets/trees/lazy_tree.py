@@ -13,9 +13,9 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class LazyTree(Tree[int]):
-    """A tree over the rows of a table, whose nodes are created when their parent is opened.
+    """A tree of the rows of a table; the node of a row is created when the node of its parent is opened.
 
-    The data of a node is its row index; a parent's row precedes the rows of its children. A tree of at most
+    Nodes hold the index of their row, and a parent's row precedes the rows of its children. A tree of at most
     `OPEN_AT_MOST` rows is shown fully opened.
     """
 
@@ -31,12 +31,13 @@ class LazyTree(Tree[int]):
         self._text = ""
 
     def label_of(self, row: int) -> Text:
-        """Return the line of text for a row."""
+        """Return the text that the node of the row with the index `row` shows."""
         raise NotImplementedError
 
     def fill(self, root: Text, parents: Sequence[int], names: Sequence[str]) -> None:
-        """Draw a tree: `parents` has the index of each row's parent (-1: none), `names` the searchable text of each
-        row.
+        """Draw a tree below the text `root`.
+
+        `parents` has the index of each row's parent (-1: none), and `names` the searchable text of each row.
         """
         self._parents, self._names, self._children = parents, names, {}
         for row, parent in enumerate(parents):
@@ -48,11 +49,11 @@ class LazyTree(Tree[int]):
             self._open_all(self.root)
 
     def children_of(self, row: int) -> list[int]:
-        """Return the rows whose parent is `row`; -1 stands for the root."""
+        """Return the indices of the rows whose parent is `row`; -1 stands for the root."""
         return self._children.get(row, [])
 
     def parent_of(self, row: int) -> int:
-        """Return the parent row of a row; -1 on the first level."""
+        """Return the index of the row that is the parent of `row`; -1 on the first level."""
         return self._parents[row]
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[int]) -> None:
@@ -76,7 +77,7 @@ class LazyTree(Tree[int]):
         self.call_after_refresh(self.move_cursor, self._node(rows[match % len(rows)]))
 
     def text_at_cursor(self) -> str:
-        """Return the name of the row under the cursor."""
+        """Return the name of the row under the cursor; empty on the root."""
         at = self.cursor_node.data if self.cursor_node is not None else None
         return "" if at is None else self._names[at]
 

@@ -22,7 +22,7 @@ class MemoryTree(LazyTree):
         self._total = 0
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a tree."""
+        """Draw the tree in `frame`, which has a row per node."""
         self._frame = frame
         roots = frame["parent"] < 0
         self._total = int(frame["bytes"][roots].sum())
@@ -31,7 +31,10 @@ class MemoryTree(LazyTree):
         )
 
     def label_of(self, row: int) -> Text:
-        """Return the line of a row: bar, bytes, blocks and name; bars are relative to the largest row of the level."""
+        """Return the line of the node with the index `row`: bar, bytes, share of all bytes, blocks and name.
+
+        Bars are relative to the largest node with the same parent.
+        """
         entry = self._frame.iloc[row]
         name, count = str(entry["name"]), int(entry["bytes"])
         largest = int(self._frame["bytes"].iloc[self.children_of(self.parent_of(row))[0]])

@@ -16,9 +16,9 @@ PLACE = ("filename", "line", "name")
 
 
 class StackTree(LazyTree):
-    """The stacks that `hangs.views.stacks` returns, outermost frame first; `i` shows or hides library frames.
+    """A tree of the stacks that `hangs.views.stacks` returns, outermost frame first.
 
-    The innermost frame of a stack is always shown.
+    The key `i` shows or hides library frames, but the innermost frame of a stack is always shown.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 400
@@ -32,7 +32,7 @@ class StackTree(LazyTree):
         self._own_only = True
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw these stacks."""
+        """Draw the stacks in `frame`, which has a row per frame of the merged tree."""
         self._whole = frame.reset_index(drop=True)
         self._all = len({rank for ranks in frame["ranks"] for rank in ranks})
         self._draw()
@@ -54,7 +54,10 @@ class StackTree(LazyTree):
         self.fill(Text(head + more), kept_parents(parents, kept), names)
 
     def label_of(self, row: int) -> Text:
-        """Return the line of a row: function, source line and ranks; it is bold if other ranks are at other lines."""
+        """Return the line of the frame with the index `row`: function, source line and ranks.
+
+        The ranks are bold if other ranks do not have this frame.
+        """
         frame = self._frame.iloc[row]
         ranks = frame["ranks"]
         mark = (f"  {rank_names(ranks)}", "bold") if len(ranks) < self._all else (f"  {rank_ranges(ranks)}", "dim")
@@ -62,7 +65,7 @@ class StackTree(LazyTree):
 
 
 def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Return, for each row in `kept`, the index in `kept` of its nearest ancestor there (-1: none)."""
+    """Return, for each row in `kept`, the position in `kept` of its nearest ancestor that is kept (-1: none)."""
     numbers = {row: number for number, row in enumerate(kept)}
     numbers[-1] = -1
     nearest = []
@@ -75,7 +78,7 @@ def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
 
 
 def parents_of(depths: Sequence[int]) -> list[int]:
-    """Return the index of each row's parent (-1: none): the last row before it that is less deep.
+    """Return the index of each row's parent (-1: none), which is the last row before it that is less deep.
 
     >>> parents_of([0, 1, 2, 1])
     [-1, 0, 1, 0]
