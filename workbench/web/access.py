@@ -17,16 +17,16 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN_BYTES = 18
 FOLDER_BYTES = 12
 HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
-"""Of answers that have to do with the token: none of them may be kept, or tell another page where it was."""
+"""Headers of answers that concern the token: browsers must not store them, nor tell other pages their address."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """The token of a dashboard; it is needed even on loopback, where every user of this machine can connect.
+    """The secrets that open a dashboard: its token, and the random name of the folder that all its pages are below.
 
-    All pages are below a folder with a random name, and the cookie is valid for this folder only. Browsers send cookies
-    to every port of a host, so also to a page that another user serves there; but that page does not know the folder's
-    name.
+    They are needed even on loopback, where every user of this machine can connect. The cookie with the token is valid
+    for this folder only: browsers send cookies to every port of a host, so also to a page that another user serves
+    there, but that page does not know the folder's name.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
@@ -58,7 +58,7 @@ class Door:
         return hmac.compare_digest(offered.encode(errors="surrogateescape"), self.token.encode())
 
     def admits(self, cookies: str) -> bool:
-        """Return whether a request's `Cookie` header contains the token."""
+        """Return whether `cookies`, a request's `Cookie` header, contains the token."""
         try:
             morsel = SimpleCookie(cookies).get(self.cookie)
         except CookieError:
@@ -68,7 +68,7 @@ class Door:
 
 @dataclass(frozen=True)
 class AccessControl:
-    """A WSGI application that checks the token before it calls the application `inside`.
+    """A WSGI application that checks the token before it passes a request to the application `inside`.
 
     It answers `?token=` with a cookie and a redirect to the same page below the random folder. If `private`, the Host
     header must name the loopback interface: a foreign web page that makes its own name point here (DNS rebinding) would
@@ -80,7 +80,7 @@ class AccessControl:
     private: bool = True
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a WSGI request: pass it to `inside`, or refuse it."""
+        """Answer a WSGI request: pass it to the application `inside`, redirect it, or refuse it."""
         if self.private and host_name(environ) not in LOOPBACK:
             return refuse(start_response, "unknown host")
         if is_foreign(environ):
@@ -131,6 +131,6 @@ def is_foreign(environ: WSGIEnvironment) -> bool:
 
 
 def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:
-    """Answer a WSGI request with status 403 and the reason."""
+    """Answer a WSGI request with status 403 and the reason `why`."""
     start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *HEADERS])
     return [f"{why}\n".encode()]

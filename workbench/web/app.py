@@ -25,7 +25,7 @@ PAGES = {
     "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",
     "parity": "Parity",
 }  # fmt: skip
-"""The page of each room, which has a link where the room has something to show."""
+"""{name of an analyzer: title of its page}; a page has a link if the report has data of the analyzer."""
 LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "": overview.layout,
     "memory": memory.layout,
@@ -43,11 +43,11 @@ WINDOWS: Mapping[str, Callable[[ServedRun, Query], Window]] = {
     "trace": trace.window,
     "steps": steps.window,
 }
-"""Pages with an axis of their own; the others pass the window of steps on."""
+"""Functions that return the range shown by a page with an axis of its own; other pages keep the range of steps."""
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}<style>{colours}</style>{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
-"""Dash's own page does not state its language, which screen readers need."""
+"""The HTML frame of all pages; unlike Dash's own frame, it states the language, which screen readers need."""
 DOCUMENTS = {
     "json": (Format.JSON, "application/json"),
     "md": (Format.MARKDOWN, "text/markdown; charset=utf-8"),
@@ -89,10 +89,10 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
 
 def set_up(app: Dash) -> None:
-    """Let Dash finish its set-up, by a first request that no other runs beside.
+    """Let Dash finish its set-up by answering a first request while no other request is made.
 
-    Dash does it while it answers the first request, and answers a second one that comes meanwhile with what is there:
-    a page that lacks styles or scripts.
+    Dash finishes its set-up while it answers the first request. A second request that comes meanwhile would get a page
+    that lacks styles or scripts.
     """
     environ: dict[str, Any] = {"PATH_INFO": "/"}
     setup_testing_defaults(environ)
@@ -103,7 +103,7 @@ def set_up(app: Dash) -> None:
 
 
 def frame(served: ServedRun) -> html.Div:
-    """Return the parts of the dashboard that stay when the page changes: header, rail and a container for the page.
+    """Return the parts of the dashboard that stay when the page changes: header, sidebar and a container for the page.
 
     Links are relative, because the app may be mounted under any path.
     """
@@ -128,7 +128,7 @@ def frame(served: ServedRun) -> html.Div:
 
 
 def install_pages(app: Dash, served: ServedRun) -> None:
-    """Register the callback that shows the page and the range of steps in the address."""
+    """Register the callback that shows the page that the address names, and stores its range of steps."""
 
     @app.callback(
         Output("page", "children"),
@@ -158,9 +158,9 @@ def install_pages(app: Dash, served: ServedRun) -> None:
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
-    """Return the range that page `name` shows: on its own axis, and in steps.
+    """Return the range that page `name` shows: on the page's own axis, and in steps.
 
-    For a page that shows no range it is the one in the address, which links to other pages then keep.
+    For a page that shows no range, return the steps in the address, so that links to other pages keep them.
     """
     if name in WINDOWS and name in served.rooms.names:
         return WINDOWS[name](served, query)
@@ -168,7 +168,7 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
-    """Return the content of page `name`."""
+    """Return the content of the page named `name`, or a message if there is none."""
     return LAYOUTS[name](served, query) if name in LAYOUTS else html.P(f"There is no page {clean(name)}.")
 
 

@@ -1,4 +1,4 @@
-"""Addresses of the pages that show the evidence of findings."""
+"""Return the addresses of the pages that show the evidence of findings."""
 
 from analyzers.report import Finding
 from workbench.evidence_link import EvidenceLink, evidence_link
@@ -15,7 +15,7 @@ TABS = {
     "opportunities": "opportunities",
     "held": "memory",
 }
-"""The tab that holds a part of a page; other parts are always in sight."""
+"""{part of a page: the tab that contains it}; parts that are not listed are always visible."""
 
 
 def evidence_address(served: ServedRun, finding: Finding) -> str | None:
@@ -29,14 +29,14 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters with which the page `at.room`, such as memory, shows the evidence of a finding."""
+    """Return the address parameters with which the page named `at.room` shows the evidence of a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
     ask = {**queries, "logs": logs_query}.get(at.room)
     return ask(served, at) if ask else {}
 
 
 def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters of the memory page for a finding: the snapshot of its rank and step.
+    """Return the address parameters of the memory page for a finding, which select the snapshot of its rank and step.
 
     For a leak they also select two instants to compare: the ends of the first and of the last step in the snapshot.
     """

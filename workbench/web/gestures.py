@@ -1,4 +1,4 @@
-"""Parse the JSON that browsers send after a click, a zoom or typed text; it may have any content."""
+"""Parse the JSON that browsers send after a click, a zoom or typed text; any client may send any content."""
 
 from collections.abc import Mapping
 from math import inf
@@ -9,13 +9,13 @@ ALL = (-inf, inf)
 
 
 def clicked_point(click: object) -> Mapping[str, object] | None:
-    """Return the first point in Plotly's `clickData`; None if nothing was clicked."""
+    """Return the first point in `click`, which is Plotly's `clickData`; None if nothing was clicked."""
     points = click.get("points") if isinstance(click, dict) else None
     return points[0] if isinstance(points, list) and points and isinstance(points[0], dict) else None
 
 
 def point_data(point: Mapping[str, object], index: int | None = None) -> str:
-    """Return the custom data of a point as text, or item `index` of it."""
+    """Return as text the custom data of a clicked point of a chart, or only item `index` of these data."""
     data = point.get("customdata")
     if index is None:
         return str(data)
@@ -23,7 +23,7 @@ def point_data(point: Mapping[str, object], index: int | None = None) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a number, also one in a text, as an int rounded towards zero; None for anything else."""
+    """Return `value`, a number or digits in a text, as an int rounded towards zero; None for anything else."""
     if isinstance(value, str):
         return int(value) if value.lstrip("-").isdecimal() and value.isascii() else None
     return int(value) if isinstance(value, int | float) and abs(value) < inf else None

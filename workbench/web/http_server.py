@@ -23,17 +23,17 @@ from workbench.web.uploads import MOST_BYTES
 
 THREADS = 8
 MOST_CONNECTIONS = 512
-"""A browser holds six; the rest is room for clients that connect and say nothing."""
+"""The most open connections: a browser holds six, and other clients may connect without sending anything."""
 SILENCE_S = 30
-"""After so long without a byte a connection is closed. A request that is being answered may take longer."""
+"""Seconds without a byte after which a connection is closed; a request that is being answered may take longer."""
 HEADER_BYTES = 64 << 10
 STRANGER_BYTES = 4 << 10
-"""The longest body of a request without the token: nobody else may fill the disk of this machine."""
+"""The longest body of a request without the token, so that strangers cannot fill the disk of this machine."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A waitress server; `sockets` has its listeners and open connections."""
+    """A waitress server; `sockets` maps file descriptors to its listeners and open connections."""
 
     inner: BaseWSGIServer | MultiSocketServer
     sockets: dict[int, Any]
@@ -55,7 +55,7 @@ class Server:
         self.inner.run()
 
     def stop(self) -> None:
-        """Stop the server; called from another thread."""
+        """Stop the server; this must be called from another thread than `run`."""
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
         for channel in list(self.sockets.values()):
@@ -102,8 +102,9 @@ def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
 
 
 def is_listening(path: Path) -> bool:
-    """Return whether a process accepts connections on a Unix socket; False if a killed server left the socket
-    behind.
+    """Return whether a process accepts connections on the Unix socket at `path`.
+
+    It is False if a server that was killed left the socket behind.
     """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
@@ -119,7 +120,7 @@ def started(app: AccessControl, **place: Any) -> Server:
     """Return a waitress server for the app; `place` has waitress's keyword arguments for the address to listen on.
 
     Raises:
-        OSError: It cannot listen there.
+        OSError: The server cannot listen on this address.
         ValueError: The address is not valid.
     """
     # Its warnings would go to the terminal, in the middle of what the user runs there.

@@ -17,7 +17,7 @@ GROUPINGS = ("module", "line", "stack", "category")
 COLOURS = ("category", "pool", "stream", "phase", "rank")
 ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 DIGITS = 19
-"""The longest number that is read: nanoseconds since 1970 have 19 digits, and int() of a longer one takes time."""
+"""Numbers with so many digits or more are not read: times in ns since 1970 have 19, and int() of long texts is slow."""
 SEARCH_CHARACTERS = 100
 NODES = 1 << 40
 
@@ -33,7 +33,7 @@ def address(query: Mapping[str, str]) -> str:
 
 
 def number(query: Mapping[str, str], name: str, beyond: int, default: int) -> int:
-    """Return query parameter `name` as an int if it is at least 0 and less than `beyond`, else the default."""
+    """Return the query parameter `name` as an int if it is at least 0 and less than `beyond`, else `default`."""
     text = query.get(name, "")
     # `isdigit` alone accepts characters such as "²", which int() refuses.
     fits = text.isascii() and text.isdigit() and len(text) < DIGITS and int(text) < beyond
@@ -53,11 +53,11 @@ def window(query: Mapping[str, str], beyond: int) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class MemoryQuery:
-    """The state of the memory page, as its address sets it.
+    """The state of the memory page, as the query of its address sets it.
 
-    `entry`: the instant after that trace entry. `by`: the grouping of the tree of live memory; `node`: the selected
-    node of the tree. `find`: the text to highlight. `colour`: the meaning of the timeline's colours. `since`: the
-    instant to compare with. `block`: the address whose block is described.
+    `entry` selects the instant after that trace entry. `by` is the grouping of the tree of live memory, and `node` the
+    selected node of the tree. `find` is the text to highlight, and `colour` what the timeline's colours stand for.
+    `since` is the trace entry of the instant to compare with, and `block` the memory address to describe.
     """
 
     entry: int
@@ -70,7 +70,7 @@ class MemoryQuery:
 
 
 def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
-    """Return the state of the memory page for a device, from the address query.
+    """Return the state of the memory page for `device`, from the query of an address.
 
     Without an instant in the query, it is that of the failed allocation, or else the peak.
     """

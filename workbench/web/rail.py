@@ -1,4 +1,4 @@
-"""The parts around every page: the header with the verdict, and the rail with pages, findings and ranks."""
+"""The parts around every page: the header with the verdict, and a sidebar (rail) with pages, findings and ranks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from workbench.web.query import address
 from workbench.web.served_run import ServedRun
 
 FINDINGS, RANKS = 12, 16
-"""The most findings and ranks in the rail; the first page has all."""
+"""The most findings and ranks that the sidebar lists; the first page lists all."""
 SEVERITIES = ("info", "warning", "error")
 
 
@@ -42,7 +42,7 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
 def steps_field(*, hidden: bool) -> html.Section:
     """Return the input field for the range of steps, which applies to all pages.
 
-    On pages without steps it is hidden rather than left out, because the callback `turn` reads it.
+    With `hidden`, it is invisible rather than left out, because the callback that shows pages reads it.
     """
     field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
     spoken: dict[str, Any] = {"aria-label": "steps to show"}
@@ -55,7 +55,10 @@ def steps_field(*, hidden: bool) -> html.Section:
 
 
 def rail(served: ServedRun, pages: Sequence[tuple[str, str]]) -> html.Aside:
-    """Return the rail: `pages` as links (name, title), then the findings and the ranks, with links to the evidence."""
+    """Return the sidebar, called rail: `pages` (name, title) as links, then the findings and the ranks.
+
+    Findings and ranks are links to their evidence.
+    """
     links = [link(title, name or "./") for name, title in pages]
     return html.Aside([navigation(links, "pages", "pages"), *findings(served), *ranks(served)], className="rail")
 
@@ -72,12 +75,12 @@ def findings(served: ServedRun) -> Iterator[Component]:
 
 
 def finding_address(served: ServedRun, finding: Finding) -> str:
-    """Return the address of the page with the evidence of a finding, else of the first page."""
+    """Return the address of the page with the evidence of a finding, or of the first page if no page has it."""
     return evidence_address(served, finding) or "./"
 
 
 def rail_link(severity: str, text: str, to: str) -> html.A:
-    """Return a link with the sign of a severity before its text."""
+    """Return a link to the address `to`, with the sign of a severity before its text."""
     shown = link(text, to, fixed=True)
     sign = html.Span(SEVERITY_SIGNS[severity], className=f"sign {severity}")
     shown.children = [sign, html.Span(text, title=text)]
@@ -85,7 +88,10 @@ def rail_link(severity: str, text: str, to: str) -> html.A:
 
 
 def ranks(served: ServedRun) -> Iterator[Component]:
-    """Yield the heading and the list of ranks: those that findings name, with the worst of these, then the others."""
+    """Yield the heading and the list of ranks; nothing if no rank is known.
+
+    First come the ranks that findings name, each with its most severe finding, then a line with all other ranks.
+    """
     known = {file.rank for file in served.report.inputs if file.rank is not None}
     worst = worst_by_rank(served.report.findings)
     named = sorted(worst, key=lambda rank: (-SEVERITIES.index(worst[rank].severity), rank))[:RANKS]
@@ -101,7 +107,7 @@ def ranks(served: ServedRun) -> Iterator[Component]:
 
 
 def worst_by_rank(found: Sequence[Finding]) -> dict[int, Finding]:
-    """Return {rank: the most severe finding that names it, of equals the first}."""
+    """Return {rank: the most severe finding that names it, or the first of equally severe ones}."""
     worst: dict[int, Finding] = {}
     for one in found:
         for rank in one.ranks:
@@ -112,6 +118,6 @@ def worst_by_rank(found: Sequence[Finding]) -> dict[int, Finding]:
 
 
 def rank_address(served: ServedRun, rank: int) -> str:
-    """Return the address of the page that shows most of a rank: its stack, else its steps, else the first page."""
+    """Return the address of the page that shows most about a rank: hang, else steps, else the first page."""
     room = next((name for name in ("hang", "steps") if name in served.rooms.names), "")
     return f"{room}{address({'rank': str(rank)})}" if room else "./"

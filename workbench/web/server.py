@@ -1,4 +1,4 @@
-"""Serve the dashboard to browsers that have its token: on loopback, or with `--host` on another address."""
+"""Serve the dashboard to browsers that have its access token: on loopback, or with `--host` on another address."""
 
 import getpass
 import html
@@ -29,12 +29,12 @@ from workbench.web.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
 FAR_PORT = 8050
-"""Of the machine with the browser, where ssh leads to a Unix socket."""
+"""The port, on the machine with the browser, that ssh forwards to a Unix socket if none is given."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The address to listen on. Port 0 means any free port; `browse` opens the page in a browser.
+    """The address to listen on; port 0 means any free port, and `browse` opens the page in a browser.
 
     With `socket`, the server listens on a Unix socket at this path, which other users of the machine cannot open.
     `port` is then the port on the browser's machine from which ssh forwards to the socket.
@@ -58,13 +58,13 @@ class Place:
 
 
 def serve(path: Path, place: Place) -> None:
-    """Analyse the run or files at `path`, and serve the dashboard until interrupted."""
+    """Analyse the run or the files at `path`, and serve the dashboard until the user interrupts it."""
     run = find_run([path])
     serve_report(run, room_for(run), Options(), place)
 
 
 def serve_report(run: Run, room: str, options: Options, place: Place | None = None) -> None:
-    """Analyse a run with the analyzer named `room`, and serve the dashboard until interrupted.
+    """Analyse a run with the analyzer named `room`, and serve the dashboard until the user interrupts it.
 
     The page of this analyzer is shown first.
     """
@@ -72,7 +72,10 @@ def serve_report(run: Run, room: str, options: Options, place: Place | None = No
 
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
-    """Serve the dashboard of a run, and of uploaded files, until interrupted; `page` is shown first."""
+    """Serve the dashboard of a run, and of uploaded files, until the user interrupts it.
+
+    `page` is the name of the page that is shown first.
+    """
     place, door = place or Place(), Door()
     if place.socket and (place.browse or place.host != LOOPBACK):
         raise UsageProblem("a Unix socket has no address that a browser opens", "leave out --host and --open")
@@ -128,8 +131,10 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return the WSGI application of a server: access control, the dashboard of `served`, and those of dropped
-    files.
+    """Return the WSGI application of a server, which checks access and serves several dashboards.
+
+    They are the dashboard of `served`; if it compares two runs, those of the runs; and those of dropped files, which
+    are stored in `folder`.
     """
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     opened = f"{door.prefix}open/"
@@ -145,7 +150,7 @@ def dashboard(run: Run, prefix: str, options: Options) -> WSGIApplication:
 
 
 class Later:
-    """A WSGI application that is created at its first request, because reading a run takes time."""
+    """A WSGI application that `make` creates at the first request, because reading a run takes time."""
 
     def __init__(self, make: Callable[[], WSGIApplication]) -> None:
         self._make, self._lock = make, Lock()

@@ -1,4 +1,4 @@
-"""Positions of the training steps on the axes of the pages, computed once for each file."""
+"""Positions of the training steps on the axes of charts, computed once for each file."""
 
 from functools import lru_cache
 
@@ -18,12 +18,12 @@ KEPT = 256
 
 
 def memory_marks(served: ServedRun, device: Device) -> StepMarks:
-    """Return the step marks of a device: the trace entries of its snapshot at which steps start and end."""
+    """Return the `StepMarks` of a device: the trace entries of its snapshot at which training steps start and end."""
     return snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
 def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
-    """Return the step marks of a trace: the times in ns at which steps start and end."""
+    """Return the `StepMarks` of a trace: the times in ns at which training steps start and end."""
     return trace_file_marks(artefact, served.options, step_logs(served))
 
 
@@ -34,13 +34,13 @@ def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
 
 @lru_cache(KEPT)
 def snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the step marks of a device in a snapshot, cached."""
+    """Return the `StepMarks` of a device in a snapshot; the result is cached."""
     return StepMarks.of(memory.clock(artefact, options, device, logged_steps(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
 def trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the step marks of a trace file, cached."""
+    """Return the `StepMarks` of a trace file; the result is cached."""
     return StepMarks.of(traces.clock(artefact, options, logged_steps(logs, options, artefact.rank)))
 
 

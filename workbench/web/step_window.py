@@ -15,15 +15,15 @@ from workbench.web.query import Query
 # Digits are limited, as the field takes whatever is typed or pasted.
 STEPS = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:\s*(?:-|to)\s*(\d{1,9}(?:\.\d{1,6})?))?")
 ALL_STEPS = "all"
-"""The text in the address that selects everything, on a page that by default shows a part."""
+"""The value of `steps` in an address that selects everything, for pages that by default show only a part."""
 WINDOW_NAMES = ("from", "to", "steps")
-"""The names in a query that describe the window."""
+"""The names of the query parameters that select a range."""
 
 
 class WindowState(TypedDict):
     """The selected range as the browser stores it.
 
-    `own` goes into the URL of this page, `steps` into links to other pages.
+    `own` has the query parameters for the address of this page, `steps` the text for links to other pages.
     """
 
     own: dict[str, str]
@@ -40,7 +40,7 @@ class Window:
     span: tuple[int, int] | None = None
     steps: Span | None = None
     everything: bool = False
-    """Whether everything was asked for, on a page that by default shows a part."""
+    """Whether the address asks for everything, on a page that by default shows only a part."""
 
     def state(self) -> WindowState:
         """Return the range as the browser stores it."""
@@ -51,7 +51,11 @@ class Window:
 
 
 def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> Window:
-    """Return the range that an address selects: `span` on the page's own axis if given, else the steps in the query."""
+    """Return the range that an address selects.
+
+    It is `span`, a range on the page's own axis, if that is given; else the steps in the query. `marks` converts one to
+    the other.
+    """
     if span:
         return Window(span, marks.steps_within(span))
     steps = parse_steps(query.get("steps", ""))
@@ -59,17 +63,17 @@ def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> W
 
 
 def without_window(query: Mapping[str, str]) -> Query:
-    """Return a query without the parameters that select a range."""
+    """Return a query without the parameters that select a range: `from`, `to` and `steps`."""
     return {name: value for name, value in query.items() if name not in WINDOW_NAMES}
 
 
 def own_window(query: Mapping[str, str]) -> Query:
-    """Return only the parameters of a query that select a range on the page's own axis."""
+    """Return only those parameters of a query that select a range: `from`, `to` and `steps`."""
     return {name: value for name, value in query.items() if name in WINDOW_NAMES}
 
 
 def with_window(query: Query, shown: WindowState) -> Query:
-    """Return a query with the range that the browser stores.
+    """Return a query in which the range is replaced by `shown`, the one that the browser stores.
 
     A zoom changes the address in the browser without Dash, whose copy of the address is out of date until the next
     click.
@@ -78,7 +82,7 @@ def with_window(query: Query, shown: WindowState) -> Query:
 
 
 def window_state(data: object) -> WindowState:
-    """Convert the JSON data stored in the browser to a range."""
+    """Return the range in `data`, the JSON data that the browser stores; other content is ignored."""
     own = data.get("own") if isinstance(data, dict) else None
     texts = {str(name): str(value) for name, value in own.items()} if isinstance(own, dict) else {}
     steps = texts.get("steps", "")

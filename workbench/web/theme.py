@@ -1,4 +1,4 @@
-"""The theme of the page that is being answered; the browser names it in a cookie."""
+"""The light or dark theme of the page that is being requested; the browser names it in a cookie."""
 
 from flask import has_request_context, request
 
@@ -8,6 +8,6 @@ COOKIE = "workbench-theme"
 
 
 def theme() -> Theme:
-    """Return the theme that the browser shows; outside of a request it is the light one."""
+    """Return the theme that the browser shows; outside a request, return the light theme."""
     named = request.cookies.get(COOKIE, "") if has_request_context() else ""
     return THEMES.get(named, LIGHT)

@@ -24,20 +24,20 @@ from workbench.web.app import make_app
 from workbench.web.served_run import served_run
 
 MOST_BYTES = 2 << 30
-"""The limit of all dropped files together."""
+"""The limit of the size of all dropped files together, in bytes."""
 MOST_SETS = 16
 CHUNK = 1 << 20
 BY_PATH = "open it by its path: workbench serve PATH"
 HEADER = ("HTTP_X_WORKBENCH", "drop")
-"""A browser lets a foreign page send this header only after asking this server, which never agrees."""
+"""The header of uploads; before a foreign page may send it, browsers ask this server, which never agrees."""
 
 
 class Uploads:
     """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    The files are stored in `folder`. `beside` has applications that are served from the start, under names that no set
-    can have. `prefix` is the URL path of them all. Dashboards of dropped files show no source files of this machine,
-    because a dropped file could mention any file.
+    The files are stored in `folder`. `beside` has {name: application} of other dashboards, such as those of two
+    compared runs. `prefix` is the URL path of them all. Dashboards of dropped files show no source files of this
+    machine, because a dropped file could mention any file.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Uploads:
         return {"at": place}
 
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
-        """Store the body of a request as file `file` of set `name`, within the size limits."""
+        """Store the body of a request as file `file` of the set `name`, within the size limits."""
         if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
             raise InputError(f"{file}: too large to drop", BY_PATH)
         home = self._folder / name
@@ -129,7 +129,7 @@ class Uploads:
 
 
 class NoRoom(Exception):
-    """The size limit for all dropped files together is reached."""
+    """Raised if a file would exceed the size limit of all dropped files together."""
 
 
 def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
@@ -149,7 +149,7 @@ def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> Non
 
 
 def safe(name: str) -> str:
-    """Return a file name without characters that could lead to another folder; its rank and kind stay readable."""
+    """Return `name` with characters replaced that could lead to another folder; rank and kind stay readable."""
     return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
 
 

@@ -196,7 +196,7 @@ def filled_tables(rank: RankTrace) -> list[Table]:
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `frame` about the memory of the rank's device, or of the host CPU for a rank without a device."""
+    """Return the rows of `frame` about the memory of the rank's device, or of the host CPU if it used no device."""
     name = device_name(rank.device_memory[-1]) if rank.device_memory else ""
     return frame[frame["where"] == name].reset_index(drop=True)
 

@@ -1,1 +1,1 @@
-"""Components of the pages: charts, tables, links and the verdict."""
+"""Parts that pages of the dashboard share: charts, tables, links and the verdict."""

@@ -8,11 +8,14 @@ from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, legend_en
 from workbench.web.theme import theme
 
 FEW = 30
-"""So many collectives side by side leave room for a larger sign in each cell."""
+"""The most collectives side by side that leave room for a larger sign in each cell."""
 
 
 def collective_matrix(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of the table `hangs.views.matrix`; colour and sign of a cell show the state."""
+    """Return a heat map of the states of collectives; colour and sign of a cell show the state.
+
+    `frame` is the result of `hangs.views.matrix`, with a row per rank and a column per collective.
+    """
     states = list(theme().states)
     codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
     scale = [(edge / len(states), theme().states[s]) for i, s in enumerate(states) for edge in (i, i + 1)]

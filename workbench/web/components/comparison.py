@@ -11,7 +11,7 @@ from workbench.web.components.figure import ABOVE, FigurePart, byte_ticks, durat
 from workbench.web.theme import theme
 
 MORE, LESS, WHOLE = "violet", "teal", "grey"
-"""Hues of bars; the sign of each number says the same as its colour."""
+"""Names of the colours of bars; the sign of each number says the same as its colour."""
 SIDES = {"a": "grey", "b": "blue"}
 DASHES = {"a": "dot", "b": "solid"}
 BARS, NAME = 20, 34
@@ -37,7 +37,7 @@ def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float,
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
     """Return a waterfall chart from the total of run a to the total of run b, which are `ends`.
 
-    Each bar is a change and starts where the bar above ends; `text` formats the numbers.
+    Each bar is one of the changes `parts` (name, amount) and starts where the bar above ends; `text` formats numbers.
     """
     # The rest is one bar, so that the bars still add up to the total of run b.
     shown, rest = parts[:BARS], sum(change for _, change in parts[BARS:])
@@ -63,7 +63,10 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
 
 
 def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
-    """Return a bar chart of (name, change) rows: bars to the left are decreases, bars to the right increases."""
+    """Return a bar chart of (name, change) rows; the function `text` formats a change.
+
+    Bars to the left are decreases, bars to the right increases.
+    """
     shown = rows[:BARS]
     figure = go.Figure(
         go.Bar(
@@ -89,7 +92,7 @@ def short(name: str) -> str:
 
 
 def with_rows(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a figure whose height fits `rows` rows, with space for the numbers next to the longest bar."""
+    """Return the figure with a height for `rows` rows, and with space for the numbers next to the longest bar."""
     return figure.update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
         margin={"l": 10, "r": 70},

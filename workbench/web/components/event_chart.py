@@ -9,17 +9,16 @@ from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, duration_
 
 ROW_PX = 18
 LANE, LANES_PX = 32, 190
-"""Characters of a lane's name that fit, and the width that they take."""
+"""How many characters of the name of a lane (stream or thread) are shown, and the width in pixels that they take."""
 ROOM = 1 / 60
-"""The part of the chart's width that an event needs to show its name: laying out names takes most of the time."""
+"""An event shows its name if it takes this part of the chart's width: laying out names takes most of the time."""
 
 
 def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[str, str]) -> FigurePart:
-    """Return a chart of events, a row per lane (stream or thread) and nesting depth; times are in ns from the first
-    event.
+    """Return a chart of events, with a row for each lane (stream or thread) and nesting depth.
 
     `blocks` is the result of `traces.views.timeline` with an additional column `colour`, whose values are keys of
-    `colours`.
+    `colours`. `window` is the time range that is shown, in ns from the first event.
     """
     rows = lane_rows(blocks)
     # A name that does not fit is not sent at all: it would only be measured and dropped by the browser.
@@ -48,7 +47,7 @@ def event_chart(blocks: pd.DataFrame, window: tuple[int, int], colours: Mapping[
 
 
 def bars(title: str, colour: str, blocks: pd.DataFrame) -> FigurePart:
-    """Return the Plotly trace of the blocks of one colour; `title` is its name in the legend.
+    """Return the Plotly trace of all blocks of one colour; `title` is the colour's name in the legend.
 
     A block is an event, or several short events that are drawn as one.
     """

@@ -1,4 +1,7 @@
-"""Functions that all figures use. A figure holds at most a few thousand points, each of which was really recorded."""
+"""Functions that all figures of the dashboard use.
+
+A figure holds at most a few thousand points, each of which was really recorded.
+"""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,7 +18,7 @@ from workbench.web.theme import theme
 FigurePart = dict[str, object]
 """A trace, an axis or a layout as Plotly's script reads it."""
 Figure: TypeAlias = go.Figure | FigurePart
-"""A plain dictionary where it is drawn at each zoom: Plotly's own classes check every number, which takes longer."""
+"""A figure as Plotly's class, or as a dict, which is faster to create, for charts that are drawn at each zoom."""
 
 
 class DurationTicks(TypedDict):
@@ -27,22 +30,22 @@ class DurationTicks(TypedDict):
 
 MARGIN = {"l": 70, "r": 10, "t": 30, "b": 40}
 LOW = {**MARGIN, "t": 24, "b": 24}
-"""The margins of charts above each other that share their axis."""
+"""The margins of charts that are drawn one above the other and have the same x axis."""
 ABOVE: FigurePart = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
-"""A legend above the chart, where it takes none of the width."""
+"""The layout of a legend above the chart, where it takes none of the chart's width."""
 COLLECTIVES_ACROSS: FigurePart = {
     "type": "category",
     "title": {"text": "collective", "standoff": 12},
     "automargin": True,
 }
-"""The axis of a chart with a column for each collective; Plotly would take #3 for a number."""
+"""The x axis of a chart with a column for each collective; as categories, because Plotly would take #3 for a number."""
 LONGEST = 400
 KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
 BAR: dcc.Graph.Config = {
     "displaylogo": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
 }
-"""Buttons that are removed: they upload the chart, select points, which does nothing here, or reset the axes twice."""
+"""Options of a chart's buttons; those for uploading, for selecting points and for a second reset are removed."""
 MOST_TICKS = 8
 
 
@@ -64,13 +67,13 @@ def plain_layout() -> FigurePart:
 
 
 def heat_scale() -> list[tuple[float, str]]:
-    """Return Plotly's colour scale of heat maps, from little, near the colour of the page, to much."""
+    """Return Plotly's colour scale of heat maps; the lowest values have nearly the colour of the page."""
     heat = theme().heat
     return [(i / (len(heat) - 1), shade) for i, shade in enumerate(heat)]
 
 
 def plain(text: object) -> str:
-    """Return text from a file of the run, shortened and escaped, because Plotly would interpret tags in it."""
+    """Return `text` shortened and escaped; it may come from a hostile file, and Plotly would interpret tags in it."""
     return escape(clean(text)[:LONGEST], quote=False)
 
 
@@ -103,7 +106,7 @@ def tick_distance(length: float) -> float:
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
-    """Return a Plotly figure as a dict."""
+    """Return a Plotly figure as a dict, with these traces, and with `layout` added to the layout of all charts."""
     return {"data": [*traces], "layout": {**plain_layout(), **layout}}
 
 
@@ -115,10 +118,10 @@ def legend_entry(name: str, colour: str) -> go.Scatter:
 
 
 def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False, fills: bool = False) -> html.Figure:
-    """Return a figure as HTML with `id=name`; `label` is read by screen readers.
+    """Return a figure as HTML with the id `name`; `label` is read by screen readers.
 
-    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus. With `fills`,
-    it is as high as the space that the page has for it.
+    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus. With `fills`, it is as high as
+    the space that the page has for it.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:

@@ -1,4 +1,4 @@
-"""Links of the dashboard: to other pages and states, and to source files."""
+"""Links of the dashboard: to its pages in any state, and to source files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -12,19 +12,19 @@ from workbench.source_files import SOURCE_LINE, find_source
 from workbench.web.query import address
 
 Part = str | tuple[str, str, bool]
-"""A text, or a link: its text, its address, and whether the address keeps its own range of steps."""
+"""A text, or a link as (text, address, whether the address keeps its own range of steps)."""
 LONGEST = 1000
-"""Characters of a text that are shown: names of kernels are long, those of a hostile file longer."""
+"""The most characters of a text that are shown, because texts of a hostile file may have any length."""
 
 
 def navigation(links: Sequence[Component], label: str, style: str = "") -> html.Nav:
-    """Return a nav element with these links; `label` is read by screen readers."""
+    """Return an HTML nav element with these links; `label` is read by screen readers."""
     attributes: dict[str, Any] = {"aria-label": label}
     return html.Nav(list(links), className=style, **attributes)
 
 
 FEW = 6
-"""Up to so many options are links side by side; more are a drop-down list."""
+"""The most options that are shown as links side by side; more are shown as a drop-down list."""
 
 
 def choice(
@@ -34,10 +34,11 @@ def choice(
     query: Mapping[str, str] | None = None,
     label: str | None = None,
 ) -> Component | None:
-    """Return links that set query parameter `name` to one of the options (value, text); None if there are fewer than
-    two, and a drop-down list if there are many.
+    """Return links that set the query parameter `name` to one of the options (value, text); None if there are fewer
+    than two.
 
-    The rest of `query` stays unchanged. `label`, by default the name, is read by screen readers.
+    Many options are a drop-down list instead. The rest of `query` stays unchanged. `label`, by default the name, is
+    read by screen readers.
     """
     if len(options) < 2:
         return None
@@ -50,7 +51,10 @@ def choice(
 def picker(
     name: str, options: Sequence[tuple[str, str]], current: str, query: Mapping[str, str], label: str
 ) -> html.Select:
-    """Return a drop-down list whose options are addresses; the script follows the one that is selected."""
+    """Return a drop-down list of the options (value, text) for the query parameter `name`.
+
+    The value of each item is an address; the page's script goes to the address of the selected item.
+    """
     rows = [
         html.Option(clean(text), value=address({**query, name: value}), selected=value == current)
         for value, text in options
@@ -61,7 +65,7 @@ def picker(
 
 
 def link(text: str, href: str, *, current: bool = False, fixed: bool = False, style: str = "") -> html.A:
-    """Return a link to a page or state of this dashboard.
+    """Return a link to a page of this dashboard in some state.
 
     It is followed without reloading the page, and keeps the selected steps unless it is `fixed`.
     """
@@ -84,7 +88,10 @@ def with_source_link(text: str) -> list[Component | str]:
 
 
 def source_parts(text: str) -> list[Part]:
-    """Return a text as parts: texts, and a link for its first source position if that file is on this machine."""
+    """Return a text as parts, in which its first source position such as `train.py:22` is a link.
+
+    It is no link if its file is not on this machine.
+    """
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     match = SOURCE_LINE.search(shown)
     if not match or not is_on_this_machine(match[0]):
@@ -95,7 +102,10 @@ def source_parts(text: str) -> list[Part]:
 
 @lru_cache(4096)
 def is_on_this_machine(text: str) -> bool:
-    """Return whether the source file that a text names exists here; cached, because tables repeat lines."""
+    """Return whether the source file that `text` names exists on this machine.
+
+    The result is cached, because tables repeat source lines.
+    """
     return find_source(text) is not None
 
 

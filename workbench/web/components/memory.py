@@ -22,17 +22,21 @@ from workbench.web.components.part_list import part_list
 from workbench.web.theme import theme
 
 ROOM = 0.06
-"""The part of a timeline's width that the name of a step takes."""
+"""The part of a timeline's width that the label of a step takes."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
-"""Lines and columns of a stack that a hover shows."""
+"""How many lines of a call stack the hover text shows, and how many characters of each line."""
 
 StepStarts = Sequence[tuple[int, float]]
-"""Steps, and the entries with which they start."""
+"""(step, the trace entry with which it starts) of several steps."""
 
 
 def timeline(frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, cursor: int) -> FigurePart:
-    """Return a stacked chart of memory over trace entries; `parts` maps columns of `frame` to colours."""
+    """Return a stacked chart of memory over trace entries.
+
+    `parts` maps the columns of `frame` that are drawn to their colours. `starts` are labelled, and `cursor` is the
+    selected entry.
+    """
     layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
     return figure_of(layers, timeline_layout(frame, starts, cursor))
 
@@ -93,7 +97,7 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
 
 
 def hatched(name: str, colour: str) -> FigurePart:
-    """Return the pattern that marks a layer as unknown; empty for every other layer."""
+    """Return the Plotly pattern of a layer if it is the layer of unknown memory; empty for every other layer."""
     pattern = {"shape": "/", "size": 6, "fgcolor": theme().hues["page"], "bgcolor": colour}
     return {"fillpattern": pattern} if name == "unknown" else {}
 
@@ -105,7 +109,10 @@ def step_name(step: int, entry: float) -> FigurePart:
 
 
 def with_room(starts: StepStarts, span: float) -> StepStarts:
-    """Return the step starts that have enough space for a label; `span` is the number of entries on the axis."""
+    """Return those step starts that have enough space for a label.
+
+    `span` is the number of trace entries on the axis.
+    """
     kept: list[tuple[int, float]] = []
     for step, entry in starts:
         if not kept or entry - kept[-1][1] > ROOM * span:
@@ -126,10 +133,11 @@ def peak(frame: pd.DataFrame) -> FigurePart:
 
 
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
-    """Return an icicle chart of the result of `memory.views.tree`; leaf nodes have the colour of their category.
+    """Return an icicle chart of a tree of live memory; leaf nodes have the colour of their category.
 
-    A click on a node selects this node, but a click on the chart's root selects the node `up`; the first item of a
-    node's `customdata` is the node to select. Nodes whose path does not contain `find` are grey.
+    `frame` is the result of `memory.views.tree`. A click on a node selects this node, but a click on the chart's root
+    selects the node `up`; the first item of a node's `customdata` is the node to select. Nodes whose path does not
+    contain `find` are grey.
     """
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
@@ -164,31 +172,40 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
 
 
 def category_bars(frame: pd.DataFrame) -> list[html.Ul]:
-    """Return the result of `memory.views.categories` as a list, largest first: name, bar, bytes and share."""
+    """Return live memory by category as an HTML list, largest first: name, bar, bytes and share.
+
+    `frame` is the result of `memory.views.categories`.
+    """
     some = frame.sort_values("bytes", ascending=False)
     parts = dict(zip(some["category"], some["bytes"].astype(float), strict=True))
     return part_list(parts, theme().categories, lambda count: size(int(count)))
 
 
 def amount(count: int, blocks: int) -> str:
-    """Return the size of a node as text; `count` is its bytes, and `blocks` its number of blocks."""
+    """Return the size of a tree node as text; `count` is its bytes, and `blocks` its number of blocks."""
     return f"{size(count)} in {quantity(blocks, 'block')}"
 
 
 def path_text(path: Sequence[str]) -> str:
-    """Return the last lines of a node's path, outermost first, as HTML for the hover text."""
+    """Return the innermost names of a tree node's path, such as the lines of a call stack, as HTML for the hover text.
+
+    The outermost of them comes first.
+    """
     return "<br>".join(name[:LINE] for name in path[-STACK:])
 
 
 def node_colour(name: str, path: Sequence[str], find: str) -> str:
-    """Return the colour of a node: that of its category, or grey if its path does not contain `find`."""
+    """Return the colour of a tree node: that of its category, or grey if its path does not contain `find`."""
     if find and not any(find.casefold() in part.casefold() for part in path):
         return theme().hues["empty"]
     return theme().categories.get(name, theme().hues["pale"])
 
 
 def rank_matrix(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of the table `across_ranks.matrix`: a row per rank, a column per category; cells are bytes."""
+    """Return a heat map of bytes at the peak: a row per rank, a column per category.
+
+    `frame` is the result of `analyzers.memory.matrix`.
+    """
     amounts = frame[list(theme().categories)]
     figure = go.Figure(
         go.Heatmap(

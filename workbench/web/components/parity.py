@@ -1,4 +1,4 @@
-"""Charts of a parity report: a curve of all runs on one axis, and each run's difference from the first."""
+"""Charts of a parity report: loss or gradient norm of all runs, and each run's difference from the first run."""
 
 from dash import html
 from dash.development.base_component import Component
@@ -9,10 +9,10 @@ from workbench.web.components.figure import ABOVE, FigurePart, drawn, plain, pla
 from workbench.web.theme import theme
 
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "x", "triangle-down", "star")
-"""The signs of the terminal app, by Plotly's names."""
+"""Plotly's names for the signs with which the terminal app marks the runs."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 INNERMOST, RING = 5, 5
-"""Sizes of open markers: equal values lie on each other, and their markers around each other."""
+"""The smallest size of an open marker, and the step to the next size: markers of equal values surround each other."""
 FEW = 12
 
 
@@ -36,7 +36,7 @@ def line_figure(lines: Lines, name: str) -> Component:
 
 
 def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
-    """Return the Plotly trace of line `number` over these steps; `size` is the size of its markers."""
+    """Return the Plotly trace of the line with index `number` over these steps; `size` is the size of its markers."""
     values = lines.table[lines.names[number]].tolist()
     run = number + lines.offset
     return {
@@ -53,7 +53,7 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
 
 
 def power_axis(lines: Lines) -> FigurePart:
-    """Return the y axis for values that are logarithms; its ticks are labelled with the numbers themselves."""
+    """Return the y axis for values that are logarithms; the ticks are labelled with the original numbers."""
     low, high = lines.heights()
     ticks = list(range(int(low // 1), int(-(-high // 1)) + 1))
     return {

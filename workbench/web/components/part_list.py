@@ -9,7 +9,7 @@ from workbench.console import clean
 
 
 def part_list(parts: Mapping[str, float], colours: Mapping[str, str], text: Callable[[float], str]) -> list[html.Ul]:
-    """Return a list with the name, a bar, the amount and the share of each part; empty if there are no parts.
+    """Return an HTML list with the name, a bar, the amount and the share of each part; empty if there are no parts.
 
     `text` formats an amount. The longest bar is that of the largest part.
     """

@@ -1,4 +1,4 @@
-"""Charts that compare traced ranks: parts of their time, activity over time, lateness, and bytes sent."""
+"""Charts that compare traced ranks: parts of their time, activity over time, lateness in collectives, bytes sent."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -30,15 +30,18 @@ PARTS = {
     "exposed memory": ("memory", "exposed_memory_ns"),
     "idle": ("idle", "idle_ns"),
 }
-"""What a rank's time divides into: title, kind (for its colour), and column of `traces.views.ranks_timeline`."""
+"""The parts of a rank's time: {title: (kind, which selects the colour, column of `traces.views.ranks_timeline`)}."""
 READABLE, FINE = 16, 80
-"""Columns of a heat map that leave room for a number in each cell, and for a line around it."""
+"""The most columns of a heat map with a number in each cell, and the most with a line around each cell."""
 SHORTEST_NS = 1000.0
 TALLEST_ROWS = 40
 
 
 def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
-    """Return a chart with a stacked bar for each traced rank: computing, communication, waiting and idle time."""
+    """Return a chart with a stacked bar for each traced rank, which shows the parts of its recorded time.
+
+    The parts are computing, communication and memory operations without computing, and idle time.
+    """
     names = bar_names(accounts)
     figure = go.Figure(layout=plain_layout())
     for title, (kind, _) in PARTS.items():
@@ -64,14 +67,14 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
 
 
 def share_bars(account: RankTrace) -> list[html.Ul]:
-    """Return the parts of a rank's time as a list: name, bar, time and share."""
+    """Return the parts of a rank's recorded time as an HTML list: name, bar, time and share."""
     parts = {title: float(part_ns(account, title)) for title in PARTS}
     colours = {title: theme().kinds[kind] for title, (kind, _) in PARTS.items()}
     return part_list(parts, colours, lambda ns: duration_ns(int(ns)))
 
 
 def part_ns(account: RankTrace, title: str) -> int:
-    """Return the nanoseconds of the part `title` (one of `PARTS`) of a rank's time."""
+    """Return how many nanoseconds of a rank's recorded time belong to the part `title`, a key of `PARTS`."""
     times = {
         "compute": account.compute_ns,
         "exposed communication": account.exposed_communication_ns,
@@ -82,7 +85,7 @@ def part_ns(account: RankTrace, title: str) -> int:
 
 
 def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
-    """Return a different name for each rank's bar; Plotly would draw bars with the same name on top of each other."""
+    """Return a unique name for each rank's bar; Plotly would draw bars with the same name on top of each other."""
     names = [f"rank {account.rank}" for account in accounts]
     # Several recorded steps of one rank, then several devices of one process.
     if len({*names}) < len(names):
@@ -93,7 +96,7 @@ def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
 
 
 def activity(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of each rank's main activity in each interval of the ranks' common clock.
+    """Return a heat map of what each rank mostly does in each interval of time, on a clock common to all ranks.
 
     `frame` is the result of `traces.views.ranks_timeline`.
     """
@@ -189,5 +192,5 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:
-    """Return a figure with one row per rank, the first at the top, and enough height for the names."""
+    """Return the figure, a heat map, with its first row at the top and a height that suits `rows` rows."""
     return figure.update_layout(yaxis={"autorange": "reversed"}, height=140 + 24 * min(rows, TALLEST_ROWS))

@@ -1,4 +1,4 @@
-"""A map of the allocator's segments: rows of cells, each in the colour of the category with the most bytes in it."""
+"""A map of the allocator's segments: rows of cells, each in the colour of the category that has most bytes there."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -12,16 +12,16 @@ from workbench.web.components.figure import ABOVE, legend_entry, plain, plain_la
 from workbench.web.theme import theme
 
 LINE = 80
-"""Characters of a frame that a hover shows: its end, where the name is."""
+"""How many characters of a stack frame a hover text shows: its end, where the name of the function is."""
 ROOM = 3
-"""Cells that a letter needs to be readable."""
+"""The least number of adjacent cells in which a letter is readable."""
 
 
 def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
-    """Return a map of the allocator's segments, a row each; a cell has the colour and letter of its largest category.
+    """Return a map with a row per segment; a cell has the colour and letter of the category with the most bytes in it.
 
-    `frame` is the result of `memory.block_map`. A cell's custom datum is the address that a click selects: that of its
-    largest block in the table `blocks`.
+    `frame` is the result of `memory.block_map`. A click on a cell selects the address of its largest block in the table
+    `blocks`.
     """
     categories = theme().categories
     names = ["", *categories]
@@ -53,7 +53,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
 
 
 def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
-    """Return (hover texts, addresses), each as a list of rows of cells; a click on a cell selects its address."""
+    """Return (hover texts, addresses) of the cells, each as a list of rows; a click on a cell selects its address."""
     # Only blocks that fill a cell get a hover text: a snapshot can have hundreds of thousands.
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
@@ -70,7 +70,7 @@ def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str
 
 
 def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
-    """Return the address in the middle of a cell, in hexadecimal.
+    """Return the memory address in the middle of a cell of the segment map, in hexadecimal.
 
     The segment has the address `segment` and `total` bytes; `cell` is (index of the cell, number of cells).
     """

@@ -1,4 +1,4 @@
-"""Charts over the steps: duration by rank, phases of a rank, and the loss."""
+"""Charts over the training steps: duration by rank, phases of a rank, and the loss."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
 def thinned(table: pd.DataFrame) -> pd.DataFrame:
     """Return at most `MOST_STEPS` rows of a table, keeping every spike.
 
-    Of each group of consecutive rows, the row that contains the largest value is kept, in whichever column it is.
+    Of each group of consecutive rows, the row with the largest value in any column is kept.
     """
     width = -(-len(table) // MOST_STEPS)
     if width <= 1:
@@ -78,7 +78,10 @@ def duration_axis(longest_s: float) -> FigurePart:
 
 
 def phase_stack(phases: pd.DataFrame) -> go.Figure:
-    """Return a stacked chart of one rank's phases, the largest below; rows are steps, columns phases in seconds."""
+    """Return a stacked chart of the phases of one rank's steps, with the largest phase at the bottom.
+
+    `phases` has a row per step and a column per phase, in seconds.
+    """
     thin = thinned(phases)
     figure = go.Figure(layout=plain_layout())
     for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
@@ -90,13 +93,13 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
 
 
 def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
-    """Return the mean of each phase over all steps as a list, longest first: name, bar, time and share."""
+    """Return the mean time of each phase as an HTML list, longest first: name, bar, time and share."""
     means = {str(name): float(mean) for name, mean in phases.mean().sort_values(ascending=False).items()}
     return part_list(means, {name: phase_colour(name, i) for i, name in enumerate(means)}, duration)
 
 
 def phase_colour(phase: str, index: int) -> str:
-    """Return the fixed colour of a phase, or colour number `index` for an unknown one."""
+    """Return the fixed colour of a phase, or the colour number `index` for a phase that has none."""
     return theme().phases.get(phase, theme().nth(index))
 
 
@@ -107,7 +110,10 @@ def phase_marker(phase: str, index: int) -> FigurePart:
 
 
 def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
-    """Return a chart of the loss by step; a line marks the first step whose loss is NaN or infinite."""
+    """Return a chart of the loss by step.
+
+    A vertical line marks `nonfinite`, the first step whose loss is NaN or infinite, if there is one.
+    """
     known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
     figure = line_chart(thinned(known)).update_layout(yaxis={"title": "loss"})
     if nonfinite is not None:

@@ -1,4 +1,4 @@
-"""The verdict, findings and tables of a report as HTML. Dash escapes text; control characters are removed here."""
+"""Return the verdict, findings and tables of a report as HTML, without control characters; Dash escapes the text."""
 
 import json
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from workbench.web.components.links import Part, labelled, link, source_code, so
 CellParts = str | list[Part]
 """The content of a table cell: a text, or texts and links."""
 CellLink = Callable[[str], html.A | None]
-"""Returns the link that a cell becomes, by its text; None leaves it as text."""
+"""A function that returns the link for a table cell with a given text, or None if the cell has no link."""
 
 
 def no_link(_cell: str) -> html.A | None:
-    """Return None; the link function for tables without links."""
+    """Return None for any cell; this is the `CellLink` of tables without links."""
     return None
 
 
 def verdict(report: Report[object], evidence: str | None = None) -> html.Section:
-    """Return the banner with verdict, reason, next step, and missing evidence.
+    """Return the banner of a page with the verdict, its reason, the next step and the missing evidence.
 
     `evidence` is the address of the page that shows the evidence, if there is one.
     """
@@ -46,8 +46,9 @@ def evidence_link(address: str | None) -> list[html.P]:
 
 
 def finding(found: Finding, evidence: str | None = None) -> html.Details:
-    """Return a finding that can be unfolded; then it shows its reason, its evidence, and a link to the address
-    `evidence`.
+    """Return a finding as an HTML element that can be unfolded to show its reason, its next step and its evidence.
+
+    `evidence` is the address of the page that shows the evidence, if there is one.
     """
     about = f" ({rank_names(found.ranks)})" if found.ranks else ""
     facts = [html.Li([clean(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]

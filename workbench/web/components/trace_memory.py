@@ -9,7 +9,10 @@ from workbench.web.theme import theme
 
 
 def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
-    """Return a chart of each device's memory over time: allocated (filled) and reserved (dashed)."""
+    """Return a chart of each device's memory over time: allocated (filled) and reserved (dashed).
+
+    `frame` is the result of `traces.views.memory`, and `window` the time range in ns that is shown.
+    """
     lines: list[FigurePart] = []
     for number, (name, device) in enumerate(frame.groupby("where", sort=False)):
         colour = theme().nth(number)
@@ -30,7 +33,7 @@ def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
 
 
 def line(name: str, frame: pd.DataFrame, what: str, colour: str, dash: str = "solid") -> FigurePart:
-    """Return the column `what` of a data frame as a stepped line with the label `name`."""
+    """Return the Plotly trace of the column `what` of a table over time: a stepped line with the label `name`."""
     return {
         "type": "scatter",
         "mode": "lines",

@@ -1,4 +1,4 @@
-"""The layout of a page about one kind of evidence: a chart on top, what is selected beside it, tables below in tabs."""
+"""The layout of a page: a chart on top, a description of the selection beside it, and tabs with tables below."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Tab:
 
 
 def table_tab(name: str, section: Table, cell_link: CellLink = no_link) -> Tab:
-    """Return a tab that holds one table, with the table's title."""
+    """Return a tab that holds one table and has the table's title."""
     title = clean(section.title)
     short = title if len(title) <= TITLE else f"{title[:TITLE]} …"
     return Tab(name, short, lambda: [table(section, cell_link)])
@@ -38,10 +38,10 @@ Parts = Sequence[Component | None]
 def workspace(
     bar: Parts, canvas: Parts, inspector: Parts, tabs: Sequence[Tab], query: Query, *, tall: bool = False
 ) -> html.Div:
-    """Return a page: `bar` selects what is drawn, `canvas` is the chart, `inspector` describes the selection.
+    """Return a page: `bar` has the controls, `canvas` the chart, `inspector` describes what is selected in the chart.
 
-    Of the tabs only the selected one is built: the one that `tab` in the query names, else the first.
-    With `tall`, the chart may take more of the height.
+    Of the tabs only the selected one is built: the one that `tab` in the query names, else the first. With `tall`, the
+    chart may take more of the height.
     """
     current = selected(tabs, query)
     spoken: dict[str, Any] = {"aria-label": "selection"}
@@ -68,5 +68,5 @@ def tab_links(tabs: Sequence[Tab], current: Tab | None, query: Query) -> html.Na
 
 
 def tab_body(current: Tab | None) -> html.Div:
-    """Return the content of the selected tab."""
+    """Return the content of the tab `current`; empty if there is no tab."""
     return html.Div([*current.content()] if current else [], id="drawer", className="body", tabIndex=0)

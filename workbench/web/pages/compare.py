@@ -56,7 +56,7 @@ def run_link(run: Run, side: str) -> html.A:
 
 
 def mean_step(data: CompareData) -> Iterator[Component]:
-    """Yield the parts of the page about the change of the mean step in the step logs, by phase."""
+    """Yield the parts of the page about the change of the mean step, by phase, according to the step logs."""
     if not data.phases:
         return
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
@@ -69,7 +69,7 @@ def mean_step(data: CompareData) -> Iterator[Component]:
 
 
 def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
-    """Yield the parts of the page about the change of the profiled steps, and the kernels that explain it."""
+    """Yield the parts of the page about the change of the profiled step, such as the kernels that explain it."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     yield html.H2("How the profiled step changed")
@@ -121,12 +121,12 @@ def step_series(a: Run, b: Run) -> Iterator[Component]:
 
 
 def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
-    """Return the y axis for the column of a step log: durations, or the loss, which has no unit."""
+    """Return the y axis of a chart of durations if `column` is `dur_s`, else of the loss, which has no unit."""
     return {"title": "loss"} if column == "loss" else duration_axis(max(float(line.max()) for line in lines.values()))
 
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return for each step the highest value of `column` over all ranks, at most as many values as a chart draws.
+    """Return the highest value of `column` over all ranks for each step; at most as many values as a chart draws.
 
     The highest value is taken because a step takes as long as on its slowest rank.
     """

@@ -15,7 +15,7 @@ ALL_KEYS, CHANGED_KEYS = "all keys", "changed from the default"
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page with the settings of the run."""
+    """Return the page with the settings of the run that match the search."""
     if not served.manifest:
         return html.Div("This run has no run.json, which would record its configuration.")
     wanted, shown = search_text(query, "key"), query.get("show", ALL_KEYS)

@@ -5,4 +5,4 @@ from typing import TypeAlias
 from dash.development.base_component import Component
 
 Elements: TypeAlias = list[Component | None]
-"""Parts of a page, from top to bottom; Dash leaves out None."""
+"""Parts of a page, from top to bottom; Dash leaves out those that are None."""

@@ -24,12 +24,12 @@ from workbench.web.served_run import ServedRun
 COLLECTIVES = 60
 ALL_RANKS = -1
 SINGLE_RANKS = 32
-"""Up to so many ranks have a row each; of more, ranks with equal rows share one."""
+"""The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 DEEPEST_INDENT = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page on a hang."""
+    """Return the page on a hang; without data on one, a sentence that says so."""
     data = served.rooms.hang
     if data is None:
         return html.Div("This run has no Flight Recorder dumps.")
@@ -39,7 +39,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elements, Elements]:
-    """Return the controls and the matrix of a process group: the one in the address, or else the one that hangs."""
+    """Return (controls, matrix of states) for a process group: the one in the address, or else the one that hangs."""
     group = shown_group(data, query)
     frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
     names = [(g.name, g.desc or g.name) for g in data.groups]
@@ -53,7 +53,10 @@ def group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elem
 
 
 def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) -> Elements:
-    """Return what the report says about the hang, and the stack of the rank in the address, else of the culprit."""
+    """Return what the report says about the hang, and the Python stack of a rank.
+
+    It is the rank in the address, or else the first culprit that has a stack.
+    """
     lead = next((found for found in served.report.findings if found.id.startswith("hang.")), None)
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     rank = shown_rank(query, known)
@@ -90,9 +93,10 @@ def shown_group(data: HangData, query: Query) -> Group:
 
 
 def rank_states(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
-    """Return the state of the last `collectives` of a process group on each rank, as `hangs.views.matrix` does.
+    """Return the states of the last `collectives` collectives of a process group, with a row per rank.
 
-    If there are more than `single_ranks` ranks, those with equal rows share one.
+    The table is that of `hangs.views.matrix`; if there are more than `single_ranks` ranks, those with equal rows share
+    one.
     """
     frame = views.matrix(served.run, group.name, collectives, served.options)
     # Thousands of rows would take the browser seconds, and nearly all of them are equal.
@@ -105,7 +109,7 @@ def shown_rank(query: Query, known: Sequence[int]) -> int:
 
 
 def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
-    """Return the stacks of all ranks as a tree; each line names the ranks that have it in their stack."""
+    """Return the stacks of all ranks as a tree of lines; each line names the ranks whose stack contains it."""
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []

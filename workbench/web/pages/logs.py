@@ -41,7 +41,11 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
-    """Return the index in `rows` of the event that is evidence of the first finding about logs, else 0."""
+    """Return the number of the event that is evidence of the first finding about logs, else of the first event in
+    `rows`.
+
+    The number is the index of the event in the report's list of events.
+    """
     facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
     source = facts[0].source if facts else ""
     return next((row.index for row in rows if source.endswith(row.log)), rows[0].index if rows else 0)
@@ -57,7 +61,7 @@ def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Di
 
 
 def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
-    """Return the table row of an event."""
+    """Return the table row of an event, in which the event's kind is a link that shows the log lines around it."""
     to = link(clean(row.kind.replace("_", " ")), f"logs{address(query | {'event': str(row.index)})}#excerpt")
     cells = [
         html.Td("" if row.rank is None else row.rank, className="n"),
@@ -73,7 +77,7 @@ def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
 
 
 def excerpt(data: LogsData, chosen: int) -> Elements:
-    """Return the log lines around event number `chosen`."""
+    """Return the log lines around the event with index `chosen` in the report; the event's own line is marked."""
     event = data.events[chosen]
     texts = [(clean(line.text) + "\n", line.is_event) for line in views.excerpt(event)]
     lines = [html.Mark(text) if is_event else text for text, is_event in texts]

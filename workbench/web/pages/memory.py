@@ -32,8 +32,9 @@ from workbench.web.step_marks import memory_marks
 from workbench.web.step_window import ALL_STEPS, Window, own_window, window_of, window_state, with_window
 
 GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
+"""The parts of the page that a reader clicks or types into, and the property that then changes; see `IN_TABS`, too."""
 IN_TABS = ("tree", "blocks")
-"""The parts of the page that a reader clicks or types into, and the property that changes; charts in tabs apart."""
+"""The charts in tabs that can be clicked; a tab, and with it its chart, is not always on the page."""
 KEPT_ON_ANOTHER_DEVICE = ("colour", "tab", "by", "find")
 HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
@@ -58,7 +59,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Query) -> Elements:
-    """Return the controls of the timeline: the device, and what colours stand for."""
+    """Return the controls above the timeline, which select the device and what colours stand for."""
     names = [(str(i), device_name(device).capitalize()) for i, device in enumerate(devices)]
     kept = own_window(query) | {name: value for name, value in query.items() if name in KEPT_ON_ANOTHER_DEVICE}
     return [
@@ -70,7 +71,7 @@ def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Qu
 
 
 def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown: Window) -> Sequence[Tab]:
-    """Return the tabs below the timeline; the first one is what the address asks for."""
+    """Return the tabs below the timeline; a search or comparison that the address asks for comes first."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     asked = [
         *([Tab("found", "Matching blocks", lambda: matches(served, device, at, query))] if at.find else []),
@@ -95,14 +96,14 @@ def tabs(served: ServedRun, device: Device, at: MemoryQuery, query: Query, shown
 
 
 def device_position(devices: Sequence[Device], query: Query) -> int:
-    """Return the index in `devices` of the device in the address, else 0."""
+    """Return the index in `devices` of the device that the address selects, else 0."""
     return number(query, "device", len(devices), 0)
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the range of trace entries in the timeline, and the corresponding steps.
+    """Return the range of trace entries that the timeline shows, and the corresponding steps.
 
-    Without a range in the address it is the step in which an allocation failed, else everything.
+    Without a range in the address, return the step in which an allocation failed, else everything.
     """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     device = devices[device_position(devices, query)]
@@ -128,7 +129,7 @@ def ranks_section(devices: Sequence[Device]) -> Elements:
 
 
 def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[Component]:
-    """Yield a table of the peak of each step in the timeline's range."""
+    """Yield a table of the peak of each step within the range that the timeline shows; nothing if there is none."""
     frame = views.steps(served.snapshot(device.path), served.options, device.device)
     first, last = shown.span or (0, device.entries)
     if len(frame := frame[(frame["first_entry"] < last) & (frame["last_entry"] >= first)]):
@@ -138,8 +139,8 @@ def steps_section(served: ServedRun, device: Device, shown: Window) -> Iterator[
 def install(app: Dash, served: ServedRun) -> None:
     """Register the callbacks of the page.
 
-    A zoom computes the timeline of the new range, so that every peak in it is drawn. A click or a typed text changes
-    the address.
+    A zoom reads the timeline of the new range, so that every peak in it is drawn. A click or a typed text changes the
+    address.
     """
     if served.rooms.memory is None:
         return
@@ -178,7 +179,7 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def install_click(app: Dash, part: str) -> None:
-    """Register the callback of clicks into a chart in a tab."""
+    """Register the callback of clicks on the chart with the id `part`, which is in a tab."""
 
     @app.callback(
         Output("asked", "data", allow_duplicate=True),
@@ -192,7 +193,7 @@ def install_click(app: Dash, part: str) -> None:
 
 
 def new_address(query: Query, shown: object, change: Query) -> object:
-    """Return the new query text for the page's address, or Dash's `no_update` if the address stays the same.
+    """Return the new query for the page's address as text, or Dash's `no_update` if the address stays the same.
 
     It has the parameters in `query`, those of the range `shown` that the browser stores, and those in `change`. Later
     ones replace earlier ones of the same name.
@@ -203,7 +204,7 @@ def new_address(query: Query, shown: object, change: Query) -> object:
 
 
 def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
-    """Return the entries and steps after a zoom to the range `wanted`, limited to existing entries."""
+    """Return the entries and steps after a zoom to the range `wanted` of the axis, limited to existing entries."""
     # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
@@ -212,10 +213,9 @@ def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
 
 
 def address_change(part: str, values: Mapping[str, object]) -> Query:
-    """Return the query parameters to change after a click or input in `part` of the page; `values` has each part's new
-    value.
+    """Return the query parameters to change after a click on or an input in `part`, an element of the page.
 
-    Selecting another instant also resets the selected node of the tree.
+    `values` has the new value of each element. Selecting another instant also resets the selected node of the tree.
     """
     value = values.get(part)
     if part == "find":

@@ -1,6 +1,6 @@
 """The tabs on the allocator: when each address range was reserved and released, and the list of trace entries.
 
-`?page=N` is the page of the list; `find=` filters it.
+In the address, `page=N` selects the page of the list, and `find=` filters it.
 """
 
 import pandas as pd
@@ -26,7 +26,7 @@ MADE_UP = " (a CPU has no segments: these are computed as a GPU's allocator woul
 
 
 def range_section(served: ServedRun, device: Device, query: Query, span: tuple[int, int] | None) -> Elements:
-    """Return a chart and a table of the largest address ranges in the timeline's range."""
+    """Return a chart and a table of the largest address ranges that were reserved within `span`, a range of entries."""
     ranges = views.reserved_ranges(served.snapshot(device.path), served.options, device.device, span, RANGES)
     made_up = MADE_UP if device.fragmentation.made_up_segments else ""
     return [
@@ -40,7 +40,7 @@ def range_section(served: ServedRun, device: Device, query: Query, span: tuple[i
 
 
 def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a page of the list of trace entries."""
+    """Return one page of the list of trace entries, with links to the pages before and after it."""
     first = page_number(device, at, query) * ROWS
     artefact, options = served.snapshot(device.path), served.options
     entries = views.events(artefact, options, device.device, first, ROWS, at.find)
@@ -51,9 +51,9 @@ def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 
 
 def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
-    """Return the page of trace entries to show: the one in the address, else the one that contains the instant.
+    """Return the number of the page of trace entries to show.
 
-    A search starts at the first page.
+    It is the one in the address, else the one that contains the selected instant; a search starts at page 0.
     """
     # Matches are numbered among themselves: the page of the instant says nothing about them.
     current = 0 if at.find else max(at.entry, 0) // ROWS

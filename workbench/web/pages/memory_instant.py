@@ -1,4 +1,4 @@
-"""The section on an instant: live memory as a tree, its largest owners, and the changes since another instant."""
+"""The parts of the memory page about an instant: live memory as a tree, its largest owners, changes since another."""
 
 from collections.abc import Iterator
 
@@ -30,14 +30,14 @@ MATCHES = 2000
 
 
 def inspector(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the description of the selected instant, and of the selected block if there is one."""
+    """Return a description of the selected instant, after that of the selected block if there is one."""
     if at.block is not None:
         return [*block_section(served, device, at, query), *instant_section(served, device, at, query)]
     return instant_section(served, device, at, query)
 
 
 def instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return the live memory at an instant by category, and input fields to select another instant by keyboard."""
+    """Return the live memory at an instant by category, and input fields that select an instant and search blocks."""
     entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     fields = [
@@ -63,7 +63,7 @@ def remark(device: Device, entry: int) -> str:
 
 
 def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Iterator[Component]:
-    """Yield the parts of the page about the changes from the instant `at.since` to the current instant."""
+    """Yield the parts of the page about the changes from the marked instant `at.since` to the selected instant."""
     if at.since is None:
         return
     artefact = served.snapshot(device.path)
@@ -95,7 +95,7 @@ def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query
 
 
 def matches(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a table of the blocks that match the searched text."""
+    """Return a table of the blocks of memory that match the searched text."""
     blocks = views.search(served.snapshot(device.path), at.find, served.options, device.device, MATCHES)
     return [table(matching_blocks(blocks, MATCHES), block_link(query))]
 
@@ -112,10 +112,10 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
 
 
 def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
-    """Return the largest nodes of a subtree, at most `NODES`, and the parent of `node`, which is the subtree's root.
+    """Return the tree's largest nodes at or below `node`, at most `NODES`, and the parent of `node`.
 
-    A click on the root of the chart selects that parent. A node is at least as large as each of its children and
-    precedes them in `tree`, so every node in the result has its parents there, too.
+    A click on the root of the chart, which is `node`, selects that parent. A node is at least as large as each of its
+    children and precedes them in `tree`, so every node in the result has its parents there, too.
     """
     if node not in set(tree["node"]):
         return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE
@@ -130,7 +130,7 @@ def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
 
 
 def largest_owners(tree: pd.DataFrame) -> Table:
-    """Return a table of the nodes in the first levels of a tree of live memory, in the order of the tree."""
+    """Return a table of the nodes in the first `LEVELS` levels of a tree of live memory, in the order of the tree."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
         (" / ".join(path), size(count), blocks)

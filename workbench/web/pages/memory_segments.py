@@ -1,6 +1,6 @@
-"""The section on the allocator's segments at an instant, and on one address: a block with its stack, or free memory.
+"""The parts of the memory page about the allocator's segments, and about one address: a block or free memory.
 
-`?block=0x7f..` is the address.
+In the address of the page, `block=0x7f..` is the memory address.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
 
 
 def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a description of the address in the query: a block with its stack, or free memory."""
+    """Return a description of what is at the address `at.block`: a block with its stack, or free memory."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     state = views.live_blocks(artefact, at.entry, options, number)
     where = at.block or 0
@@ -61,7 +61,7 @@ def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 
 
 def title(found: AddressContent | None, at: MemoryQuery) -> str:
-    """Return the heading for an address: the block or free memory that contains it, and the trace entry."""
+    """Return the heading for a memory address: the block or free memory that contains it, and the trace entry."""
     if found is None:
         return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
@@ -77,7 +77,7 @@ def neighbours(found: AddressContent | None, state: pd.DataFrame, query: Query) 
 
 
 def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Query) -> Iterator[Component]:
-    """Yield size, owner and lifetime of a block, and the stack that allocated it, with links to the source."""
+    """Yield state, category, location and lifetime of a block, and its stack with links to the source."""
     same = (history["address"] == block["address"]) & (history["born"] == block["born"])
     life = history[same].iloc[0]
     state, category = str(block["state"]).replace("_", " "), str(block["category"]).replace("_", " ")
@@ -90,13 +90,13 @@ def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Quer
 
 
 def share_of_segment(block: "Row") -> str:
-    """Return as text how large a block is compared with its segment."""
+    """Return as text which share of its segment a block takes."""
     part = share(block["requested"], block["segment_bytes"])
     return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 
 
 def lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Component | str]:
-    """Yield the entries at which a block was allocated and freed, each a link to that instant."""
+    """Yield a text with the trace entries at which a block was allocated and freed, each a link to that instant."""
     yield "from before the first entry" if born < 0 else "from entry "
     if born >= 0:
         yield link(str(born), address({**query, "entry": str(born)}))
@@ -111,7 +111,7 @@ def block_link(query: Query) -> CellLink:
 
 
 def segment_list(cells: pd.DataFrame) -> Table:
-    """Return a table of the segments in the map, in the same order."""
+    """Return a table of the segments in `cells`, the rows of the map of segments, in the same order."""
     columns = cells[["address", "bytes", "used", "count"]].itertuples(index=False)
     rows = (
         (number, f"{at:#x}", size(int(total)), size(int(used)), share(used, total), count)

@@ -13,10 +13,10 @@ from workbench.web.step_marks import memory_marks
 from workbench.web.theme import theme
 
 BUCKETS = 600
-"""Half as many as a screen has columns: a browser draws each several times, and no peak is lost."""
+"""The most points of the timeline: half a screen's columns, because browsers draw slowly; no peak is lost."""
 RANK_BUCKETS, RANKS = 400, 16
 NUMBERS = ("entry", "time_us", "allocated", "reserved", "pending", "oom")
-"""Columns of a timeline that are no part of the allocated bytes."""
+"""Columns of a timeline that are not parts of the allocated bytes."""
 
 Entries = tuple[int, int]
 
@@ -36,14 +36,15 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
 
 
 def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
-    """Return {title: bytes over the entries} of each pool, stream or phase; `colour` selects one of these groupings."""
+    """Return {title: bytes after each entry} of each pool, stream or phase; `colour` names one of these groupings."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
 
 
 def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, pd.DataFrame]:
-    """Return {name of another rank: its memory timeline}, for the steps that this device's entries in `span` cover.
+    """Return {name of another rank: its memory timeline}, for the training steps in this device's range of entries
+    `span`.
 
     The entries of another rank are moved so that its steps start where those of this device start on the axis.
     """

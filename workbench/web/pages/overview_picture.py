@@ -20,9 +20,9 @@ from workbench.web.served_run import ServedRun
 
 HEIGHT = 360
 COLLECTIVES = 24
-"""Collectives in the picture: the last ones, among which the one that hangs is."""
+"""How many collectives the picture shows: the last ones, because the one that hangs is among them."""
 SINGLE_RANKS = 12
-"""Up to so many ranks have a row each; of more, ranks with equal rows share one."""
+"""The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 
 Drawing = tuple[str, Figure]
 """A caption and a figure."""
@@ -43,7 +43,7 @@ def picture(served: ServedRun) -> html.Figure | None:
 
 
 def captioned(drawing: Drawing) -> html.Figure:
-    """Return a drawing as HTML, with its caption above it."""
+    """Return a drawing (caption, figure) as HTML, with the caption above the figure."""
     title, figure = drawing
     shown = drawn("picture", go.Figure(figure).update_layout(height=HEIGHT), title)
     shown.children = [html.Figcaption(title), shown.children]
@@ -51,7 +51,7 @@ def captioned(drawing: Drawing) -> html.Figure:
 
 
 def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return the memory over time of the finding's device, by category."""
+    """Return a chart of the memory of the finding's device over time, by category; None without snapshots."""
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     if not devices:
         return None
@@ -62,7 +62,10 @@ def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
 
 
 def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return the state of the last collectives of the finding's process group on each rank."""
+    """Return a chart of the state of the last collectives on each rank, with its caption; None if none is recorded.
+
+    It shows the process group that the finding's rank blocks.
+    """
     data = served.rooms.hang
     if data is None or not data.groups:
         return None
@@ -73,7 +76,10 @@ def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
 
 
 def steps_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return the loss, the phases of the finding's rank, or else the duration of the steps of all ranks."""
+    """Return a chart of step logs with its caption; None without step logs.
+
+    It shows the loss, or the phases of the finding's rank, or else the duration of the steps of all ranks.
+    """
     logs, data = served.run.of(*ROOMS["steps"]), served.rooms.steps
     if data is None:
         return None
@@ -91,4 +97,4 @@ DRAWINGS: dict[str, Callable[[ServedRun, EvidenceLink], Drawing | None]] = {
     "hang": hang_drawing,
     "steps": steps_drawing,
 }
-"""The chart of each analyzer whose evidence can be drawn."""
+"""{name of an analyzer: function that draws its evidence}, for the analyzers whose evidence can be drawn."""

@@ -16,7 +16,7 @@ from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
 AROUND = 25
-"""Lines that are shown before and after the line."""
+"""How many lines are shown before and after the selected line."""
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -35,7 +35,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def is_named(served: ServedRun, at: str) -> bool:
-    """Return whether the report or a file of the run mentions the source file in `at`, which is `FILE:LINE`."""
+    """Return whether the report or a file of the run mentions the source file in `at`, a text such as `FILE:LINE`."""
     match = SOURCE_LINE.fullmatch(at)
     if match is None:
         return False
@@ -47,8 +47,9 @@ def is_named(served: ServedRun, at: str) -> bool:
 
 
 def mentioned_files(served: ServedRun) -> Iterator[str]:
-    """Yield the source files that stacks, events and dumps of the run mention; the run's files are read only when
-    needed.
+    """Yield the source files that snapshots, traces and Flight Recorder dumps of the run mention.
+
+    Each file of the run is read only when the caller needs more.
     """
     rooms = served.rooms
     for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():

@@ -1,5 +1,6 @@
-"""The page on step logs: durations, phases and loss; `?rank=N` selects the rank of the phases, `steps=5-7` the
-steps.
+"""The page on step logs: the phases of one rank's steps, the duration of the steps of all ranks, and the loss.
+
+In the address, `rank=N` selects the rank, and `steps=5-7` the steps.
 """
 
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def inspector(served: ServedRun, rank: int) -> Elements:
-    """Return the mean time of each phase of the selected rank, and what the report says about the steps."""
+    """Return the mean time of each phase on rank `rank`, and what the report says about the steps."""
     found = [finding for finding in served.report.findings if finding.id.startswith("steps.")]
     phases = views.phases(served.run.of(*ROOMS["steps"]), served.options, rank).droplevel("rank")
     return [
@@ -75,13 +76,13 @@ def shown_rank(data: StepsData, query: Query) -> int:
 
 
 def window(_served: ServedRun, query: Query) -> Window:
-    """Return the range of steps that the page shows; its ends are whole numbers, because each bar is a step."""
+    """Return the range of steps that the address selects, rounded to whole steps, because each bar is a step."""
     steps = parse_steps(query.get("steps", ""))
     return Window(None, (float(floor(steps[0])), float(ceil(steps[1]))) if steps else None)
 
 
 def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -> Sequence[go.Figure]:
-    """Return the charts of durations, phases and loss for the steps in `steps`, or for all if it is None."""
+    """Return the charts of durations, phases and loss for `steps`, a range (first, end), or for all steps if None."""
     logs = served.run.of(*ROOMS["steps"])
     low, high = steps or ALL
     series = views.series(logs, served.options)
@@ -101,7 +102,7 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
 def install(app: Dash, served: ServedRun) -> None:
     """Register the callback of zooms: a zoom in one chart applies to all three charts.
 
-    The range is read again, so that the charts show steps which were left out of a longer range.
+    The steps are read again, so that the charts show steps that were left out of a longer range.
     """
     data = served.rooms.steps
     if data is None:
@@ -124,9 +125,9 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def steps_between(wanted: Span) -> Span:
-    """Return (first, last + 1) of the whole steps in the range `wanted` of the axis.
+    """Return the whole steps in the range `wanted` of the axis as (first, last + 1).
 
-    If the range contains no whole step, the step nearest to its middle is returned.
+    If the range contains no whole step, return the step nearest to its middle.
     """
     first, last = ceil(wanted[0]), floor(wanted[1])
     # A narrow drag may contain no whole step.

@@ -42,7 +42,7 @@ from workbench.web.step_window import Window, parse_steps, window_of, window_sta
 PATHS = (("0", "events"), ("1", "with critical path"))
 FINDINGS = 4
 NOT_WITHIN = html.Div(id="within", hidden=True)
-"""The output of a zoom, on tabs that do not depend on the range of the chart: Dash requires that it exists."""
+"""An empty element for tabs that do not depend on the time range: Dash requires that the output of zooms exists."""
 KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path", "tab")
 HINT = "Drag: zoom. Click: select. Double-click: everything."
 ZOOMING = ("gantt", "fleet", "held")
@@ -63,7 +63,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> list[Tab]:
-    """Return the tabs whose content is about the time range of the chart; a zoom fills the selected one anew."""
+    """Return the tabs about the time range that the chart shows; a zoom computes the selected one again."""
     sections = {
         "longest": ("Longest events", longest_section),
         **({"ranks": ("All ranks", all_ranks)} if len(served.traces) > 1 else {}),
@@ -83,7 +83,7 @@ def path_tabs(served: ServedRun, query: Query) -> list[Tab]:
 
 
 def whole_tabs(data: TraceData) -> list[Tab]:
-    """Return the tabs whose content is about the whole recording."""
+    """Return the tabs about the whole recording, which do not depend on the time range that the chart shows."""
     first, second, *rest = trace_tables(data)
     label = "Share of each kind of work in the recorded time of each rank"
     shares = Tab("shares", "Where the time goes", lambda: [
@@ -118,7 +118,10 @@ def event_controls(served: ServedRun, query: Query) -> Elements:
 
 
 def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
-    """Return the clicked event with its callers; without one, the findings about traces."""
+    """Return a description of the selection: the clicked event with its callers, and the parts of the rank's time.
+
+    Without a clicked event, it has the first findings about traces.
+    """
     artefact = served.traces[file_position(served, query)]
     selected = callers(artefact, served, query)
     found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
@@ -148,14 +151,17 @@ def file_name(artefact: Artefact) -> str:
 
 
 def file_position(served: ServedRun, query: Query) -> int:
-    """Return the index in `served.traces` of the file in the address, else of the first file with a selected step."""
+    """Return the index in `served.traces` of the file that the address selects.
+
+    By default, it is the first file with one of the selected steps.
+    """
     steps = parse_steps(query.get("steps", ""))
     holds = (i for i, file in enumerate(served.traces) if steps and trace_marks(served, file).span_of(steps))
     return number(query, "file", len(served.traces), next(holds, 0))
 
 
 def window(served: ServedRun, query: Query) -> Window:
-    """Return the time range of the selected file that the page shows, in ns, and the corresponding steps."""
+    """Return the time range, in ns, that the address selects in the trace file, and the corresponding steps."""
     marks = trace_marks(served, served.traces[file_position(served, query)])
     return window_of(query, window_in(query, LATEST_NS), marks)
 
@@ -190,8 +196,9 @@ def install(app: Dash, served: ServedRun) -> None:
 
 
 def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
-    """Register the callback of zooms in one chart; it reads the events in the new range, so that short events
-    appear.
+    """Register the callback of zooms in one chart.
+
+    It reads the events in the new range, so that short events appear.
     """
 
     @app.callback(
@@ -213,7 +220,10 @@ def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
 
 
 def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Query) -> object:
-    """Return the content of the selected tab for a new time range; Dash's `no_update` if it does not depend on it."""
+    """Return the content of the selected tab for the new time range `span`.
+
+    If the content does not depend on the range, return Dash's `no_update`.
+    """
     data = served.rooms.trace
     every = [*path_tabs(served, query), *window_tabs(served, file, span), *(whole_tabs(data) if data else [])]
     tab = selected(every, query)
@@ -222,9 +232,10 @@ def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Qu
 
 
 def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool) -> Window:
-    """Return the time range after a zoom to `wanted`, and its steps; times are in ns.
+    """Return the time range after a zoom to `wanted`, in ns, and the corresponding steps.
 
-    Times are those of the file's own clock, or with `on_common_clock` of the clock that all ranks share.
+    The result is in times of the file's own clock; with `on_common_clock`, `wanted` is in times of the clock that all
+    ranks share.
     """
     if wanted == ALL:
         return Window()

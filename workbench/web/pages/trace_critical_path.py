@@ -1,6 +1,6 @@
-"""The critical path of a trace's last step: a row above the events, and a list of its longest pieces with links.
+"""The critical path of a trace's last step: a row in the chart of events, and a list of its longest pieces with links.
 
-`?path=1` turns it on, because computing the path of a large trace takes seconds.
+`?path=1` in the address shows it; by default it is left out, because computing the path of a large trace takes seconds.
 """
 
 from collections.abc import Mapping
@@ -30,18 +30,18 @@ from workbench.web.step_window import without_window
 LANE = "critical path"
 PIECES = 30
 AROUND = 2
-"""A link to a piece shows so many times its own length before and after it."""
+"""A link to a piece of the path shows so many times the piece's duration before and after it."""
 KEPT = 16
 
 
 def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
-    """Return the report's data on a trace file: of its first device, or of its host."""
+    """Return the `RankTrace` (the report's data) of a trace file: of its first device, or else of its host."""
     accounts = served.rooms.trace.ranks if served.rooms.trace else []
     return next(account for account in accounts if account.path == str(artefact.path))
 
 
 def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
-    """Return a table of the pieces of the critical path of a trace's last step.
+    """Return the critical path of a trace's last step, as a table with a row per piece.
 
     If the trace does not mark steps, it is the critical path of the whole recording.
     """
@@ -51,14 +51,15 @@ def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
 
 @lru_cache(KEPT)
 def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
-    """Return a table of the pieces of a step's critical path; it is cached for the next zoom."""
+    """Return the critical path of a step, or of all if None, as a table; the result is cached for the next zoom."""
     return views.critical_path(artefact, options, step)
 
 
 def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
-    """Return the critical path in the time range `span` as a lane of a chart `width` pixels wide.
+    """Return the critical path in the time range `span` as a table, so that the chart of events shows it as a row.
 
-    The table has the columns of `traces.views.timeline`; narrow pieces are joined.
+    The table has a row for each piece of the path, with the columns that `event_chart` needs. Neighbouring pieces that
+    are narrower than one of the chart's `width` columns are joined.
     """
     path = path_of(served, artefact)
     seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
@@ -75,7 +76,7 @@ def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], wi
 
 
 def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    """Return tables of the parts of the critical path and of its longest pieces, with links to the pieces."""
+    """Return a table of what the critical path consists of, and one of its longest pieces with links to them."""
     parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
@@ -92,13 +93,13 @@ def piece_name(position: int) -> str:
 
 
 def piece_address(start: int, dur: int, query: Mapping[str, str]) -> str:
-    """Return the address that shows the time around a piece, given its start and duration in ns."""
+    """Return the address at which the chart shows a piece of the path and the time around it, in ns."""
     low, high = max(0, start - AROUND * dur), start + (1 + AROUND) * dur
     return address({**without_window(query), "from": str(low), "to": str(high)})
 
 
 def piece_list(longest: pd.DataFrame) -> Table:
-    """Return a table of the longest pieces of the critical path."""
+    """Return a table of the pieces of the critical path in `longest`, in order of time."""
     rows = (
         (piece_name(position), shortened(name), kind, duration_ns(at), duration_ns(dur))
         for position, at, dur, kind, name in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()

@@ -1,4 +1,4 @@
-"""The section on the events in a time range of a trace, with charts of what all ranks did in this time."""
+"""The parts of the trace page about the events in a time range, and about what all ranks did in this time."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,7 @@ from workbench.web.served_run import ServedRun
 from workbench.web.theme import theme
 
 WIDTH = 1200
-"""Columns of a chart; events that are narrower than a column are joined with their neighbours."""
+"""Width of a chart in columns; events that are narrower than a column are joined with their neighbours."""
 WINDOWS = 64
 COLLECTIVES = 60
 LATEST_NS = 1 << 62
@@ -37,9 +37,10 @@ Nanoseconds = tuple[int, int]
 
 @dataclass(frozen=True)
 class EventQuery:
-    """What the event chart shows: what colours stand for (`colour`: kind, stream or phase), and the searched text.
+    """How the address asks for events to be drawn.
 
-    `path` says whether the critical path is shown.
+    `colour` says what colours stand for (`kind`, `stream` or `phase`), `find` is the searched text, and `path` says
+    whether the critical path is shown.
     """
 
     colour: str
@@ -48,13 +49,16 @@ class EventQuery:
 
 
 def event_query(query: Query) -> EventQuery:
-    """Return how events are to be drawn, from the query of an address."""
+    """Return how events are to be drawn, according to the query of an address."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
 def events_figure(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseconds | None) -> FigurePart:
-    """Return the chart of the events of one file in a time range."""
+    """Return the chart of events of the trace file with the index `file`.
+
+    `span` is the time range in ns; None is the whole recording.
+    """
     artefact = served.traces[file]
     blocks = blocks_in(artefact, served.options, span)
     window = span or whole_span(blocks)
@@ -81,7 +85,7 @@ def has_memory(served: ServedRun, file: int) -> bool:
 
 
 def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return a chart of the devices' memory in a time range; empty if no allocation was recorded in it."""
+    """Return a chart of the devices' memory in a time range; empty if no allocation was recorded in this range."""
     artefact = served.traces[file]
     frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
@@ -93,14 +97,17 @@ def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> El
 
 @lru_cache(WINDOWS)
 def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
-    """Return a table of the events in a time range; it is cached, because a large trace takes a third of a second."""
+    """Return a table of the events in a time range, in which short neighbours are joined to blocks.
+
+    The result is cached, because a large trace takes a third of a second.
+    """
     return views.timeline(artefact, options, span, WIDTH)
 
 
 def block_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, wanted: EventQuery
 ) -> tuple[list[str], dict[str, str]]:
-    """Return (names, {name: colour}) for the legend: `names` has the legend name of each block's colour.
+    """Return the legend name of each block's colour, and {legend name: colour}.
 
     A name has the same colour in every time range. Blocks that do not match the searched text are grey.
     """
@@ -115,9 +122,9 @@ def block_colours(
 def named_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the same as `block_colours`, but without grey blocks, as if no text was searched.
+    """Return the legend name of each block's colour, and {legend name: colour}, as if no text was searched.
 
-    `colour` says what colours stand for: kind, stream or phase.
+    `colour` says what colours stand for: `kind`, `stream` or `phase`.
     """
     if colour == "kind":
         return blocks["kind"].tolist(), theme().kinds
@@ -129,7 +136,10 @@ def named_colours(
 
 
 def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return charts of all ranks on a common clock: the activity of each, and how late each arrives at collectives."""
+    """Return charts of all ranks on a common clock, in a time range.
+
+    They show what each rank mostly does, and how late it arrives at collectives.
+    """
     if len(served.traces) == 1:
         return []
     shift = clock_shift(served, file)
@@ -151,13 +161,16 @@ def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Element
 
 
 def clock_shift(served: ServedRun, file: int) -> int:
-    """Return the ns to add to times in file number `file` to get times on the common clock."""
+    """Return the ns to add to times of the file with index `file` to get times of the clock that all ranks share."""
     shifts = views.axis(served.traces, served.options).set_index("path")["shift_ns"]
     return int(shifts[str(served.traces[file].path)])
 
 
 def callers(artefact: Artefact, served: ServedRun, query: Query) -> Elements:
-    """Return the clicked event and the events that enclose it; each has a link to its source line if it names one."""
+    """Return the clicked event and the events that enclose it as a list.
+
+    Each item links to its source line if it names one. The list is empty if no event was clicked.
+    """
     names = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
     if not names:
         return []

@@ -45,8 +45,7 @@ def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
 
 
 def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
-    """Return how many eighths each layer of each column gets, and last the empty space above; a column's sum is
-    `total`.
+    """Return for each column how many eighths each layer gets, and last the empty space above; their sum is `total`.
 
     The upper edge of the stack is rounded for each column by itself; what the layers lose by rounding is added to them
     in the next column.

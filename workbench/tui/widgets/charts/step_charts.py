@@ -17,7 +17,7 @@ BASE = 0.05
 
 
 class PhaseChart(StackedChart):
-    """A chart of the phases of one rank's steps in seconds; the chart has a column per step, as high as its duration."""
+    """A chart of the phases of one rank's steps, in seconds: a column per step, as high as the step is long."""
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw the steps in `frame`, with the largest phase at the bottom."""
