@@ -1,4 +1,4 @@
-"""A horizontal bar in text, for tables."""
+"""Draw a horizontal bar in text, for tables."""
 
 
 def bar(part: float, whole: float, width: int = 20) -> str:

@@ -1,4 +1,4 @@
-"""A figure of a standalone HTML page: a title, an inline SVG drawing, and a legend."""
+"""Build a figure of a standalone HTML page: a title, an inline SVG drawing, and a legend."""
 
 from collections.abc import Mapping
 from html import escape
@@ -10,8 +10,9 @@ WIDTH, HEIGHT = 900, 220
 
 
 def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure of the SVG text `shapes`, with a legend; `colours` maps each name in the legend to its
-    colour.
+    """Return an HTML figure of the SVG text `shapes`, with a legend.
+
+    `colours` maps each name in the legend to its colour.
     """
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()

@@ -1,4 +1,4 @@
-"""A report as a single HTML file without scripts or external files, so that it can be mailed or archived."""
+"""Render a report as a single HTML file without scripts or external files, so that it can be mailed or archived."""
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run

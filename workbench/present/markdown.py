@@ -1,4 +1,4 @@
-"""A report as Markdown, for a ticket or a pull request."""
+"""Render a report as Markdown, for a ticket or a pull request."""
 
 import re
 

@@ -57,7 +57,7 @@ def logs(data: object) -> Tables:
 
 
 def incident(data: object) -> Tables:
-    """Return the tables of a report that joins several analyzers."""
+    """Return the tables of a report on an incident, which joins the data of several analyzers."""
     from analyzers.incident import IncidentData
     from workbench.present.tables.incident import incident_tables
 

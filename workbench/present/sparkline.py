@@ -1,4 +1,4 @@
-"""A sparkline: numbers over time in one line of text."""
+"""Draw a sparkline, which shows numbers over time in one line of text."""
 
 import math
 from collections.abc import Sequence

@@ -46,8 +46,9 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
 
 
 def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator[str]:
-    """Yield the HTML figure of memory over time for the device that ran out of memory, else the one with the highest
-    peak.
+    """Yield the HTML figure of the memory of one device over time.
+
+    It is the device that ran out of memory, or else the one with the highest peak.
     """
     device = worst_first(data.devices)[0]
     artefact = file_behind(device.path, report, run)
@@ -94,7 +95,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure of stacked bands; `layers` has a column per band and a row per x position."""
+    """Return an HTML figure of a stacked chart; `layers` has a column per band and a row per x position."""
     names = [str(name) for name in layers]
     above = layers.to_numpy(float).cumsum(axis=1)
     # Layers without a byte must not divide by zero.

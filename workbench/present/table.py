@@ -1,4 +1,4 @@
-"""A small table of text, which documents, the terminal app and the dashboard lay out in their own way."""
+"""Describe a small table of text, which documents, the terminal app and the dashboard lay out in their own way."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A report as text for a terminal, a pipe or a log: verdict, reason, next step, then the tables."""
+"""Render a report as text for a terminal, a pipe or a log: verdict, reason, next step, then the tables."""
 
 import io
 import os

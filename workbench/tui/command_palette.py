@@ -18,7 +18,7 @@ KEYS = (
 
 
 def commands(app: App[None], tabs: Sequence[str], shown: Sequence[ViewSwitcher]) -> Iterator[SystemCommand]:
-    """Yield a palette command for each tab, each view of the visible view switchers, and each single-key action."""
+    """Yield a palette command for each tab, each view of the switchers in `shown`, and each single-key action."""
     for number, name in enumerate(tabs, 1):
         yield SystemCommand(f"View {name}", f"key {number}", partial(app.run_action, f"view({number})"))
     for switcher in shown:

@@ -1,4 +1,4 @@
-"""The content of the app: a run and its report, or two runs and their comparison."""
+"""Define what the app can show: a run and its report, or a comparison of runs."""
 
 import shlex
 from collections.abc import Mapping

@@ -27,12 +27,12 @@ class ServedRun:
 
     @cached_property
     def rooms(self) -> RoomData:
-        """The data of each analyzer in the report."""
+        """The data of each analyzer in the report; an analyzer with its views is called a room."""
         return room_data(self.report)
 
     @cached_property
     def manifest(self) -> dict[str, object]:
-        """The content of `run.json`; empty if there is none, or if several runs are compared."""
+        """The content of `run.json`; empty if there is none, and for a parity report, which is about several runs."""
         return {} if self.rooms.parity else dict(self.run.manifest())
 
     @property

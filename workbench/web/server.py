@@ -182,7 +182,7 @@ def announce(run: Run, url: str, port: int, place: Place) -> None:
 def open_browser(url: str, page: Path) -> None:
     """Open `url` in a browser, through the HTML file `page`.
 
-    So the token is not in the arguments of a process, which all users of the machine can see.
+    This keeps the token out of the arguments of a process, which all users of the machine can see.
     """
     page.touch(mode=0o600)
     page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">', encoding="utf-8")

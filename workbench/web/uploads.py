@@ -35,9 +35,9 @@ HEADER = ("HTTP_X_WORKBENCH", "drop")
 class Uploads:
     """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    The files are stored in `folder`. `beside` has {name: application} of other dashboards, such as those of two
-    compared runs. `prefix` is the URL path of them all. Dashboards of dropped files show no source files of this
-    machine, because a dropped file could mention any file.
+    The files are stored in `folder`. `beside` has {name: application} of dashboards that exist from the start, under
+    names that no set can have. `prefix` is the URL path of them all. Dashboards of dropped files show no source files
+    of this machine, because a dropped file could mention any file.
     """
 
     def __init__(

@@ -37,8 +37,9 @@ def without_parameters(name: str) -> str:
 
 
 def without_middle(text: str, length: int) -> str:
-    """Return a text of at most `length` characters; a longer text loses its middle, because kernel names differ at
-    the ends.
+    """Return a text of at most `length` characters; a longer text loses its middle.
+
+    The names of kernels differ at their beginnings and ends.
     """
     # The beginning says which kernel, the end which template arguments; the beginning needs more room.
     end = length // 3

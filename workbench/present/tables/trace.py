@@ -205,7 +205,7 @@ CHANGES = {
 
 
 def what_if(answers: Iterable[WhatIf]) -> Table:
-    """Return a table of how much shorter a step of all ranks would be if one kind of work were as fast as possible."""
+    """Return a table of how much shorter a step of all ranks would be after one change, such as without a phase."""
     rows = (
         (
             CHANGES[answer.change].format(rank=answer.rank, name=answer.name),
@@ -324,7 +324,7 @@ def uncertainty(clock: Clock) -> str:
 
 
 def critical_path(parts: Sequence[CriticalPart]) -> Table:
-    """Return a table of the parts of a step's critical path, and the time saved by shortening each part."""
+    """Return a table of the parts of a step's critical path, and the time saved at most if each were twice as fast."""
     whole = sum(part.path_ns for part in parts)
     rows = (
         (

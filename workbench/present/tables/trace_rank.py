@@ -275,7 +275,7 @@ def copy_sizes(rank: "RankTrace") -> Table:
 
 
 def graphs(rank: "RankTrace") -> Table:
-    """Return a table of the CUDA graphs that ran."""
+    """Return a table of how often CUDA graphs were launched, with the number of their kernels and the device time."""
     rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
     return table(f"CUDA graphs{rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 

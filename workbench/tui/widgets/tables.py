@@ -18,7 +18,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 HIGHEST_LINES = 16
 ROWS_AT_MOST = 2000
-"""More rows take seconds to lay out, and nobody scrolls that far; `--json` has them all."""
+"""The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
 
 
 class TableList(VerticalScroll):

@@ -16,7 +16,7 @@ from workbench.console import clean
 from workbench.web.theme import theme
 
 FigurePart = dict[str, object]
-"""A trace, an axis or a layout as Plotly's script reads it."""
+"""A Plotly trace, axis or layout as a dict, from which Plotly's script in the browser draws it."""
 Figure: TypeAlias = go.Figure | FigurePart
 """A figure as Plotly's class, or as a dict, which is faster to create, for charts that are drawn at each zoom."""
 
@@ -95,8 +95,9 @@ def duration_ticks(low_ns: float, high_ns: float) -> DurationTicks:
 
 
 def tick_distance(length: float) -> float:
-    """Return the distance between axis ticks: 1, 2 or 5 times a power of ten, at most `MOST_TICKS` ticks in
-    `length`.
+    """Return the distance between the ticks of an axis, so that at most `MOST_TICKS` ticks fit in `length`.
+
+    The distance is 1, 2 or 5 times a power of ten.
     """
     if length <= 0:
         return 1.0
@@ -111,7 +112,7 @@ def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, objec
 
 
 def legend_entry(name: str, colour: str) -> go.Scatter:
-    """Return an empty trace that adds a colour to the legend, for a heat map, which has no legend of its own."""
+    """Return a Plotly trace without points that adds a colour to the legend; a heat map has no legend of its own."""
     return go.Scatter(
         x=[None], y=[None], mode="markers", name=name, marker={"color": colour, "symbol": "square", "size": 11}
     )

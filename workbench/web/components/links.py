@@ -34,11 +34,10 @@ def choice(
     query: Mapping[str, str] | None = None,
     label: str | None = None,
 ) -> Component | None:
-    """Return links that set the query parameter `name` to one of the options (value, text); None if there are fewer
-    than two.
+    """Return links that set the query parameter `name` to one of the options (value, text).
 
-    Many options are a drop-down list instead. The rest of `query` stays unchanged. `label`, by default the name, is
-    read by screen readers.
+    Return a drop-down list if there are many options, and None if there are fewer than two. The rest of `query` stays
+    unchanged. `label`, by default the name, is read by screen readers.
     """
     if len(options) < 2:
         return None

@@ -41,10 +41,9 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
-    """Return the number of the event that is evidence of the first finding about logs, else of the first event in
-    `rows`.
+    """Return the index in the report's list of events of the event to show at first.
 
-    The number is the index of the event in the report's list of events.
+    It is the event that is evidence of the first finding about logs, or else the first event in `rows`.
     """
     facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
     source = facts[0].source if facts else ""

@@ -115,7 +115,10 @@ def window(served: ServedRun, query: Query) -> Window:
 
 
 def failed_step(served: ServedRun, device: Device) -> tuple[int, int] | None:
-    """Return the range of trace entries of the step in which an allocation failed; None if none failed."""
+    """Return the range of trace entries from the start of the step in which an allocation failed to the end.
+
+    Return None if no allocation failed, or if it was in the first step of the trace.
+    """
     if device.oom is None:
         return None
     starts = [int(entry) for _, entry in memory_marks(served, device).starts() if entry <= device.oom.index]

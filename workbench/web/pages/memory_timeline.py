@@ -43,10 +43,10 @@ def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | Non
 
 
 def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, pd.DataFrame]:
-    """Return {name of another rank: its memory timeline}, for the training steps in this device's range of entries
-    `span`.
+    """Return {name of another rank: its memory timeline} for the training steps in `span`.
 
-    The entries of another rank are moved so that its steps start where those of this device start on the axis.
+    `span` is a range of trace entries of this device. The entries of another rank are moved so that its steps start
+    where those of this device start on the axis.
     """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)

@@ -68,7 +68,7 @@ def inspector(served: ServedRun, rank: int) -> Elements:
 
 
 def shown_rank(data: StepsData, query: Query) -> int:
-    """Return the rank whose phases are shown: the one in the address, else the first straggler."""
+    """Return the rank whose phases are shown: the one in the address, else the first straggler, else the first rank."""
     ranks = [rank.rank for rank in data.ranks]
     default = data.stragglers[0].rank if data.stragglers else ranks[0]
     rank = number(query, "rank", max(ranks) + 1, default)

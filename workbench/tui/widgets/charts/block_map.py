@@ -44,7 +44,7 @@ class BlockMap(ScrollView, can_focus=True):
         self._rows = pd.DataFrame()
 
     def show(self, segments: pd.DataFrame, blocks: pd.DataFrame) -> None:
-        """Draw these segments and blocks, as `memory.views.segments` and `memory.views.live_blocks` return them."""
+        """Draw the results `segments` of `memory.views.segments` and `blocks` of `memory.views.live_blocks`."""
         self._state = segments, blocks
         self._scale()
 

@@ -18,7 +18,10 @@ LABEL_WIDTH = 10
 
 
 class CollectiveMatrix(ScrollView, can_focus=True):
-    """A matrix of states from `hangs.views.matrix`: a row per rank, a column per sequence number of a collective."""
+    """A matrix of the states of collectives, with a row per rank and a column per sequence number.
+
+    The states come from `hangs.views.matrix`.
+    """
 
     DEFAULT_CSS = "CollectiveMatrix { height: 1fr; }"
 

@@ -30,7 +30,7 @@ SIGN_EVERY = 6
 """The smallest distance, in columns, between two signs on the same line."""
 MARK, CURSOR = "┄", "┆"
 Point = tuple[int, int]
-"""A position in dots, from the left and from the top; or in cells."""
+"""A position (from the left, from the top), in Braille dots or in character cells."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 PATTERNS = "█▒░▓#=+:·"
-"""The sign of each layer, the lowest first, where the terminal shows no colours; neighbours are unlike in density."""
+"""Signs of the layers, lowest first, for terminals without colours; neighbouring signs differ in density."""
 RULER_ROWS = 3
 """Rows for the marks above the chart, and for the labels and the text below it."""
 AXIS_WIDTH = 12
@@ -256,5 +256,5 @@ class StackedChart(Widget, can_focus=True):
 
 @lru_cache(maxsize=1024)
 def style_of(colour: str | None, behind: str | None) -> Style:
-    """Return the Style of a pair of colours; it is cached, because creating styles takes longer than drawing."""
+    """Return the style with `colour` on the background `behind`; it is cached, because creating it is slow."""
     return Style(color=colour, bgcolor=behind)

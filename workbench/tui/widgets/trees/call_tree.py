@@ -21,7 +21,7 @@ class CallTree(LazyTree):
         self._clock = "host_ns"
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a tree; the calls of each level are sorted by time, longest first."""
+        """Draw the tree of calls in `frame`; calls with the same parent are sorted by time, longest first."""
         self._clock = "device_ns" if frame["device_ns"].any() else "host_ns"
         self._frame = frame.set_index("node")
         rows = {node: row for row, node in enumerate(frame["node"].tolist())}

@@ -60,8 +60,9 @@ class LazyTree(Tree[int]):
         self._open(event.node)
 
     def search(self, text: str) -> None:
-        """Move the cursor to the first node whose name contains the text; `n` and `N` find the next and previous
-        nodes.
+        """Move the cursor to the first node whose name contains the text.
+
+        The keys `n` and `N` find the next and the previous node.
         """
         self._text = text.casefold()
         self.action_next_match(1)
