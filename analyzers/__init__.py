@@ -1,3 +1,3 @@
-"""Analyzers of the files that a PyTorch training run leaves behind:
-memory snapshots, hang dumps, traces and step logs.
+"""Analyze the files that a PyTorch training run leaves behind, such as memory snapshots, hang dumps,
+traces and logs.
 """

@@ -1,4 +1,4 @@
-"""Cache the columns that readers write: one folder for each artefact, with a file for each column, checked when opened.
+"""Cache the columns that readers write: one folder for each artefact, with a file for each column.
 
 A disk may be full or read-only, lose power in the middle of a write, or be cleaned by other programs. So an entry is
 used only if its `meta.json` is complete and each column has the length and the checksum that are recorded there; any
@@ -27,15 +27,17 @@ from analyzers.errors import CacheWarning, WorkbenchError
 from analyzers.files import open_regular, read_whole
 
 DEFAULT_LIMIT = 10 << 30
-"""The bytes that the cache may hold unless the user sets another limit."""
+"""The number of bytes that the cache may hold unless the user sets another limit."""
 LIMIT_FILE = "limit"
-"""A file in the folder of the cache with the limit that the user set, in bytes."""
+"""The name of the file in the cache's folder that has the limit which the user set, in bytes."""
 ENTRY = re.compile(r"[0-9a-f]{32}")
-"""The names of cache entries; files with other names in the folder are not deleted."""
+"""Matches the names of cache entries; files with other names in the folder are not deleted."""
 SCRATCH = "reading-"
 """The prefix of folders into which child processes write."""
 ABANDONED_S = 86_400.0
-"""The age in seconds of a scratch folder whose process must have been killed: no artefact takes a day to read."""
+"""The age in seconds from which on a scratch folder must be that of a killed process: no artefact takes a
+day to read.
+"""
 CHUNK = 1 << 20
 META_BYTES = 1 << 30
 SMALL = 1 << 18
@@ -78,10 +80,10 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
         return self._mapped[name]
 
     def _map_anew(self, name: str) -> "np.ndarray[Any, Any]":
-        """Read the artefact again, and return a column of the new entry.
+        """Read the artefact again, and return a column of the new cache entry.
 
         Raises:
-            CacheFailure: The new entry is damaged each time, too.
+            CacheFailure: The new entry was damaged, too, each time that it was written.
         """
         # Not `again[name]`: on a disk that loses what is written it would read again without end.
         for _ in range(PUBLISHING_ATTEMPTS):
@@ -178,10 +180,9 @@ def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
 
 
 def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
-    """Return the columns of a cache entry and mark the entry as used.
+    """Return the columns of a cache entry, and mark it as used; None if it is missing, damaged or not trusted.
 
-    The result is None if the entry is missing, if it is damaged (it is then deleted), or if it belongs to a user who is
-    not trusted: that user may have changed the numbers.
+    A damaged entry is deleted. One of another user than root is not trusted: that user may have changed the numbers.
     """
     if not is_trusted(entry):
         return None
@@ -209,10 +210,9 @@ PUBLISHING_ATTEMPTS = 5
 
 
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
-    """Move the folder `scratch`, which a child process has written,
-    into the cache as `entry` by a rename; return its columns.
+    """Move the folder `scratch`, which a child process has written, into the cache as `entry`; return its columns.
 
-    If a different process published the entry first, its columns are returned.
+    If another process has done so first, the columns of its entry are returned.
 
     Raises:
         CacheFailure: The entry can be neither written nor replaced.
@@ -294,14 +294,12 @@ def cache_folder() -> Path | None:
 
 
 UNUSABLE: set[Path] = set()
-"""Folders that could not be written in this process."""
+"""The folders for the cache in which writing has failed in this process."""
 TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "/dev/shm", lambda: "/var/tmp")  # noqa: S108
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to try as the cache: the user's first, then temporary ones.
-    Folders where writing failed are skipped.
-    """
+    """Yield the folders to try for the cache: the user's, then temporary ones, except where writing has failed."""
     wanted = cache_folder()
     if wanted and wanted not in UNUSABLE:
         yield wanted
@@ -323,7 +321,7 @@ def temporary_folder(root: Callable[[], str]) -> Path | None:
 
 
 def give_up(folder: Path, reason: CacheFailure) -> None:
-    """Stop using a folder as the cache in this process, and warn about it once."""
+    """Stop using a folder for the cache in this process, and warn once that files will be read again."""
     if folder not in UNUSABLE:
         UNUSABLE.add(folder)
         text = f"the cache cannot be written, so files are read again next time: {reason.message}"
@@ -351,7 +349,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Return the last use, size and folder of a cache entry; None if it was just deleted."""
+    """Return the last use, size and folder of a cache entry as an `Entry`; None if the entry was just deleted."""
     try:
         files = list(path.iterdir()) if path.is_dir() else [path]
         return Entry(path.stat().st_mtime, sum(file.stat().st_size for file in files), path)
@@ -398,7 +396,7 @@ def limit_bytes(folder: Path) -> int:
 
 
 def set_limit(folder: Path, limit: int) -> None:
-    """Set the bytes that a cache may hold, and delete the entries used longest ago that do not fit.
+    """Set how many bytes the cache may hold, and delete the least recently used entries that do not fit.
 
     Raises:
         CacheFailure: The folder cannot be written.

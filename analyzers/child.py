@@ -1,4 +1,4 @@
-"""A child process that reads an artefact, which can be hostile and huge.
+"""Read an artefact, which can be hostile and huge, in a child process.
 
 The child limits its own memory and time before it opens the file. It is a fork of this process, or a new interpreter.
 """
@@ -30,16 +30,19 @@ if TYPE_CHECKING:
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 SPARSE_AT_LEAST = 1 << 20
-"""Smaller files are not checked for holes: file systems may compress them or keep them in the inode."""
+"""Files smaller than this are not checked for holes: file systems may compress them or keep them in the inode."""
 LEAST_MEMORY = 256 << 20
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 ENFORCED = sys.platform == "linux"
-"""Whether the system holds a process to its limit of memory; macOS does not, so there a thread watches."""
+"""Whether the system itself limits a process's memory; macOS does not, so a thread watches the memory there."""
 WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
-"""The wall time of a child in seconds, plus a multiple of its processor time: a disk may hang, a machine be busy."""
+"""The wall time of a child is limited to WALL_S seconds plus WALL_FACTOR times its limit of processor time.
+
+It may be much longer than the processor time, because a disk may hang and a machine may be busy.
+"""
 DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
-"""Exit statuses of a child. FAILED: something is wrong with the input. CRASHED: something is wrong with the reader."""
+"""The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +65,22 @@ class Task:
 
 
 class ChildExit(NamedTuple):
-    """How a child process ended: its exit status (negative: a signal), and the message that it wrote."""
+    """How a child process ended: its exit status (negative if a signal ended it), and the message that it wrote."""
 
     status: int
     message: bytes
 
 
 def unpacked_factor(paths: Iterable[Path]) -> int:
-    """Return the factor by which a reader's memory may exceed the size of its files; it is larger for gzipped files."""
+    """Return how many times larger than its files a reader's memory may be; the factor is larger for gzipped files."""
     return 48 if any(path.suffix == ".gz" for path in paths) else 8
 
 
 def bytes_on_disk(path: Path) -> int:
-    """Return the bytes that a file occupies: a sparse file may claim terabytes and have only a few bytes of data."""
+    """Return the bytes that a file occupies on the disk.
+
+    A sparse file may claim to have terabytes and hold only a few bytes of data.
+    """
     status = path.stat()
     return min(status.st_size, max(status.st_blocks * 512, SPARSE_AT_LEAST))
 
@@ -90,7 +96,9 @@ def memory_of_machine() -> int:
 
 
 def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs a module of ours in a new interpreter, and the environment for it."""
+    """Return the command that runs a module of this project in a new interpreter, and the environment for
+    that command.
+    """
     # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
     search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     # -P: a module in the working folder must not be imported in place of ours.
@@ -118,9 +126,9 @@ def run_in_new_interpreter(task: Task) -> ChildExit:
 
 
 def run_forked(task: Task) -> ChildExit:
-    """Run the task in a fork of this process and return how it ended.
+    """Run the task in a fork of this process and return how the fork ended.
 
-    The memory limit of the task does not count the memory that this process has already mapped.
+    The memory that this process has already mapped does not count for the memory limit of the task.
     """
     reading, writing = os.pipe()
     # RLIMIT_AS counts what the parent had mapped at the fork as well.
@@ -209,7 +217,9 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return why a child was stopped, and a hint, from its exit status; None if it ended by itself."""
+    """Return why a child was stopped from outside and a hint, according to its exit status; None if it
+    ended by itself.
+    """
     if status == TIMED_OUT:
         return f"reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
     if status == -signal.SIGXCPU:
@@ -237,7 +247,7 @@ def perform(task: Task) -> tuple[int, bytes]:
 
 
 def limit_self(memory: int, seconds: int) -> None:
-    """Limit this process's address space (bytes) and processor time (seconds); it writes no core files."""
+    """Limit the address space (bytes) and processor time (seconds) of this process, and let it write no core files."""
     # Beyond the hard limit of processor time the kernel sends SIGKILL, at the soft one a signal that says why.
     limits = (
         (resource.RLIMIT_AS, memory, memory),
@@ -261,10 +271,11 @@ def peak_memory() -> int:
 
 
 def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
-    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the event stops it.
+    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the returned event
+    ends it.
 
-    The thread replaces a limit by the operating system, where there is none. It checks the memory ten times a second,
-    so one large allocation can exceed the limit before the next check.
+    It is used where the operating system limits no memory. The thread checks the memory ten times a second, so one
+    large allocation can exceed the limit before the next check.
     """
     limit, ended = peak_memory() + memory, threading.Event()
 

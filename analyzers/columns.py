@@ -1,4 +1,6 @@
-"""The types of table columns, shared by all analyzers. A column is a one-dimensional array, often memory-mapped."""
+"""Define the types of table columns that all analyzers share; a column is a one-dimensional array, often
+memory-mapped.
+"""
 
 from typing import Any
 
@@ -12,7 +14,7 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
-"""Eight bytes of text in each number, in the form in which the trace reader compares them."""
+"""A column of text in the form in which the trace reader compares it: each number holds eight bytes."""
 
 
 class UnsavedColumns(dict[str, Column]):

@@ -8,20 +8,20 @@ from analyzers.files import is_whole_object, open_regular
 from analyzers.kinds import Kind, is_named_recording
 
 JSON_KINDS = (Kind.MANIFEST, Kind.MESHES, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
-"""The kinds of files that are a single JSON object; a damaged one is named and otherwise ignored."""
+"""The kinds of files that are a single JSON object. A damaged one is named in the report and otherwise ignored."""
 HEARTBEAT = re.compile(r"heartbeat_\d{1,9}\.bin")
 BEAT = struct.Struct("<qqqq32s")
-"""The content of a heartbeat: time in ns, step, process id, number of heartbeats, phase."""
+"""The fields of a heartbeat file: time in ns, step, process id, number of heartbeats, phase."""
 STACKS = re.compile(r"stacks_\d{1,9}\.txt")
 STACK_BYTES = 1 << 22
 FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<no Python frame>$')
-"""A stack frame as faulthandler or py-spy prints it, or the line that replaces it."""
+"""Matches a stack frame as faulthandler or py-spy prints it, or the line that is printed instead of a frame."""
 
 
 def damage_of(path: Path, kind: Kind | None) -> str:
-    """Return why the content of a file does not fit its name or `kind`; empty if it fits.
+    """Return why the content of a file does not fit its name or its `kind`; empty if it fits.
 
-    A file always fits if its name allows any content.
+    A file whose name allows any content always fits.
 
     Raises:
         OSError: The file cannot be read.
@@ -50,8 +50,9 @@ def damage_of_heartbeat(path: Path) -> str:
 
 
 def damage_of_stacks(path: Path) -> str:
-    """Return what is wrong with a file of stack dumps: it has no frame, or ends in the middle of one.
-    The result is empty if it is sound.
+    """Return what is wrong with a file of stack dumps; empty if nothing is.
+
+    It may have no frame, or end in the middle of one.
     """
     with open_regular(path) as file:
         content = file.read(STACK_BYTES)

@@ -15,18 +15,21 @@ from analyzers.words import share, size, uncapitalised
 
 GIB, MIB = 1 << 30, 1 << 20
 HALF_OF_LAST_DIGIT = 0.005
-"""PyTorch prints two decimals: 38.78 GiB is anything from 38.775 to 38.785 GiB."""
+"""Half of the last printed digit. PyTorch prints two decimals: 38.78 GiB is anything from 38.775 to 38.785 GiB."""
 
 # Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
 # H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
 CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
 NCCL_CONNECTION_BYTES = 524288 + 4915200 + 4194304
-"""Receive buffers of one connection of one NCCL channel: those of the protocols LL, LL128 and SIMPLE."""
+"""The bytes that one connection of one NCCL channel takes: the receive buffers of the protocols LL, LL128
+and SIMPLE.
+"""
 
 
 class Holder(StrEnum):
-    """What uses a part of a device's memory;
-    `OUTSIDE` is libraries and other processes together, if they cannot be divided.
+    """What uses a part of a device's memory.
+
+    `OUTSIDE` stands for libraries and other processes together, where the known sizes do not separate them.
     """
 
     TENSORS = "tensors"
@@ -41,7 +44,7 @@ class Holder(StrEnum):
 
 
 class Source(StrEnum):
-    """The source of a number: a message, a snapshot, the driver, a difference of others, or a typical value."""
+    """Where a size comes from: a message, a snapshot, the driver, the difference of other sizes, or a typical value."""
 
     MESSAGE = "message"
     SNAPSHOT = "snapshot"
@@ -51,7 +54,7 @@ class Source(StrEnum):
 
 
 UNTRACKED = frozenset({Holder.CONTEXT, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
-"""The holders of memory that no tensor holds and the allocator does not know."""
+"""The holders of memory that belongs to no tensor and that PyTorch's allocator does not manage."""
 
 HOLDER_WORDS = {
     Holder.TENSORS: "tensors",
@@ -91,8 +94,9 @@ ADVICE = {
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a device's memory that one `Holder` has:
-    the best estimate, and its lower and upper bound, in bytes.
+    """The size of the part of a device's memory that one `Holder` uses, in bytes.
+
+    `bytes` is the best estimate, `low_bytes` and `high_bytes` are its lower and upper bound.
     """
 
     holder: Holder
@@ -103,9 +107,10 @@ class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownMemory(NamedTuple):
-    """The known sizes of a device's memory in bytes; `process` is the total of this process, including libraries.
+    """The known sizes in a device's memory, in bytes; `process` is the total of this process, including libraries.
 
-    `workspaces` and `communication` are parts of `allocated`. `rounded`: the sizes were printed with two decimals.
+    `workspaces` and `communication` are parts of `allocated`. `rounded` says that the sizes were printed with two
+    decimals.
     """
 
     total: int
@@ -119,19 +124,19 @@ class KnownMemory(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A number of bytes with its lower and upper bound."""
+    """A number of bytes that is not known exactly: the best estimate, with a lower and an upper bound."""
 
     low: int
     best: int
     high: int
 
     def less(self, other: "Range") -> "Range":
-        """Return the difference of two ranges, with all numbers at least zero."""
+        """Return this range minus `other`; no number of the result is below zero."""
         low, best, high = self.low - other.high, self.best - other.best, self.high - other.low
         return Range(max(low, 0), max(best, 0), max(high, 0))
 
     def within(self, other: "Range") -> "Range":
-        """Return this range with its bounds limited to those of `other`."""
+        """Return this range, with each of its numbers limited to that of `other`."""
         return Range(*map(min, self, other))
 
     def part(self, holder: Holder, source: Source) -> MemoryPart:
@@ -150,7 +155,7 @@ def account_for(known: KnownMemory) -> list[MemoryPart]:
 
 
 def parts(known: KnownMemory) -> Iterator[MemoryPart]:
-    """Yield all parts of a device's memory, including parts of 0 bytes."""
+    """Yield the parts of a device's memory, including those of 0 bytes."""
     source = Source.MESSAGE if known.rounded else Source.SNAPSHOT
     exact = measured if known.rounded else precise
     allocated, cached, free = exact(known.allocated), exact(known.cached), exact(known.free)
@@ -190,31 +195,31 @@ def measured(count: int) -> Range:
 
 
 LARGE_SHARE, LARGE_BYTES = 0.05, 3 * GIB // 2
-"""What the allocator does not know is worth a finding from so much on, and so much of the device."""
+"""Memory outside PyTorch's allocator is worth a finding if it is at least this share of the device and so
+many bytes.
+"""
 
 
 def untracked(account: Sequence[MemoryPart]) -> int:
-    """Return the bytes of a device's memory that PyTorch's allocator does not manage: context, libraries, other
-    processes.
+    """Return how many bytes of a device's memory PyTorch's allocator does not manage.
 
-    `account` has all parts of the memory of one device.
+    They belong to the CUDA context, to libraries and to other processes. `account` has all parts of the memory of one
+    device.
     """
     return sum(part.bytes for part in account if part.holder in UNTRACKED)
 
 
 def is_large(account: Sequence[MemoryPart]) -> bool:
-    """Return whether a device has more memory outside PyTorch's allocator than the context and a communicator usually
-    take.
+    """Return whether a device has unusually much memory outside PyTorch's allocator.
 
-    `account` has all parts of the memory of that device.
+    Usual is what the CUDA context and a communicator take. `account` has all parts of the memory of that device.
     """
     total = sum(part.bytes for part in account)
     return untracked(account) >= max(LARGE_BYTES, LARGE_SHARE * total)
 
 
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
-    """Return whether a failed request for `requested` bytes would fit if libraries and other processes released their
-    memory.
+    """Return whether a failed request of `requested` bytes would fit if libraries and other processes had no memory.
 
     `account` has all parts of the memory of the device.
     """
@@ -240,7 +245,7 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
 
 
 def untracked_reason(account: Sequence[MemoryPart]) -> str:
-    """Return a sentence on what uses a device's memory outside PyTorch's allocator, and how certain the sizes are.
+    """Return a sentence on what uses a device's memory outside PyTorch's allocator, with the bounds of each size.
 
     `account` has all parts of the memory of that device.
     """

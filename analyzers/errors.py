@@ -1,11 +1,8 @@
-"""The errors that a user sees: what went wrong, and a hint at what to do about it.
+"""Define the errors that a user sees: each says what went wrong, and has a hint at what to do about it.
 
-WorkbenchError
-├── InputError         missing, unreadable, or of no known kind
-│   ├── HostileInput   asks for more than data: code, or a structure no recorder writes
-│   ├── LimitExceeded  needs more memory or time than allowed
-│   └── NothingRecorded  every file was read, and none has the requested data
-└── MissingExtra       an optional dependency is not installed
+WorkbenchError ├── InputError missing, unreadable, or of no known kind │ ├── HostileInput asks for more than data: code,
+or a structure no recorder writes │ ├── LimitExceeded needs more memory or time than allowed │ └── NothingRecorded every
+file was read, and none has the requested data └── MissingExtra an optional dependency is not installed
 """
 
 from enum import IntEnum
@@ -24,7 +21,7 @@ class Exit(IntEnum):
 
 
 class WorkbenchError(Exception):
-    """Base of every error meant for the user; `hint` says what to do next."""
+    """The base class of every error that is meant for the user; `hint` says what to do next."""
 
     exit_code = Exit.INPUT
 
@@ -51,7 +48,7 @@ class NothingRecorded(InputError):
 
 
 class MissingExtra(WorkbenchError):
-    """A command needs a package that only an extra installs."""
+    """A command needs a package that is only installed with an optional extra of this project."""
 
     exit_code = Exit.USAGE
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 SIDE_BYTES = 64 << 20
-"""The largest file in bytes that is read outside of a child process; files of the recorders are far smaller."""
+"""The size in bytes up to which a file is read outside of a child process; files of the recorders are far smaller."""
 RANKS_AT_MOST = 1 << 18
 """The highest number of ranks of a job. The largest jobs have some hundred thousand GPUs."""
 
@@ -19,7 +19,7 @@ def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading.
 
     Raises:
-        OSError: It is absent, unreadable, or no regular file: a pipe, for example, would keep its reader waiting.
+        OSError: The file is absent, unreadable, or not regular: reading a pipe, for example, could wait for ever.
     """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -46,7 +46,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: As for `read_whole`.
-        ValueError: It is not valid JSON, or nested more deeply than any recorder writes.
+        ValueError: The content is not valid JSON, or nested more deeply than any recorder writes.
     """
     try:
         return msgspec.json.decode(read_whole(path))
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
 
 
 def is_whole_object(path: Path) -> bool:
-    """Return whether a file begins and ends as a JSON object does, without reading the part between.
+    """Return whether a file begins and ends as a JSON object does; the part between is not read.
 
     Reading all would be slow for jobs with thousands of ranks, whose files may have megabytes each.
 
@@ -72,7 +72,7 @@ def is_whole_object(path: Path) -> bool:
 
 
 MARGIN_BYTES = 64
-"""The longest white space around a JSON object."""
+"""How many bytes at the beginning and the end of a file are read to find the braces of a JSON object."""
 
 
 def rank_in(text: object) -> int | None:

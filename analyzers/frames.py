@@ -6,11 +6,11 @@ from functools import lru_cache
 
 
 class Origin(IntEnum):
-    """Where the code of a source file comes from, ordered from native code to the user's own.
+    """Where the code of a source file comes from, ordered from native code to the user's own code.
 
-    `NATIVE`: C, C++ or no file at all. `RUNTIME`: PyTorch, the standard library, helper packages that only pass calls
-    on, and the recorders of this project. `PACKAGE`: another installed package, such as `transformers`, which the user
-    chose but did not write. `USER`: everything else.
+    `NATIVE` is C, C++ or no file at all. `RUNTIME` is PyTorch, the standard library, helper packages that only pass
+    calls on, and the recorders of this project. `PACKAGE` is any other installed package, such as `transformers`, which
+    the user chose but did not write. `USER` is everything else.
     """
 
     NATIVE = 0

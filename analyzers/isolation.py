@@ -1,4 +1,4 @@
-"""Read an artefact apart from this process, in a child with limits of its own, started in the quickest safe way."""
+"""Read an artefact in a child process with limits of its own, which is started in the quickest safe way."""
 
 import importlib
 import sys
@@ -22,8 +22,8 @@ from analyzers.child import (
 def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
     """Read `paths` with the module `reader` in a child process, which writes the columns to the folder `target`.
 
-    Without `max_memory` (bytes) a child gets 1 GiB and eight times the size of its files, 48 times if they are gzipped:
-    JSON and pickles grow that much as Python objects.
+    Without `max_memory` (bytes) a child gets 1 GiB plus eight times the size of its files, or 48 times if they are
+    gzipped: JSON and pickles grow that much as Python objects.
 
     Raises:
         InputError: The file is missing, damaged, hostile, or needs more than the limits allow.
@@ -38,7 +38,7 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
 
 
 def run_in_child(task: Task) -> ChildExit:
-    """Run the task in a child process and return how it ended.
+    """Run the task in a child process and return how the child ended.
 
     The child is a fork of this process if it has a single thread, because starting a Python interpreter takes longer
     than reading a small file. With more threads a server process forks in its place: another thread may hold a lock,
@@ -59,5 +59,5 @@ def run_in_child(task: Task) -> ChildExit:
 
 
 def can_fork() -> bool:
-    """Return whether a child may be forked: this process has no other thread."""
+    """Return whether this process may be forked: it runs on Linux and has a single thread."""
     return sys.platform == "linux" and threading.active_count() == 1

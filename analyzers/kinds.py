@@ -13,14 +13,14 @@ HEAD_BYTES = 1 << 16
 """How many bytes of a file are read to recognise its kind."""
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
 CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
-"""Lines that torchtitan or this project's trainer print on the console."""
+"""Matches the lines that torchtitan or this project's trainer print on the console."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
-"""Text in the pages of PyTorch's debug server, in the texts that it writes to files, and in a page with an error."""
+"""Matches text of PyTorch's debug server: in its pages, in its pages with an error, and in the files that it writes."""
 
 
 class Kind(StrEnum):
-    """The kind of artefact that a file is."""
+    """The kind of artefact that a file is: what was recorded in it, or which tool wrote it."""
 
     SNAPSHOT = "memory_snapshot"
     TRACE = "trace"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
     ERROR = "error"
     LOG = "log"
     TEXT = "text_log"
-    """Output of a job, its launcher or its scheduler without lines of steps that a reader knows."""
+    """The output of a job, its launcher or its scheduler that has no lines of steps which a reader knows."""
     TENSORBOARD = "tensorboard"
     METRICS = "metrics"
     VALUES = "values"
@@ -55,14 +55,14 @@ DEBUG_PAGES = (
     (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
 )
-"""The pages of the debug server that have data of each rank."""
+"""Expressions for those pages of PyTorch's debug server that have data of each rank, with their kind."""
 
 
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     """Return the kind of a file; None if it is of no known kind.
 
-    A name that only one writer uses decides, else the content. With `alone`, which means that the user named this
-    file, any table of numbers counts as a step log.
+    If only one program uses the file's name, the name decides, else the content. `alone` means that the user named this
+    file; then any table of numbers counts as a step log.
     """
     head = head_of(path)
     if kind := kind_by_name(path):
@@ -73,7 +73,8 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
 def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
     """Return the kind of another trainer's step log: a table of metrics or console output; None if it is neither.
 
-    `head` are the first bytes of the file; `alone` is explained at `kind_of`.
+    `head` are the first bytes of the file. `alone` means that the user named this file; then any table of numbers
+    counts.
     """
     text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
     if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
@@ -96,13 +97,14 @@ TEXT_SIGNS = re.compile(
     rb"|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error",
     re.MULTILINE,
 )
-"""Text that identifies a log of PyTorch, whatever its file name is."""
+"""Matches text that identifies a log of PyTorch, whatever the name of its file is."""
 TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
 def text_kind(path: Path, head: bytes) -> Kind | None:
-    """Return `Kind.TEXT` if a file is a text log,
-    by its name or by typical lines of PyTorch and launchers; else None.
+    """Return `Kind.TEXT` if a file is a text log, else None.
+
+    Its name shows that, or lines that are typical of PyTorch and launchers.
     """
     # A JSON file of another kind and a damaged pickle may have any name.
     if head.startswith((b"\x80", b'{"', b"PK")) or not head:
@@ -142,7 +144,7 @@ NAMES = tuple(
         (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
     )
 )
-"""File names that only one writer uses."""
+"""Expressions for file names that only one program uses, with the kind of these files."""
 
 
 def kind_by_name(path: Path) -> Kind | None:
@@ -157,13 +159,15 @@ DUMP, DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm
 
 
 def is_named_recording(path: Path) -> bool:
-    """Return whether a file has a name that PyTorch jobs give to snapshots, traces and dumps, whatever its content."""
+    """Return whether a file has a name that PyTorch jobs give to snapshots, traces or dumps, whatever its
+    content is.
+    """
     is_dump = DUMP.fullmatch(path.name) and DUMP_FOLDER.fullmatch(path.parent.name)
     return bool(is_dump or RECORDING.fullmatch(path.name))
 
 
 def kind_by_content(head: bytes) -> Kind | None:
-    """Return the kind of a file by its first bytes; None if they show none."""
+    """Return the kind of a file according to its first bytes; None if they show no kind."""
     # Pickles of protocol 2 and later begin with this byte.
     if head.startswith(b"\x80"):
         return pickled_kind(head)
@@ -178,7 +182,7 @@ def kind_by_content(head: bytes) -> Kind | None:
 
 
 def json_kind(text: bytes) -> Kind | None:
-    """Return the kind of a JSON text by the keys near its beginning; None if they show none."""
+    """Return the kind of a JSON text according to the keys near its beginning; None if they show no kind."""
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:

@@ -1,8 +1,8 @@
-"""Limit the memory and processor time of computations in this process on the data of artefacts.
+"""Limit the memory and processor time that computations in this process spend on the data of artefacts.
 
-A file of some megabytes can claim 20,000 groups, or a rank and a step for each line: small to read, but expensive to
-compare. The child process that reads a file has limits of its own (`child`); computations after reading are limited
-here.
+A file of some megabytes can claim 20,000 process groups, or a rank and a step for each line: small to read, but
+expensive to compare. The child process that reads a file has limits of its own (`child`); computations after reading
+are limited here.
 """
 
 import contextlib
@@ -21,13 +21,16 @@ from analyzers.words import duration, size
 ANALYSIS_MEMORY = 2 << 30
 ANALYSIS_S = 40
 BYTES_PER_S = 1_000_000
-"""Beside ANALYSIS_S, an analysis gets a second of processor time for so many bytes; real recordings take far less."""
+"""An analysis gets ANALYSIS_S seconds of processor time, and one more for each BYTES_PER_S bytes of its files.
+
+Real recordings take far less.
+"""
 WATCH_EVERY_S = 0.5
 PAGE = resource.getpagesize()
 
 
 class OutOfTime(BaseException):
-    """The processor time is used up. It is no subclass of `Exception`, so that no `except Exception` catches it."""
+    """The processor time is used up. This is no subclass of `Exception`, so that no `except Exception` catches it."""
 
 
 @contextlib.contextmanager
@@ -35,11 +38,11 @@ def limited(what: str, files: Iterable[Path], max_memory: int | None = None, sha
     """Limit the memory and processor time that the body of a `with` may use to compute something from `files`.
 
     Without `max_memory` (bytes) the limit is 2 GiB plus eight times the size of the files (48 times if they are
-    gzipped). `share` is the fraction of the processor time for these files that the body may use; `what` names the
-    work in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
+    gzipped). `share` is the fraction of the processor time for these files that the body may use; `what` names the work
+    in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
 
     Raises:
-        LimitExceeded: The body needs more.
+        LimitExceeded: The body needs more memory or time than that.
         MemoryError: The user's own limit of the address space (`ulimit -v`) is smaller, and the body needs more.
     """
     files = list(files)
@@ -73,7 +76,7 @@ def present_bytes(path: Path) -> int:
 
 LOCK = threading.Lock()
 CEILINGS: dict[object, int] = {}
-"""The bytes of data that each running block may reach; the largest is the limit of the process."""
+"""For each running block, how many bytes of data the process may have; the largest number is the limit that is set."""
 
 
 @contextlib.contextmanager
@@ -114,7 +117,7 @@ def watched_memory(memory: int) -> Iterator[None]:
 
 
 def raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error in a thread, at its next bytecode: a long call of numpy is not cut short."""
+    """Raise an error in a thread at its next bytecode, so not in the middle of a long call of numpy."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
@@ -160,7 +163,7 @@ def limited_time(seconds: float) -> Iterator[None]:
 def limited_time_of_process(seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` by a system timer, without a second thread.
 
-    While a second thread exists, `child` cannot fork and would start a new interpreter for each file, which is slower.
+    While there is a second thread, `isolation` cannot fork this process to read a file, which is the quickest way.
     """
     handler = signal.signal(signal.SIGVTALRM, give_up)
     left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
@@ -178,7 +181,7 @@ def give_up(*_: object) -> None:
 
 @contextlib.contextmanager
 def limited_time_of_thread(seconds: float) -> Iterator[None]:
-    """Limit the processor time of the body of a `with`, in a thread other than the main thread.
+    """Limit the processor time of the body of a `with` that runs in a thread other than the main thread.
 
     A second thread watches the time, because the signal of a timer would reach only the main thread.
     """

@@ -1,12 +1,12 @@
-"""Read artefacts in forks of a small server process, for a process whose own threads make forking unsafe.
+"""Read artefacts in forks of a small server process, for a process that must not fork because it has several threads.
 
 Starting a Python interpreter and importing a reader costs a few hundred milliseconds of processor time, reading a small
 file a few. The server is one interpreter that imports each reader once and has no thread, so that it can fork for each
 file: first a handler, which then runs the task in a fork of itself as `child.run_forked` does everywhere else.
 
-Each request has a socket of its own. Its one end is sent to the server together with the name of the reader. The task
-goes to the handler through it, and the end of the child comes back. The server ends as soon as the process that started
-it has gone, however it went, because nobody else holds the other end of its control socket.
+Each request has a pair of connected sockets. One of them is sent to the server together with the name of the reader.
+Through this pair the handler gets the task and sends back how the child ended. The server ends as soon as the process
+that started it has ended, in whatever way, because no other process holds the other end of its control socket.
 """
 
 import atexit
@@ -29,11 +29,13 @@ from analyzers.child import TIMED_OUT, ChildExit, Task, end_with_parent, interpr
 
 LONGEST_NAME = 4096
 GRACE_S = 30
-"""So long the client waits beyond the wall time of a task, for a handler that has to report that time as exceeded."""
+"""How many seconds longer than the wall time of a task the client waits for the handler's report that it
+was exceeded.
+"""
 
 
 class ReaderServer:
-    """A server process that has been started, as its client sees it."""
+    """A running server process, from the view of the process that started it (the client)."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,10 +51,10 @@ class ReaderServer:
             )
 
     def run(self, task: Task) -> ChildExit:
-        """Run the task in a fork of the server and return how it ended.
+        """Run the task in a fork of the server and return how the fork ended.
 
         Raises:
-            OSError: The server has gone.
+            OSError: The server process has ended.
         """
         here, there = socket.socketpair()
         with here:
@@ -71,7 +73,10 @@ class ReaderServer:
 
 
 def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
-    """Send a task to its handler and return how its child ended; a handler without an answer has been killed."""
+    """Send a task to its handler and return how the handler's child ended.
+
+    A handler that does not answer counts as killed.
+    """
     with contextlib.suppress(BrokenPipeError):  # killed before it had read the task
         connection.sendall(encode(task))
         connection.shutdown(socket.SHUT_WR)
@@ -94,13 +99,15 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def encode(task: Task) -> bytes:
-    """Return a task as JSON; paths are written byte by byte in hexadecimal, for they need not be text."""
+    """Return a task as JSON, with paths as hexadecimal numbers of their bytes, because a path need not be
+    valid text.
+    """
     paths = [os.fsencode(path.absolute()).hex() for path in (task.target, *task.paths)]
     return msgspec.json.encode([task.reader, paths, task.memory, task.seconds])
 
 
 def decode(request: bytes) -> Task:
-    """Return the task that `encode` wrote."""
+    """Return the task that `encode` converted to JSON."""
     reader, names, memory, seconds = msgspec.json.decode(request)
     target, *paths = (Path(os.fsdecode(bytes.fromhex(name))) for name in names)
     return Task(reader, target, paths, memory, seconds)
@@ -111,7 +118,9 @@ LOCK = threading.Lock()
 
 
 def run_by_server(task: Task) -> ChildExit:
-    """Run the task in a fork of this process's server, which is started when it is first needed."""
+    """Run the task in a fork of this process's server, which is started when it is first needed; return
+    how it ended.
+    """
     server = running_server()
     try:
         return server.run(task)

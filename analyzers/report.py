@@ -1,4 +1,4 @@
-"""Define the result type: every analyzer returns a `Report`, and every user interface shows one.
+"""Define `Report`, the result of every analyzer, which every user interface shows.
 
 Text, JSON, Markdown, HTML, terminal and web show the same ids and numbers because all of them read this object.
 """
@@ -20,8 +20,8 @@ EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
-    """How much a finding matters:
-    ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth knowing.
+    """How much a finding matters. ERROR ends or spoils a run, WARNING costs time or memory, INFO is only
+    worth knowing.
     """
 
     INFO = "info"
@@ -35,7 +35,9 @@ class Severity(StrEnum):
 
 
 class Status(StrEnum):
-    """The state of a run in a verdict; UNKNOWN (not the same as healthy) if the evidence is not sufficient."""
+    """The state of a run according to a verdict; UNKNOWN does not mean healthy, but that the evidence is not
+    sufficient.
+    """
 
     OK = "ok"
     WARNING = "warning"
@@ -44,7 +46,7 @@ class Status(StrEnum):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A file that was read; `kind` is a `run.Kind`."""
+    """A file that was read for a report; `kind` is the text of a `run.Kind`."""
 
     path: str
     kind: str
@@ -54,9 +56,9 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer in one sentence; `missing` names the evidence that would have made it more certain.
+    """The answer of an analysis in one sentence; `missing` names the evidence that would have made it more certain.
 
-    `sentence` always begins with a capital letter.
+    `sentence` begins with a capital letter, which is added here if it is missing.
     """
 
     status: Status
@@ -103,9 +105,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
-    """The result of an analysis: the files that were read, verdict and findings, and the numbers behind them (`data`).
+    """The result of an analysis: the files that were read, the verdict, the findings, and the numbers (`data`).
 
-    It encodes to JSON as `json_schema` describes.
+    It encodes to JSON in the form that `json_schema` describes.
     """
 
     schema: str
@@ -128,7 +130,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """Return the finding that the verdict is based on; None if there is no fault."""
+        """Return the first finding if it is a fault, which is the one that matters most; None if there is no fault."""
         first = self.findings[0] if self.findings else None
         return first if first and first.severity is not Severity.INFO else None
 
@@ -148,8 +150,8 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings in the order to look at them:
-    the most severe first, and of equal severity the most certain.
+    """Return the findings in the order in which to look at them: the most severe first, and of these the
+    most certain.
     """
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
@@ -163,8 +165,9 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merge(same: Sequence[Finding]) -> Finding:
-    """Return one finding for several with the same id:
-    the latest of the most severe findings, with the ranks of all.
+    """Return one finding for several that have the same id.
+
+    It is the latest of the most severe findings, with the ranks and the evidence of all.
     """
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]

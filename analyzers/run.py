@@ -3,8 +3,8 @@
     run = discover(Path("outputs"))
     run.of(Kind.SNAPSHOT)  # the memory snapshots, ordered by step and rank
 
-File names are only hints, because trainers rename their folders (torchtitan did three times). So every file is opened,
-and the keys near the beginning of a pickle or JSON file decide its kind.
+An artefact is a file of a known kind. File names are only hints, because trainers rename their folders (torchtitan did
+three times). So every file is opened, and the keys near the beginning of a pickle or JSON file decide its kind.
 """
 
 import errno
@@ -46,16 +46,16 @@ __all__ = [
 Data = TypeVar("Data")
 FILES_AT_MOST = 500_000
 DIGITS_AT_MOST = 15
-"""The longest step number in a file name."""
+"""The highest number of digits of a step number in a file name."""
 DEEPEST = 64
-"""The greatest depth of folders below a run; recorders use at most eight levels."""
+"""The greatest depth of folders below a run that is searched; recorders use at most eight levels."""
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.METRICS)
 """The kinds of artefacts that an analyzer can read on their own; other kinds only add information."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
-"""The kinds that record steps, the most detailed first."""
+"""The kinds of artefacts that record steps, the most detailed first."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Artefact:
 
 
 class Unreadable(NamedTuple):
-    """A file or folder that could not be read or listed, and why."""
+    """A file or folder that could not be read or listed, with the reason."""
 
     path: Path
     reason: str
@@ -148,7 +148,7 @@ def as_run(source: Run | str | os.PathLike[str]) -> Run:
 
 
 def hint_for(path: Path) -> str:
-    """Return the hint for a path without files of a known kind, which says what path to give instead."""
+    """Return a hint at what path to give instead of `path`, which has no files of a known kind."""
     texts = (
         file for file in files_below(path, []) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt"))
     )
@@ -163,13 +163,13 @@ def hint_for(path: Path) -> str:
 
 
 def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
-    """Yield every file at or below `root`, without hidden files, checkpoints and links to folders.
+    """Yield every file at or below `root`, except for hidden files, checkpoints and links to folders.
 
-    Appended to `unreadable` are folders that cannot be listed, that are nested too deeply, or whose name is that of an
-    artefact, which should be a file.
+    Some folders are appended to `unreadable`: those that cannot be listed, those that are nested too deeply, and those
+    with the name of an artefact, which should be a file.
 
     Raises:
-        InputError: There are more than FILES_AT_MOST.
+        InputError: There are more than FILES_AT_MOST files.
     """
     if not root.is_dir():
         yield root
@@ -196,9 +196,9 @@ def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
 
 
 def identify(path: Path, *, alone: bool = False) -> Artefact | None:
-    """Return a file as an artefact; None if it is of no known kind, or if a running job has just removed it.
+    """Return the `Artefact` that a file is; None if it is of no known kind, or if a running job has just removed it.
 
-    With `alone`, which means that the user named this file, any table of numbers counts as a step log.
+    `alone` means that the user named this file; then any table of numbers counts as a step log.
 
     Raises:
         OSError: The file cannot be read, or is no regular file.
@@ -221,7 +221,7 @@ def rank_of(path: Path) -> int | None:
     """Return the rank in a file's name, else in its folder's name; None if neither has one.
 
     Raises:
-        OSError: The number is beyond what a job can have.
+        OSError: The number is larger than any rank that a job can have.
     """
     named = (
         re.search(r"^(\d{6})_step_", path.name)
@@ -251,7 +251,9 @@ def step_of(path: Path) -> tuple[int | None, bool]:
 
 
 def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the artefacts of the last step; artefacts written when the job died count as the last step."""
+    """Return the artefacts of the last step; those that were written when the job died count as later
+    than all others.
+    """
     if not artefacts:
         return []
     # A job that ran out of memory in step 7 leaves an exit folder named after step 6.
@@ -260,7 +262,7 @@ def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) -> list[Artefact]:
-    """Return the artefacts of a rank and a step; None selects all.
+    """Return the artefacts with this rank and this step; None stands for all ranks or all steps.
 
     Raises:
         InputError: There is no such artefact.
@@ -272,7 +274,7 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Finding:
-    """Return the finding that one file is damaged; `analyzer` is the name of the analyzer that reports it.
+    """Return a finding which says that one file could not be read; `analyzer` is the name of the analyzer.
 
     The other files are analyzed as usual.
     """
@@ -294,7 +296,7 @@ NAMED_AT_MOST = 10
 
 
 def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
-    """Return a report with a finding on the files that could not be read, as they may contain missing evidence.
+    """Return a copy of a report with a finding on the files that could not be read, which may have missing evidence.
 
     The report is returned unchanged if all files could be read.
     """

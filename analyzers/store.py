@@ -24,7 +24,7 @@ from analyzers.isolation import can_fork, read_in_child
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
 FEW_FILES, SMALL_FILE = 4, 256 << 10
-"""Up to so many files of at most so many bytes are read one after the other (see `are_quickly_read`)."""
+"""Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_quickly_read`)."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def load_or_error(paths: Sequence[Path], reader: str, options: Options) -> Colum
 def load_set(
     paths: Sequence[Path], reader: str, options: Options | None = None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read many small files in one child process; return pairs (indexes into `paths`, their columns or the error).
+    """Read many small files in one child process; return pairs (indexes into `paths`, columns of these files or error).
 
-    Readers of sets report damaged files in `meta`. If a file makes the child fail, the set is halved until that file
-    is alone, so that one bad file of 1000 costs about 20 more child processes.
+    Readers of sets report damaged files in `meta`. If a file makes the child fail, the set is halved until that file is
+    alone, so that one bad file of 1000 costs about 20 more child processes.
     """
     return load_part(list(range(len(paths))), paths, reader, options) if paths else []
 
@@ -154,9 +154,9 @@ def load_set(
 def load_part(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read some files in one child process; if that fails, read each half of them in this way.
+    """Read the files with these `numbers` in one child process; if that fails, read each half of them in the same way.
 
-    `numbers` are the indexes of the files in `paths`. The result is as for `load_set`.
+    `numbers` are indexes into `paths`. The result has pairs (indexes, columns of these files or the error).
     """
     result = load_or_error([paths[number] for number in numbers], reader, options or Options())
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
@@ -193,7 +193,7 @@ def code_version(folder: Path) -> int:
 
 
 def detached_columns(columns: Columns) -> Columns:
-    """Return columns that stay readable after their files are deleted, because all are loaded or mapped already."""
+    """Return columns that stay readable after their files are deleted: each column is loaded or memory-mapped here."""
     for name in columns:
         # Maps the column: from then on it needs no file name.
         columns[name]

@@ -1,4 +1,4 @@
-"""Read pickles as data only: builtin containers, no imports, no calls.
+"""Read pickles as data only: with builtin containers, and without imports and calls.
 
 A pickle is a program, and `pickle.load` on a pickle from an unknown source runs it. Memory snapshots and Flight
 Recorder dumps are pickles of plain dicts, lists, numbers and texts, so refusing everything else loses nothing.
@@ -42,7 +42,9 @@ class DataUnpickler(pickle.Unpickler):
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector in the body of a `with`: millions of containers are built three times faster."""
+    """Pause the garbage collector in the body of a `with`, so that millions of containers are built three
+    times faster.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -53,8 +55,9 @@ def gc_paused() -> Iterator[None]:
 
 
 class Stream(Protocol):
-    """The file object that an unpickler reads from.
-    Without a `peek` method, as in BytesIO, reading is three times slower.
+    """The file object from which an unpickler reads.
+
+    If it has no `peek` method, as BytesIO, reading is three times slower.
     """
 
     def read(self, count: int, /) -> bytes: ...

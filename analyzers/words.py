@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 UNKNOWN = "unknown"
 SMALLEST_SHARE = 0.0005
-"""A smaller share is written as `< 0.1 %`, and a smaller change as none."""
+"""A share below this is written as `< 0.1 %`, and a change below it as `0 %`."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
 PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
@@ -61,10 +61,10 @@ def duration_change_ns(nanoseconds: float) -> str:
 
 
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
-    """Return the labels of ticks on a time axis, all in the unit that fits its length: `571.0 ms`, `571.5 ms`.
+    """Return the labels of ticks on a time axis, all in the unit that fits the axis: `571.0 ms`, `571.5 ms`.
 
-    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0
-    would be equal.
+    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0 would
+    be equal. `length_ns` is the length of the axis.
     """
     unit, scale = next((unit for unit in TICK_UNITS if length_ns >= unit[1]), TICK_UNITS[-1])
     decimals = max(0, -floor(log10(distance_ns / scale)))
@@ -81,7 +81,7 @@ def waiting_time(seconds: float | None) -> str:
 
 
 def figures(value: float) -> str:
-    """Return a number with three digits, or with all digits before its point if it has more: `1.85`, `95.0`, `1234`."""
+    """Return a number with three significant digits, or all digits before its point if it has more: `1.85`, `1234`."""
     length = abs(value)
     decimals = 2 if length < 9.995 else 1 if length < 99.95 else 0
     # Below 1 three digits need more places: 0.00123 would read 0.00.
@@ -106,8 +106,8 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference as a percentage (`1.6 %`),
-    below a thousandth as a power of ten (`8e-08`), or `0`.
+    """Return a relative difference as a percentage (`1.6 %`), below a thousandth as a power of ten
+    (`8e-08`), else `0`.
     """
     if not difference:
         return "0"
@@ -226,7 +226,7 @@ DTYPES = {
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
     "short": "int16", "char": "int8", "byte": "uint8", "complexfloat": "complex64", "complexdouble": "complex128",
 }  # fmt: skip
-"""The Python names of types that recordings name as in C++."""
+"""The Python names of tensor types that recordings name as in C++."""
 
 
 def dtype_name(recorded: str) -> str:

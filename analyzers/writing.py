@@ -44,14 +44,14 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 
 READER_S = 10.0
-"""How long to wait until a process reads from a pipe."""
+"""How many seconds to wait until another process opens a pipe for reading."""
 
 
 def open_special(path: Path) -> int:
     """Open a pipe or a device for writing, and return its file descriptor.
 
     Raises:
-        OSError: It cannot be written to, or no process reads from the pipe.
+        OSError: The pipe or device cannot be written to, or no process reads from the pipe.
     """
     deadline = time.monotonic() + READER_S
     while True:

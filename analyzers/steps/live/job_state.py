@@ -147,7 +147,7 @@ class JobState:
 
     @property
     def remaining_s(self) -> float | None:
-        """The seconds until the job finishes its last step at the present speed; None if unknown, or if it does not
+        """The seconds until the job finishes its last step at the present speed; None if unknown, or while it does not
         run.
         """
         if self.steps is None or self.step_s is None or self.status is not JobStatus.RUNNING:

@@ -1,3 +1,4 @@
-"""Read logs of all kinds (this project's, torchtitan's, TensorBoard, consoles) into columns with a row per rank and
-step.
+"""Read logs of all kinds into columns with a row per rank and step.
+
+The kinds are this project's step logs, torchtitan's structured logs, TensorBoard files, consoles and tables of metrics.
 """

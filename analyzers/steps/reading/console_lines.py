@@ -198,9 +198,7 @@ def short_name(name: str) -> str:
 
 
 def with_unit(name: str, unit: str | None) -> str:
-    """Return a name with the unit that followed its value, such as `time (ms)`; other units than of time or memory are
-    dropped.
-    """
+    """Return a name with the unit that followed its value, such as `time (ms)`, if it is a unit of time or memory."""
     known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
     return f"{name} ({unit})" if known else name
 

@@ -1,9 +1,9 @@
-"""Read the console output of a trainer into rows: merge the lines of one step, and take missing steps from progress
-bars.
+"""Read the console output of a trainer into rows.
 
-Hugging Face's Trainer prints dicts without a step. Its progress bar shows the step, just before a dict (tqdm may not
-have drawn the newest count yet) or just after it (tqdm draws again after each print). The epoch, which grows evenly
-with the step, shows which of the two is right.
+The lines of one step are merged, and missing steps are taken from progress bars. Hugging Face's Trainer prints dicts
+without a step. Its progress bar shows the step, just before a dict (tqdm may not have drawn the newest count yet) or
+just after it (tqdm draws again after each print). The epoch, which grows evenly with the step, shows which of the two
+is right.
 """
 
 import re

@@ -70,8 +70,7 @@ class Content(NamedTuple):
 
 
 class Log(msgspec.Struct):
-    """The content of a file: a header for each start of the rank, and the steps in the order in which they were
-    written.
+    """The content of a log file: a header for each start of the rank, and the steps in the order of writing.
 
     `torn` says that the last line is truncated; `damaged` counts other lines that are not JSON. `lines` holds the
     steps, unless they were read directly into columns (`content`) or are from a log of another trainer (`raw`).

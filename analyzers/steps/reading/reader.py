@@ -19,8 +19,8 @@ CUT = "check that the file was copied whole"
 
 
 def read_console(path: Path) -> Log:
-    """Return the steps that torchtitan or this project's trainer printed; without any, the rows that another trainer
-    printed.
+    """Return the steps that torchtitan or this project's trainer printed, else the rows that another
+    trainer printed.
     """
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))
