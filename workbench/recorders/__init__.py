@@ -33,7 +33,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name of this package; its module and torch are imported on first use."""
+    """Return the object that a public name such as `start` stands for; its module is imported on first use."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

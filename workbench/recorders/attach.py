@@ -5,7 +5,8 @@ It takes two lines:
     from workbench import recorders
     recorders.start("outputs")          # on every rank, after init_process_group
 
-The steps of such a script are unknown. So its heartbeat, by which a hang is detected, advances with each collective.
+The steps of such a script are unknown. So its heartbeat, a time stamp in a file whose stop shows a hang, advances with
+each collective.
 """
 
 import atexit
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> "Attached":
-    """Start the recorders on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
+    """Start the recorders of hangs on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
 
     `timeout_s` is the timeout of the job's collectives, by default that of its default group; dumps are taken well
     before it expires. An error that ends the script is recorded too. A second call returns the first call's object.
@@ -49,9 +50,10 @@ def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> 
 def attach(
     folder: Path, timeout_s: float | None, steps: StepRecorder, on_error: Callable[[BaseException], None]
 ) -> "Attached":
-    """Attach the recorders to this rank, and return them; `steps` is the step recorder, which knows the current step.
+    """Attach the recorders of hangs to this rank, and return them.
 
-    `on_error` is called with an exception that ends the script.
+    `steps` is the step recorder, from which they read the current step. `on_error` is called with an exception that
+    ends the script.
     """
     Attached.now = Attached(folder, default_timeout() if timeout_s is None else timeout_s, steps, on_error)
     return Attached.now
@@ -117,9 +119,10 @@ class Attached:
         self.flight.close()
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Exit like `sys.exit`, but keep a failure status for `close`: Python calls no `sys.excepthook` for SystemExit.
+        """Exit like `sys.exit`, which this method replaces, but store the error if the status means a failure.
 
-        A script may catch the SystemExit and continue.
+        `close` then records it: Python does not call `sys.excepthook` for a SystemExit. A script may also catch the
+        SystemExit and continue.
         """
         try:
             self._previous_exit(status)
@@ -131,7 +134,7 @@ class Attached:
         raise AssertionError
 
     def follow(self, steps: StepRecorder) -> None:
-        """From now on, read this rank's step and phase from the step recorder `steps`."""
+        """Read this rank's current step and phase from the step recorder `steps` from now on."""
         self._steps, self._heartbeat = steps, steps.heartbeat
 
     @property

@@ -1,4 +1,4 @@
-"""Stop automatically attached recorders when the script starts recorders of its own."""
+"""Stop the recorders that were attached to a script automatically when the script itself starts recorders."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ _on_flight: list[Callable[[], None]] = []
 
 
 def register(on_steps: Callable[[Any], None], on_flight: Callable[[], None]) -> None:
-    """Register functions to call when the script starts recorders of its own.
+    """Register functions that stop the automatic recorders when the script itself starts recorders.
 
     `on_steps` is called with the script's step recorder, `on_flight` when the script starts a flight recorder.
     """

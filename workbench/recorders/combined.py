@@ -26,7 +26,7 @@ class Recorders:
     """Records memory, traces, steps and hangs of one rank, as configured by `options`.
 
     Create it after the process group and the model; call `prepare` before the process group is created. Call `failed`
-    and `close` before it is destroyed.
+    and `close` before the process group is destroyed.
     """
 
     def __init__(
@@ -66,8 +66,9 @@ class Recorders:
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Record a training step inside this context; yields its line of the step log, for the training loop to
-        complete.
+        """Record the training step `step` inside this context.
+
+        It yields the step's line of the step log, in which the training loop stores the loss and other values.
         """
         plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
         traced = plan is not None and plan.is_traced(step)
@@ -95,8 +96,9 @@ class Recorders:
             yield
 
     def failed(self, error: BaseException) -> None:
-        """Write the step log, memory snapshot and dumps that explain an error. Call it before you raise the error
-        again.
+        """Write the step log, the memory snapshot and the dumps that explain an error.
+
+        Call this method before you raise the error again.
         """
         self.steps.stop()
         if self.memory:

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The position of this process in its job, from the launcher's environment variables."""
+    """The rank of this process, its host and restart attempt, from the launcher's environment variables."""
 
     rank: int
     local_rank: int

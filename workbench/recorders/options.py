@@ -1,4 +1,4 @@
-"""Options of the recorders: what they record, and where they write it."""
+"""The options of the recorders, which say what they record and where they write it."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Attach the recorders to a script that does not call them, through a hook that Python runs when a process starts."""
+"""Attach the recorders to an unchanged training script, by a module that Python imports when a process starts."""

@@ -1,6 +1,7 @@
-"""Wrap functions of torch when their module is imported, so that the recorders follow any training script.
+"""Wrap functions of torch when their module is imported, so that an unchanged training script is recorded.
 
-`init_process_group` starts the recorders of hangs; the first optimizer step starts the recorder of steps.
+The script's call of `init_process_group` then starts the recorders. Without a process group, its first optimizer step
+starts the recorder of steps.
 """
 
 import datetime as dt
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from workbench.recorders.startup.recording import Recording
 
 TIMEOUT_POSITION = 2
-"""Of the timeout among the arguments of `init_process_group`."""
+"""The index of the timeout among the positional arguments of `init_process_group`."""
 
 
 @functools.cache
 def recording() -> "Recording":
-    """Return the Recording of this process; the first call creates it, and a forked child gets its own."""
+    """Return the `Recording`, which has all recorders of this process.
+
+    The first call creates it; a forked child process gets its own.
+    """
     # Not before it is needed: this module is imported in the middle of torch's own import.
     from workbench.recorders.startup.recording import Recording
 
@@ -41,9 +45,9 @@ def safely(act: Callable[[], object]) -> None:
 
 
 def patch_distributed(module: ModuleType) -> None:
-    """Wrap the function `init_process_group` of `module`, so that the recorders are attached after each call.
+    """Wrap `init_process_group` in `module` (distributed_c10d), so that each call attaches the recorders.
 
-    Also record an error that ends the script before it calls this function.
+    From now on an exception that ends this process is also recorded, even one before that call.
     """
     original = module.init_process_group
 
@@ -72,7 +76,7 @@ def note_errors() -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """Register hooks on all optimizers, with which the duration of steps is measured."""
+    """Register the functions `before_step` and `after_step` as hooks on all optimizers, to measure training steps."""
     module.register_optimizer_step_pre_hook(before_step)
     module.register_optimizer_step_post_hook(after_step)
 

@@ -1,6 +1,4 @@
-"""Profile steps of a script that does not call the profiler: a given step, every n-th step, or a step after a
-signal.
-"""
+"""Profile steps of an unchanged training script: a given step, every n-th step, or a step after the signal SIGUSR1."""
 
 import signal
 import threading
@@ -16,7 +14,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 # SIGUSR2 is taken: it requests stacks.
 SIGNAL = signal.SIGUSR1
 LEAD_STEPS = 3
-"""Ranks get the signal within this number of steps of each other."""
+"""The step to profile is this number of steps after the signal, because ranks get the signal at different steps."""
 REQUEST = ".profile_step.json"
 REQUEST_AGE_S = 30.0
 
@@ -35,7 +33,10 @@ class OneStep(TracePlan):
 
 
 class Profiles:
-    """Runs the profiler in the steps to trace and in their warm-up steps; in other steps it costs nothing."""
+    """Runs the profiler in the steps to trace and in their warm-up steps; in other steps it costs nothing.
+
+    `first` is a single step to trace, and `regular` the plan of the steps to trace regularly; both are optional.
+    """
 
     def __init__(self, folder: Path, device: str, first: int | None = None, regular: TracePlan | None = None) -> None:
         self._folder, self._device, self._wanted = folder, device, first
@@ -53,7 +54,7 @@ class Profiles:
         return self._recorder is not None
 
     def request(self) -> None:
-        """Request a trace of a step that comes soon; the first rank that gets the signal chooses it for all ranks."""
+        """Request a trace of one of the next steps; the first rank that gets the signal chooses it for all ranks."""
         if self._recorder is None:
             self._wanted = agreed_step(self._folder, self._step + LEAD_STEPS)
 
@@ -84,7 +85,10 @@ class Profiles:
 
 
 def agreed_step(folder: Path, step: int) -> int:
-    """Return the step to profile that another rank has recently chosen; if none has, choose `step` for all ranks."""
+    """Return the step to profile that another rank has recently chosen; if none has, choose `step` for all ranks.
+
+    The chosen step is written to a file in `folder`, which all ranks read.
+    """
     path = folder / REQUEST
     chosen = read_json(path)
     if chosen and time.time() - chosen["time_s"] < REQUEST_AGE_S and chosen["step"] > step - LEAD_STEPS:

@@ -1,4 +1,7 @@
-"""The recorders in a script that does not call them: hangs, steps, memory on CUDA, and profiles on request."""
+"""Record an unchanged training script: hangs, steps, memory on CUDA, and profiles on request.
+
+The script does not call the recorders. Hooks in torch functions call the class `Recording` instead.
+"""
 
 import atexit
 import fcntl
@@ -26,13 +29,13 @@ from workbench.recorders.timing.step_log import StepRecorder
 
 BACKWARD = "bwd"
 OTHERS_STEPS = 100
-"""An optimizer that has not stepped while another did so often is no longer in use."""
+"""The number of steps of other optimizers after which an optimizer that took none counts as no longer in use."""
 
 
 class Recording:
-    """All recorders of this process.
+    """All recorders of this process, for a script that does not call them.
 
-    A training step ends each time one optimizer has stepped: the one that stepped first in the script.
+    A script may have several optimizers. A training step ends when the optimizer that stepped first has stepped again.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -70,7 +73,7 @@ class Recording:
             self._optimizer = weakref.ref(optimizer)
 
     def after_step(self, optimizer: object) -> None:
-        """End the phase `optim`; if `optimizer` is the first one of the script, end the training step."""
+        """End the phase `optim`; if `optimizer` is the one that stepped first in the script, end the training step."""
         self._leave()
         is_first = optimizer is self._optimizer()
         self._others_steps = 0 if is_first else self._others_steps + 1
@@ -107,7 +110,7 @@ class Recording:
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
-        """Record an exception that ends the process, if no recorder of hangs does so."""
+        """Record an exception that ends the process, unless the recorders of hangs run, which record it themselves."""
         self._failed = True
         if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
             self._save_memory(error)
@@ -116,7 +119,10 @@ class Recording:
             write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
-        """Record a clean end, and write the lines of the step log that wait for times measured on the device."""
+        """Stop the profiler and the step recorder, which writes the lines that wait for times from the device.
+
+        If no recorder of hangs runs and no error was recorded, a clean end is recorded.
+        """
         if self._profiles:
             self._profiles.close()
         steps, self._steps, self._idle = self._steps, None, True

@@ -1,4 +1,4 @@
-"""Settings of the recorders in a script that does not call them."""
+"""Read the settings of the recorders in an unchanged training script, which `workbench launch` puts in a variable."""
 
 import json
 import os
@@ -13,7 +13,10 @@ VARIABLE = "WORKBENCH_RECORD"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to record, as the options of `workbench launch` set it; steps count from 1."""
+    """What to record in an unchanged training script, as the options of `workbench launch` say; steps count from 1.
+
+    `traces` is the name of the folder for profiler traces below `folder`.
+    """
 
     folder: Path
     timeout_s: float | None = None

@@ -26,12 +26,12 @@ WATCHED = {
 
 
 class Watcher:
-    """An import hook (meta path finder) that patches a watched module after it was imported."""
+    """An import hook (meta path finder) that patches two modules of torch, those in `WATCHED`, after their import."""
 
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, _target: object = None) -> "ModuleSpec | None":
-        """Return the spec of a watched module, changed so that the module is patched after import.
+        """Return the module spec of a module in `WATCHED`, changed so that the module is patched after its import.
 
-        The result is None for all other modules.
+        The result is None for all other modules, which Python then finds as usual.
         """
         if name not in WATCHED:
             return None
@@ -43,9 +43,9 @@ class Watcher:
 
 
 def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[[ModuleType], None]":
-    """Return a function that executes a module with `execute`, and then applies our hook's function `patch` to it.
+    """Return a function that executes a module with `execute`, and then patches it.
 
-    If the patch fails, the script continues without it.
+    `patch` is the name of a function in `startup.hook`. If it fails, the script continues without recorders.
     """
 
     def exec_module(module: "ModuleType") -> None:
@@ -76,7 +76,7 @@ def hook() -> "ModuleType":
 
 
 def run_own_sitecustomize() -> None:
-    """Run the user's sitecustomize module, which ours replaces."""
+    """Run the user's own module `sitecustomize`, which Python did not import because it found this one first."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:

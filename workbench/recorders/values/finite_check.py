@@ -3,9 +3,10 @@
     from workbench import recorders
     recorders.check_finite(model, "outputs")
 
-After each optimizer step the parameters and gradients are looked at; where one is not finite, the log of the step's
-operations is traced back to the origin, which is written to `not_finite/rank_R.json`. Then the check ends, because
-everything after it is not finite either. It costs a reduction for each operation: turn it on to find a NaN.
+Before each optimizer step the gradients are checked, and after it the parameters. If one has a NaN or an infinity, the
+log of the step's operations is searched for the first operation that produced one, which is written to
+`not_finite/rank_R.json`. When a parameter is not finite, the check ends, because all later values are not finite
+either. The check costs a reduction for each operation, so turn it on only to find a NaN.
 """
 
 import math
@@ -29,9 +30,10 @@ INPUTS_SHOWN = 6
 
 
 class FiniteCheck:
-    """Checks the steps of one rank. It begins at once, and ends at `close` or after the first finding.
+    """Checks in each step of one rank whether gradients and parameters are finite, and writes where they became not so.
 
-    `step` is the number of the current step: set it, or it is counted from 1 by the updates of the optimizer.
+    It begins at once, and ends at `close` or when a parameter is not finite. `step` is the number of the current step:
+    the training loop may set it; otherwise the optimizer's updates are counted from 1.
     """
 
     def __init__(self, models: nn.Module | Sequence[nn.Module], folder: str | Path = "outputs") -> None:
@@ -68,14 +70,20 @@ class FiniteCheck:
                 yield without_wrappers(name), buffer, "buffer"
 
     def _before_update(self, *_: Any) -> None:
-        """Look at the gradients. A loss scaler may skip a step whose gradients are not finite: it is only suspected."""
+        """Check the gradients (a hook of the optimizer), and write the origin if one is not finite.
+
+        The check continues, because a loss scaler may skip the update, and then training recovers.
+        """
         gradients = [(name, p.grad) for name, p, kind in self._tensors() if kind == PARAMETER and p.grad is not None]
         if self._is_active and (broken := not_finite(gradients)):
             self._suspected = True
             self._write(GRADIENT, broken)
 
     def _after_update(self, *_: Any) -> None:
-        """Look at the parameters; where they are finite, forget the step."""
+        """Check the parameters (a hook of the optimizer): if one is not finite, end the check, else begin a new step.
+
+        If all are finite, what was written about the step's gradients is deleted.
+        """
         if not self._is_active:
             return
         parameters = [(name, tensor) for name, tensor, kind in self._tensors() if kind == PARAMETER]
@@ -92,7 +100,7 @@ class FiniteCheck:
         self._begin()
 
     def _largest_parameter(self) -> dict[str, object] | None:
-        """Return the parameter with the largest absolute value, if all are finite."""
+        """Return {"name", "value"} of the parameter with the largest absolute value; None if that is not finite."""
         parameters = [
             (name, local_part(tensor).detach()) for name, tensor, kind in self._tensors() if kind == PARAMETER
         ]
@@ -101,7 +109,10 @@ class FiniteCheck:
         return {"name": name, "value": value} if math.isfinite(value) else None
 
     def _write(self, kind: str, broken: Sequence[tuple[str, Tensor]]) -> None:
-        """Trace broken tensors back to their origin and write it."""
+        """Find the operation from which the tensors in `broken` got their NaN or infinity, and write the report on it.
+
+        `kind` says what these tensors are: parameters or gradients.
+        """
         with paused(self._log):
             operations = self._log.operations
             ranges = values_of(operations)
@@ -130,7 +141,7 @@ def paused(log: OperationLog) -> Iterator[None]:
 
 @torch.no_grad()
 def not_finite(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """Return the tensors with a value that is NaN or infinite."""
+    """Return those (name, tensor) pairs whose tensor has a value that is NaN or infinite."""
     parts = [(name, tensor, local_part(tensor)) for name, tensor in named if has_range(tensor)]
     if not parts:
         return []
@@ -141,13 +152,16 @@ def not_finite(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
 
 
 def values_of(operations: Sequence[Operation]) -> list[Range]:
-    """Return the ranges of all operations, copied from the device at once."""
+    """Return the smallest and largest result of each operation, copied from the device in a single transfer."""
     rows = torch.stack([operation.range for operation in operations]).tolist()
     return [Range(low, high) for low, high in rows]
 
 
 def described(operations: Sequence[Operation], ranges: Sequence[Range], number: int) -> dict[str, object]:
-    """Return the origin as JSON: the operation, its module and line, its result's range, and those of its inputs."""
+    """Return a description of operation `number` for JSON: its name, module, source line and inputs.
+
+    It says whether the result has a NaN or an infinity, and the largest absolute value of each input.
+    """
     operation = operations[number]
     return {
         "kind": operation.kind, "operation": operation.name, "module": operation.module, "line": operation.line,
@@ -169,8 +183,9 @@ def json_number(value: float) -> float | str:
 
 
 def check_finite(model: nn.Module, folder: str | Path = "outputs") -> FiniteCheck:
-    """Name in `folder`/not_finite the first operation of this rank whose result is not finite, and return the check.
+    """Check from now on whether this rank's values are finite, and return the check, which `close` ends.
 
-    Call it once, before the first step.
+    The first operation whose result is not finite is written to `folder`/not_finite. Call this function once, before
+    the first step.
     """
     return FiniteCheck(model, folder)

@@ -1,6 +1,6 @@
-"""Log the operations of a step with the range of what each returns, so that the first NaN can be traced to its origin.
+"""Log the tensor operations of a step with the smallest and largest value of each result, to find the first NaN.
 
-Every operation costs one more reduction over its result; the ranges stay on the device until they are asked for.
+Each operation costs one more reduction over its result; these values stay on the device until they are needed.
 """
 
 import sys
@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 
 UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
-"""Operations whose result holds nothing yet, or what another rank sends: it is looked at where it is used."""
+"""Operations whose result has no values yet, or gets them from another rank; it is logged where it is used."""
 NO_RANGE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MOST_OPERATIONS = 200_000
-"""A loop without an optimizer, such as an evaluation, would log operations for ever."""
+"""The log is cleared after this number of operations, as a loop without an optimizer would fill it forever."""
 LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
 Given = tuple[tuple[object, ...], dict[str, object] | None]
 """Positional and keyword arguments."""
@@ -31,11 +31,11 @@ BACKWARD, FORWARD, INPUT = "backward", "forward", "input"
 
 @dataclass
 class Operation:
-    """One operation, or a tensor that no logged operation wrote (`kind` is `input`): what it is called, the module and
-    the user's line that ran it, the operations that wrote its inputs, and the range of its result on the device.
+    """A tensor operation in the log, or a tensor that no logged operation wrote (then `kind` is `input`).
 
-    `tensor` is the name of the parameter, buffer or batch that is the result, if it has one. `elements` is the number
-    of elements of the result.
+    `module` and `line` say which module and source line of the user ran it. `parents` has the indices in the log of the
+    operations that wrote its inputs. `range` has the smallest and largest value of its result, on the device. `tensor`
+    is the name of the parameter or buffer that is the result, if it has one; `elements` counts the result's elements.
     """
 
     kind: str
@@ -50,7 +50,11 @@ class Operation:
 
 
 class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Logs operations while it is active. The modules of `models` get hooks that say which of them runs."""
+    """Logs all tensor operations of this process between `begin` and `end`, with the module that runs each of them.
+
+    `operations` is the log; `writers` is {identity of a tensor's memory: index of the operation that wrote it last}.
+    The modules of `models` get hooks that say which of them runs.
+    """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,15 +73,15 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names = {storage_of(tensor): name for name, tensor in named if storage_of(tensor)}
 
     def begin(self) -> None:
-        """Log from now on."""
+        """Start logging operations."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Log no more until the next `begin`."""
+        """Stop logging operations until the next `begin`."""
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks from the modules."""
         for handle in self._handles:
             handle.remove()
 
@@ -112,7 +116,10 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.writers[storage_of(tensor)] = len(self.operations) - 1
 
     def _writer(self, tensor: Tensor) -> int:
-        """Return the operation that wrote a tensor; a tensor from outside is logged as an input first."""
+        """Return the index in the log of the operation that wrote a tensor.
+
+        If none did, the tensor is first logged as an operation of kind `input`.
+        """
         storage = storage_of(tensor)
         if storage not in self.writers:
             name, module, line = self.names.get(storage, ""), self._running[-1], user_line()
@@ -123,10 +130,10 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.writers[storage]
 
     def _position(self) -> tuple[str, str, str]:
-        """Return the kind, the module and the user's line of the operation that runs now.
+        """Return (kind, module, user's source line) of the operation that runs now; the kind is forward or backward.
 
-        An operation of the backward pass has those of the forward operation that it belongs to: both have one number
-        in the sequence of autograd.
+        A backward operation gets module and line of the forward operation that it belongs to, which has the same
+        sequence number in autograd.
         """
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
         if node is not None:
@@ -152,8 +159,9 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def written_by(func: Any, given: Given, result: object) -> list[Tensor]:
-    """Return the tensors that an operation wrote: its arguments that it changes, else its result unless that is a
-    view.
+    """Return the tensors that an operation wrote: the arguments that it changes in place, or else its results.
+
+    Results that are views of an argument are left out.
     """
     arguments, keywords = given
     if func._schema.is_mutable:  # noqa: SLF001  # no public name
@@ -176,7 +184,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return an identity of the memory behind a tensor; 0 if it has none of its own."""
+    """Return a number that identifies the memory (storage) of a tensor; 0 if the tensor has none."""
     try:
         return int(local_part(tensor).untyped_storage()._cdata)  # noqa: SLF001  # the public data_ptr is 0 for empty ones
     except (NotImplementedError, RuntimeError):
@@ -184,7 +192,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def has_range(tensor: Tensor) -> bool:
-    """Return whether a tensor has floating-point values that can be compared."""
+    """Return whether `range_of` applies to a tensor: it has floating-point or complex values, and is dense."""
     part = local_part(tensor)
     return (
         part.dtype not in NO_RANGE and part.numel() > 0 and part.device.type != "meta" and part.layout is torch.strided
@@ -192,7 +200,7 @@ def has_range(tensor: Tensor) -> bool:
 
 
 def range_of(tensor: Tensor) -> Tensor:
-    """Return the smallest and the largest value of a tensor, float32 on its device; both NaN if one value is NaN."""
+    """Return the smallest and the largest value of a tensor as a float32 tensor on its device; NaN if one is NaN."""
     part = local_part(tensor).detach()
     if part.is_complex():
         part = torch.view_as_real(part.resolve_conj())
@@ -202,7 +210,7 @@ def range_of(tensor: Tensor) -> Tensor:
 
 
 def joined(ranges: Sequence[Tensor]) -> Tensor:
-    """Return the range of several tensors together."""
+    """Return the smallest and largest value of several tensors together; `ranges` has those of each tensor."""
     if len(ranges) == 1:
         return ranges[0]
     rows = torch.stack([each.to(ranges[0].device) for each in ranges])
@@ -210,7 +218,7 @@ def joined(ranges: Sequence[Tensor]) -> Tensor:
 
 
 def user_line() -> str:
-    """Return the innermost line of code outside of torch and this package, as `file:line`."""
+    """Return the source line that runs now, as `file:line`: the innermost one outside of torch and this package."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the stack module would format every frame
     while frame is not None:
         if not frame.f_code.co_filename.startswith(LIBRARY) and not frame.f_code.co_filename.startswith("<"):

@@ -1,4 +1,4 @@
-"""Find the operation at which values stopped being finite, from the log of a step."""
+"""Find the operation that produced the first NaN or infinity of a step, from the step's log of operations."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -34,14 +34,14 @@ class Range(NamedTuple):
         return math.nan if self.is_nan else max(abs(self.low), abs(self.high))
 
     def has_infinities_of(self, other: "Range") -> bool:
-        """Return whether the infinities here are on the same side as those of `other`."""
+        """Return whether `other` has each infinity (-inf, +inf) that this range has."""
         return (not math.isinf(self.low) or math.isinf(other.low)) and (
             not math.isinf(self.high) or math.isinf(other.high)
         )
 
 
 def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[bool]:
-    """Return for each operation whether its infinities are intended: those of a mask, and what is computed with it."""
+    """Return for each operation whether its infinities are intended: those of a mask, or results computed from one."""
     known: list[bool] = []
     for operation, own in zip(operations, ranges, strict=True):
         sources = [parent for parent in operation.parents if not ranges[parent].is_finite]
@@ -52,9 +52,10 @@ def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[b
 
 
 def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Iterable[int]) -> int | None:
-    """Return the first operation from which the `broken` ones got their NaN or infinity; None if all are finite.
+    """Return the index of the first operation with a NaN or infinity that reached the results of `broken`.
 
-    Only operations count that a broken one depends on: a NaN that nothing uses does no harm.
+    `broken` has indices of operations. Only operations count on which these depend, because a NaN that nothing uses
+    does no harm. The result is None if all results of `broken` are finite or intended infinities.
     """
     wanted, seen = intended(operations, ranges), set[int]()
     waiting = [number for number in broken if not ranges[number].is_finite and not wanted[number]]
@@ -77,12 +78,12 @@ def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Ite
 
 
 def is_constant(operation: Operation) -> bool:
-    """Return whether a tensor is a number that the script wrote into an operation, such as `weight[0] = nan`."""
+    """Return whether the result of an operation is a constant of the script, such as `nan` in `weight[0] = nan`."""
     is_outside = operation.kind == INPUT or operation.name.startswith("aten.lift_fresh")
     return is_outside and operation.elements == 1 and not operation.tensor
 
 
 def losses(operations: Sequence[Operation]) -> list[int]:
-    """Return the operations before the backward pass that return a single number, as the loss is."""
+    """Return the indices of operations before the backward pass that return a single number; the loss is one."""
     forward = takewhile(lambda number: operations[number].kind != BACKWARD, range(len(operations)))
     return [number for number in forward if operations[number].elements == 1 and operations[number].kind == FORWARD]

@@ -30,19 +30,19 @@ DATA, PARAMETER, ACTIVATION = "data", "parameter", "activation"
 ACTIVATION_GRADIENT, GRADIENT = "activation_gradient", "gradient"
 SUMS = ("sum", "absolute", "square", "projection")
 WHOLE = "model"
-"""What the outermost module is called."""
+"""The name under which the outermost module is recorded, because it has none."""
 OUTSIDE_BACKWARD = -1
-"""The graph task of code that no backward pass runs."""
+"""The id of autograd's graph task in code that runs outside of a backward pass."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The position of a rank in the mesh, as far as the value recorder needs it.
+    """The facts about a rank's position in the mesh that `ValueRecorder` needs to make sums that can be compared.
 
     `copies` is the number of ranks with the same copy of each parameter that is not a DTensor. An activation's gradient
     is multiplied by `loss_share`, which makes it the gradient of the mean loss over all ranks; with None it is not
-    recorded. `opaque` has names of modules whose inner activations are not recorded, because ranks have copies or
-    partial sums of them.
+    recorded. `is_last_stage` says whether the rank has the last stage of the pipeline. `opaque` has names of modules
+    whose inner activations are not recorded, because ranks have copies or partial sums of them.
     """
 
     copies: int = 1
@@ -52,7 +52,7 @@ class Place:
 
 
 class ValueRecorder:
-    """Hooks on this rank's model parts that record sums over tensors while a step runs."""
+    """Records sums over this rank's tensors in each step, with hooks on the modules of its model parts."""
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
         self._models, self._place = models, place or Place()
@@ -94,7 +94,7 @@ class ValueRecorder:
             self._add(DATA, "labels", self._sums(inputs * 1000 + labels, copies=copies))
 
     def gradients(self) -> None:
-        """Record sums over the gradients of all parameters. Call it when they are complete and not yet clipped."""
+        """Record sums over the gradients of all parameters; call it when these are complete and not yet clipped."""
         for name, parameter in self._parameters():
             if parameter.grad is not None and self._recording:
                 self._add(GRADIENT, name, self._sums(parameter.grad, copies=self._place.copies))
@@ -167,7 +167,7 @@ class ValueRecorder:
         if not self._rows:
             return
         first = next(iter(self._rows.values())).values
-        # One copy from the device for all.
+        # All values are copied from the device in a single transfer.
         values = torch.stack([sums.values.to(first.device) for sums in self._rows.values()]).tolist()
         for ((kind, name), sums), row in zip(self._rows.items(), values, strict=True):
             line = {"step": step, "kind": kind, "name": name, "copies": sums.copies, **self._extra(kind, name, sums)}

@@ -1,4 +1,4 @@
-"""Sums over a distributed tensor: each rank computes its part, and the total does not depend on the mesh."""
+"""Compute sums over a distributed tensor: each rank sums its part, and the total does not depend on the mesh."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,8 +15,10 @@ class Sums(NamedTuple):
     """Sums over this rank's part of a tensor, and the number of ranks that have the same part."""
 
     values: Tensor
-    """The sum, that of the absolute values, that of the squares, and the projection if there is one: (3,) or (4,)
-    float64."""
+    """The sum of the values, of their absolute values and of their squares, and the projection if there is one.
+
+    It is a float64 tensor of shape (3,) or (4,).
+    """
     copies: int = 1
     elements: int = 0
     length: int = 0
