@@ -1,6 +1,6 @@
 """Describe the child processes of a rank, such as data-loader workers: command line and Python stacks.
 
-Standard library only, because this runs outside the ranks.
+This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ COMMAND_LENGTH = 200
 
 
 def describe_children(worker: RankProcess) -> bytes:
-    """Return the child processes of a rank as text, with the stacks of forked ones; empty if there are none."""
+    """Return a description of a rank's child processes as text, with the stacks of forked ones; empty without any."""
     if worker.side_file is None or worker.has_exited:
         return b""
     return b"".join(describe(worker, pid) for pid in find_children(worker.side_file["pid"])[:MOST_CHILDREN])

@@ -37,7 +37,11 @@ BY_HAND = "by hand"
 
 @dataclass(frozen=True)
 class Cause:
-    """The reason to take dumps: `reason` is stalled, died, failed or asked, and `detail` is a sentence about it."""
+    """The reason to take dumps: `reason` is stalled, died, failed or asked, and `detail` is a sentence about it.
+
+    For a stalled rank, `stalled_s` says how long its heartbeat has stood still, and `timeout_s` is the timeout of its
+    collectives.
+    """
 
     reason: str
     detail: str
@@ -46,7 +50,7 @@ class Cause:
 
     @property
     def second_round_after_s(self) -> float:
-        """Seconds between the two rounds of dumps; comparing both rounds distinguishes a slow rank from a stuck one."""
+        """Seconds between the two rounds of dumps, whose comparison distinguishes a slow rank from a stuck one."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
@@ -69,7 +73,7 @@ class Plan:
 
 
 class Collector:
-    """Watches the ranks of one node until all of them have ended."""
+    """Watches the ranks of one node until all of them have ended, and takes dumps when one stalls, fails or dies."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -125,10 +129,10 @@ class Collector:
         return self._request() or self._stalled_rank()
 
     def _dead_rank(self) -> Cause | None:
-        """Return the cause for dumps if the process of a rank has disappeared, else None.
+        """Return a `Cause` that says that the process of a rank has disappeared; None if none has.
 
-        It has disappeared if it did not end cleanly and left no error file. A rank whose heartbeat has not advanced
-        since the last dumps causes no new ones.
+        A process has disappeared if it ended without recording a clean end or an error. If no rank's heartbeat has
+        advanced since the last dumps, no new ones are needed, and the result is None too.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -138,7 +142,7 @@ class Collector:
         return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
 
     def _request(self) -> Cause | None:
-        """Return the cause that a rank gives in its request for dumps; None without a request.
+        """Return the `Cause` that a rank gives in its request for dumps; None if no rank requests dumps.
 
         It is also None if no rank's heartbeat has advanced since the last dumps.
         """
@@ -179,7 +183,7 @@ class Collector:
     def _settle(self) -> None:
         """Wait, at most SETTLE_S seconds, until the heartbeats of the remaining ranks stop.
 
-        Then they have reached the collective in which they wait for the lost rank.
+        Then these ranks have reached the collective in which they wait for the lost rank.
         """
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
@@ -250,8 +254,9 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (running ranks on this host, number of the newest restart attempt), read from the ranks'
-    `groups_R.json`.
+    """Return (ranks of the run that are running on this host, number of the newest restart attempt).
+
+    They are read from the file `groups_R.json` of each rank R.
     """
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)

@@ -1,6 +1,6 @@
-"""Take the dumps of all ranks of a node once: Flight Recorder, then Python stacks, at last stacks requested by signals.
+"""Take the dumps of all ranks of a node once: Flight Recorder dumps, then Python stacks, by a signal if needed.
 
-Standard library only, because this runs outside the ranks.
+This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
 
 import shutil
@@ -50,8 +50,9 @@ def ask_all(
     answers: dict[int, Answer],
     folder: Path,
 ) -> None:
-    """Call `question` for all ranks in parallel, and wait for all; each call completes its rank's entry in
-    `answers`.
+    """Call the function `question` for all ranks in parallel, and wait until all calls have returned.
+
+    Each call asks its rank for one kind of dump, stores that in `folder`, and completes the rank's entry in `answers`.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         # `map` raises a worker's exception only when its results are read.
@@ -78,7 +79,7 @@ def unanswered(worker: RankProcess) -> Answer:
 
 
 def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the rank's counts of sends and receives, read from shared memory without its help."""
+    """Store the rank's counts of its sends and receives, which are read from a file without the help of the rank."""
     if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
@@ -118,7 +119,7 @@ def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeo
 
 
 def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks of all threads, requested from the rank's HTTP server, which needs the GIL."""
+    """Store the Python stacks of all threads of the rank, which its HTTP server returns; this needs the rank's GIL."""
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
@@ -150,7 +151,7 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that the rank writes on a signal, if no other method succeeded."""
+    """Store the Python stacks that the rank writes when it gets a signal, if its stacks were not stored before."""
     if not needs_stacks(worker, answer):
         return
     try:

@@ -1,4 +1,4 @@
-"""Save what a rank was doing when a job hangs or dies, its dumps: Flight Recorder, Python stacks, process groups.
+"""Save what a rank was doing when a job hangs or dies: its Flight Recorder dump, Python stacks and process groups.
 
 In any training script, after `init_process_group`:
 
@@ -7,8 +7,8 @@ In any training script, after `init_process_group`:
 
 A collector process on each node takes the dumps of all ranks, into `outputs/dumps`, when a rank dies or when the
 heartbeat of a `StepRecorder` in the same folder stops, so the dumps also come from a rank that hangs. In an `except`
-block call `failed(error)` before you re-raise the error. Each
-node's collector takes the dumps of its own ranks; the analyzers join the dumps that belong together.
+block call `failed(error)` before you raise the error again. Each node's collector takes the dumps of its own ranks; the
+analyzers join the dumps that belong together.
 """
 
 import contextlib
@@ -40,9 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def dump_ring() -> bytes:
-    """Return the content of Flight Recorder's ring buffer, for the backend in use, as the pickle that PyTorch
-    writes.
-    """
+    """Return the content of Flight Recorder's ring buffer as a pickle, for the backend in use (NCCL or another)."""
     dump = getattr(c10d, "_dump_nccl_trace", None) if "nccl" in dist.get_backend() else None
     return bytes((dump or c10d._dump_fr_trace)())  # noqa: SLF001
 
@@ -110,7 +108,7 @@ class FlightRecorder:
             )
 
     def start(self) -> None:
-        """Provide dumps from now on; local rank 0 also starts the collector of its node."""
+        """Provide dumps of this rank from now on; local rank 0 also starts the collector of its node."""
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
@@ -135,8 +133,9 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write `groups_R.json` again if process groups were created or destroyed; otherwise this call is nearly
-        free.
+        """Write `groups_R.json` again if process groups were created or destroyed; otherwise do nothing.
+
+        The file has the process groups of rank R, its process id, and the address of its HTTP server.
         """
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:
@@ -169,7 +168,7 @@ class FlightRecorder:
         return {name: number(group) for group, name in list(world.pg_names.items())}
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json` about an error, and wait until the dumps of all ranks have been taken."""
+        """Write `exit_R.json` about an error that ends this rank, and wait until the node's dumps have been taken."""
         rank = self._rank_info.rank
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
@@ -178,9 +177,9 @@ class FlightRecorder:
             write_bytes(own, dump_ring())
 
     def ask(self, reason: str, detail: str) -> bool:
-        """Request dumps of all ranks from the collector and wait for them; returns False if they do not come in time.
+        """Request dumps of this node's ranks from its collector, and return whether they were taken in time.
 
-        `reason` and `detail` are those of the collector's `Cause`.
+        `reason` is "failed" or "asked", and `detail` is a sentence about it.
         """
         write_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()})
         deadline = time.monotonic() + COLLECTOR_TIMEOUT_S

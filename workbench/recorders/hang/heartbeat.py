@@ -1,4 +1,7 @@
-"""A rank's heartbeat: its current step and phase in 64 bytes of shared memory, which outlive the process."""
+"""Write and read the heartbeat of a rank, a file of 64 bytes with its current step and phase.
+
+The file is mapped into the memory of the rank, and outlives its process.
+"""
 
 import mmap
 import os
@@ -44,7 +47,7 @@ class Heartbeat:
 
 
 def read_beat(path: Path) -> Beat | None:
-    """Return the last beat in a heartbeat file; None if there is none yet."""
+    """Return the content of a heartbeat file; None if the rank has not written to it yet."""
     try:
         time_ns, step, pid, beats, phase = LAYOUT.unpack(path.read_bytes())
     except (OSError, struct.error):

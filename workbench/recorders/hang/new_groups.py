@@ -1,4 +1,4 @@
-"""Record each process group that this rank creates: its ranks, the time, and the source line.
+"""Record each process group that this rank creates, with its ranks, the time and the call stack.
 
 PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by that
 number. So a rank that omits a `new_group`, even for a group that it does not belong to, meets the wrong ranks in all
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from workbench.recorders.memory.snapshot import Frame
 
 NAMING = "_process_group_name"
-"""The function that numbers a group; `new_group`, `new_subgroups` and device meshes call it once for each group."""
+"""PyTorch's function that names a new group; `new_group`, `new_subgroups` and device meshes call it once per group."""
 MAX_CALLS = 4096
 MAX_FRAMES = 24
 

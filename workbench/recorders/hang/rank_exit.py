@@ -24,7 +24,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def remember_stack(error: BaseException) -> None:
-    """Store function names and lines of the current stack as an attribute of a SystemExit that is being raised.
+    """Store function names and lines of the current call stack as an attribute of `error`, a SystemExit.
 
     The traceback of the SystemExit does not contain the outer frames yet. The frame objects themselves are not stored:
     they would keep all local variables alive in a script that catches the SystemExit and continues.
@@ -35,7 +35,10 @@ def remember_stack(error: BaseException) -> None:
 
 
 def error_frames(error: BaseException) -> list[Frame]:
-    """Return the frames {name, filename, line} of the error's traceback, innermost first."""
+    """Return the frames {name, filename, line} of the error's traceback, innermost first.
+
+    If `remember_stack` has stored frames in the error, these are returned.
+    """
     if noted := getattr(error, EXIT_FRAMES, None):
         return list(noted)
     frames = traceback.extract_tb(error.__traceback__)
@@ -43,7 +46,7 @@ def error_frames(error: BaseException) -> list[Frame]:
 
 
 def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:
-    """Return the content of `exit_R.json`: the error that ended rank R, with step and phase."""
+    """Return the content of `exit_R.json`, which describes the error that ended rank R, with its step and phase."""
     return {
         "schema": "workbench.exit/1",
         "rank": rank,
@@ -81,8 +84,9 @@ class FatalSignalFile:
 
 
 class ThreadErrorFile:
-    """The file to which an exception that ends a thread is written; code that waits for the thread may then wait
-    forever.
+    """The file to which an exception that ends a thread is written.
+
+    Such an exception explains a hang: code that waits for the thread may then wait forever.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -118,9 +122,7 @@ class TerminationDelay:
         self._handler = lambda *_: None
 
     def install(self) -> None:
-        """Install the handler for SIGTERM, if this is the main thread and SIGTERM has no handler; otherwise do
-        nothing.
-        """
+        """Install the handler for SIGTERM if this is the main thread and SIGTERM has no handler; else do nothing."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL

@@ -1,6 +1,6 @@
-"""The state of a rank as seen from outside: whether its process runs, its current step, and its answers to requests.
+"""Read the state of a rank from outside: whether its process runs, its current step, and its answers to requests.
 
-Standard library only, because this runs outside the ranks.
+This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
 
 import http.client
@@ -150,12 +150,12 @@ class RankProcess:
             return b""
 
     def ask(self, handler: str, timeout: float) -> bytes:
-        """Return the response of a handler of the rank's worker server. Raises OSError."""
+        """Return the response of a handler (a named HTTP endpoint) of the rank's worker server. Raises OSError."""
         assert self.side_file is not None
         return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
-        """Return the stacks that faulthandler writes on a signal; empty if none are written within `timeout` seconds.
+        """Send SIGUSR2, and return the stacks that faulthandler then writes; empty if none come in `timeout` seconds.
 
         They are the stacks of the rank, or of `pid`, a process forked from the rank. The GIL is not needed, but the
         signal interrupts a sleep.

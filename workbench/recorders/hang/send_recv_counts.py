@@ -1,7 +1,8 @@
-"""Count how often this rank sends to and receives from each peer, and store the last tag.
+"""Count how often this rank sends to and receives from each other rank (peer), and store the last tag.
 
 On gloo, Flight Recorder does not record these calls: without the counts, a rank that waits for a message would seem to
-wait for nobody. A small memory-mapped file has a row for each group, direction and peer; each call updates its row.
+wait for nobody. A small memory-mapped file has a row for each process group, direction and peer; each call updates its
+row.
 """
 
 import mmap
@@ -14,7 +15,9 @@ from typing import Any, Protocol
 from torch._C import _distributed_c10d
 
 ROW = struct.Struct("<qq40sq64s")
-"""Calls, wall-clock nanoseconds of the last one, `send 0->1` with ranks in the group, its tag, name of the group."""
+"""The fields of a row: number of calls, time of the last call in ns (Unix time), direction and peer such as `send 0->1`
+(ranks in the group), tag of the last call, name of the group.
+"""
 MAX_ROWS = 512
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
@@ -28,7 +31,7 @@ class Group(Protocol):
 
 
 Call = Callable[[Group, object, int, int], object]
-"""`ProcessGroup.send` and `.recv`: group, tensors, peer (a rank in the group), tag."""
+"""The signature of `ProcessGroup.send` and `.recv`: group, tensors, peer (a rank in the group), tag."""
 
 
 class SendRecvCounts:
@@ -42,9 +45,7 @@ class SendRecvCounts:
         self._originals: dict[str, Call] = {}
 
     def install(self) -> None:
-        """Wrap `ProcessGroup.send` and `.recv` so that each call is counted; all Python calls pass through these
-        methods.
-        """
+        """Wrap `ProcessGroup.send` and `.recv`, through which all Python calls pass, so that each call is counted."""
         for verb, arrow in (("send", "->"), ("recv", "<-")):
             self._originals[verb] = getattr(process_group, verb)
             setattr(process_group, verb, self._counting(verb, arrow))

@@ -1,4 +1,4 @@
-"""Read the settings of the recorders in an unchanged training script, which `workbench launch` puts in a variable."""
+"""Read the settings of the recorders that `workbench launch` passes to an unchanged training script as a variable."""
 
 import json
 import os

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """CUDA events around the phases of one step, in order: (name, begin, end)."""
+    """The CUDA events at the start and the end of each phase of one step, from which durations are read later.
+
+    `spans` has a tuple (phase, start, end) for each phase, in the order in which the phases ended.
+    """
 
     def __init__(self, spans: list[tuple[str, "Event", "Event"]]) -> None:
         self._spans = spans
 
     def ready(self) -> bool:
-        """Return whether the device has completed the last event."""
+        """Return whether the device has reached the end of the last phase, so that all durations are known."""
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
@@ -55,14 +58,14 @@ class DeviceClock:
         self._spans.append((name, begin, self._mark()))
 
     def take(self) -> Spans:
-        """Return the CUDA events recorded since the last call of this method."""
+        """Return the CUDA events of all phases that ended since the last call of this method."""
         spans, self._spans = Spans(self._spans), []
         return spans
 
     def memory(self) -> MemoryUse:
         """Return peak memory, memory limit and the number of allocation retries since the process started.
 
-        The peaks are those since the last call of this method, or without `reset_peaks` since the process started.
+        With `reset_peaks` the peaks are those since the last call of this method, otherwise since the process started.
         """
         stats = self._cuda.memory_stats()
         if self._reset_peaks:

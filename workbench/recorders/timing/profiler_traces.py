@@ -1,4 +1,4 @@
-"""Writes profiler traces every `freq` steps, in torchtitan's schedule and folder layout.
+"""Write profiler traces every `freq` steps, in torchtitan's schedule and folder layout.
 
 In any training script:
 
@@ -18,7 +18,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_fun
 from workbench.recorders.files import RankInfo
 
 OLDEST_GENERATION = 2
-"""The generation that a full garbage collection is of."""
+"""The generation of Python's garbage collector that a full collection collects."""
 
 
 def activities(device: str) -> list[ProfilerActivity]:
@@ -28,7 +28,7 @@ def activities(device: str) -> list[ProfilerActivity]:
 
 @contextmanager
 def mark_garbage_collections() -> Iterator[None]:
-    """Show full garbage collections inside this context as spans named `gc` in the profiler's trace."""
+    """Return a context in which full garbage collections appear in the profiler's trace as spans named `gc`."""
     marks = ExitStack()
 
     def note(moment: str, info: dict[str, int]) -> None:
@@ -56,8 +56,9 @@ def export(profiler: profile, path: Path) -> None:
 
 @dataclass(frozen=True)
 class TracePlan:
-    """The steps to trace and the folder for traces: the last `active_steps` of every `freq` steps, after `warmup`
-    steps.
+    """The schedule of a profiler: of every `freq` steps, the last `active_steps` are traced, after `warmup` steps.
+
+    The traces are written below `folder`.
     """
 
     folder: Path
@@ -80,12 +81,15 @@ class TracePlan:
         return self.action(step) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
     def path(self, step: int) -> Path:
-        """Return the path of this rank's trace whose last step is `step`."""
+        """Return the path to which this rank writes the trace that ends with step `step`."""
         return self.folder / f"iteration_{step}" / f"rank{RankInfo.here().rank}_trace.json"
 
 
 class TraceRecorder:
-    """Writes traces `folder`/iteration_N/rankR_trace.json, in which the span `ProfilerStep#n` is step n."""
+    """Writes profiler traces of some steps to `folder`/iteration_N/rankR_trace.json; N is the last step in the trace.
+
+    In a trace, the span `ProfilerStep#n` is step n. `plan` replaces the schedule of `freq`, `warmup` and `active`.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Write the step log: wall-clock and CPU time of each phase of each step, and the loss, tokens and other values.
+"""Write the step log, a JSON line per step with the time of each phase, the loss, the tokens and other values.
 
 In any training script:
 
@@ -75,7 +75,7 @@ class StepLine:
 
 
 class PhaseClock:
-    """Measures the time of each phase of a step. Time counts for the innermost open phase, so phases never overlap.
+    """Measures wall-clock and CPU time of each phase of a step; time counts only for the innermost open phase.
 
     Example: a step of 10 ms contains fwd of 6 ms, which contains gc of 2 ms. Then fwd counts 4 ms, gc 2 ms, and the
     remaining time of the step (residual) is 4 ms.
@@ -94,7 +94,7 @@ class PhaseClock:
         self._wall_mark, self._cpu_mark = time.perf_counter_ns(), time.process_time_ns()
 
     def charge(self) -> None:
-        """Add the time since the last call to the innermost open phase."""
+        """Add the time since the last call of this method, or of `restart`, to the innermost open phase."""
         wall, cpu = time.perf_counter_ns(), time.process_time_ns()
         name = self.open[-1] if self.open else BETWEEN
         self.wall[name] += wall - self._wall_mark
@@ -103,7 +103,10 @@ class PhaseClock:
 
 
 class StepRecorder:
-    """Writes `steps/rank_R.jsonl` and `steps/heartbeat_R.bin` below `folder`; every line is flushed at once."""
+    """Writes the step log `steps/rank_R.jsonl` and the heartbeat `steps/heartbeat_R.bin` of rank R below `folder`.
+
+    The heartbeat says in which step and phase the rank is now. `timing` is the table to which steps are added.
+    """
 
     def __init__(
         self, folder: str | Path, *, device: str = "cpu", timing: StepTable | None = None, reset_peaks: bool = True
@@ -125,7 +128,7 @@ class StepRecorder:
 
     @property
     def current_phase(self) -> str:
-        """The innermost open phase."""
+        """The name of the innermost open phase."""
         return self._clock.open[-1] if self._clock.open else BETWEEN
 
     @property
@@ -135,7 +138,7 @@ class StepRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
-        """Record a step inside this context.
+        """Record a step inside this context, which yields the `StepLine` for the loss and other values.
 
         If an exception ends the step, the step log gets no line, and the heartbeat keeps the phase of the exception.
         """
@@ -152,9 +155,7 @@ class StepRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Record the time inside this context as phase `name`. The time of an inner phase does not count for the
-        outer phase.
-        """
+        """Record the time inside this context as phase `name`, without the time of phases inside this one."""
         self.begin_phase(name)
         yield
         self.end_phase()
@@ -180,7 +181,7 @@ class StepRecorder:
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the lines of the step log that wait for device times, and close the log.
+        """Write the lines of the step log that wait for times from the device, and close the log.
 
         The heartbeat keeps the last phase: unlike `close`, this method records no clean end.
         """
@@ -189,7 +190,7 @@ class StepRecorder:
         self._file.close()
 
     def close(self) -> None:
-        """Write the lines of the step log that wait for device times, close the log, and record a clean end."""
+        """Write the lines that wait for times from the device, close the step log, and record a clean end."""
         self.stop()
         self.heartbeat.beat(self.current_step, DONE.encode())
 

@@ -1,10 +1,13 @@
-"""The fields of a line of the step log."""
+"""Define the fields of a line of the step log, the JSON lines that `StepRecorder` writes."""
 
 from typing import TypedDict
 
 
 class MemoryUse(TypedDict):
-    """Peak memory of a step in bytes; on a CPU it is resident memory. `alloc_retries` is a count."""
+    """The fields about memory: peaks and limit in bytes, and the number of allocation retries.
+
+    On a CPU the peaks are those of the process's resident memory.
+    """
 
     memory_bytes: int
     reserved_bytes: int

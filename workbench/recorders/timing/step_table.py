@@ -1,4 +1,4 @@
-"""A console table of the time of a step by phase, made from the lines of the step log."""
+"""Make a console table of the time of a step by phase, from the lines of the step log."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from workbench.recorders.timing.step_record import StepRecord
 
 MAX_STEPS = 10_000
-"""Older steps are dropped, so that the memory of a long run does not grow."""
+"""The number of steps that are kept; older ones are dropped, so that the memory of a long run does not grow."""
 SPECIAL_TAGS = frozenset(("first", "compile", "profile", "snapshot"))
 """Tags of steps that take longer than the usual ones."""
 OTHER, STEP = "other", "step"
@@ -16,7 +16,11 @@ MS = 1e6
 
 
 class Row(NamedTuple):
-    """Times of a phase over several steps, in ms: wall clock, CPU, and device (None without device events)."""
+    """A row of the table: the times of a phase over several steps, in ms.
+
+    Median, mean and largest are wall-clock times. CPU time (`processor_ms`) and device time are means; None if they
+    were not measured.
+    """
 
     name: str
     median_ms: float
@@ -27,7 +31,7 @@ class Row(NamedTuple):
 
 
 class StepTable:
-    """Collects lines of the step log; `table` summarises the lines since the last call."""
+    """Collects lines of the step log; `table` summarises the lines since its last call."""
 
     def __init__(self) -> None:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
@@ -53,9 +57,7 @@ class StepTable:
         return "\n".join(lines)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row per phase, by descending mean duration, then one for the time outside all phases, and one for
-        the step.
-        """
+        """Yield a row per phase, by descending mean duration, then rows for the time outside phases and the step."""
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
         yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
         yield row_of(OTHER, [line["residual_ns"] for line in self._steps])

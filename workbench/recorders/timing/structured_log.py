@@ -47,7 +47,10 @@ class Writer:
         return self._record("instant", "structured_logger_started", self._last_ns)
 
     def step(self, line: Record) -> Iterator[Record]:
-        """Yield the records of one step: start and end of each span in turn, its metrics, and the end of the step."""
+        """Yield the records of a step, of which `line` is the line in the step log.
+
+        They are its start, start and end of each span in turn, its metrics, and its end.
+        """
         self._steps += 1
         facts = {"step": line["step"], "relative_step": self._steps}
         tags = [TAGS[tag] for tag in line["tags"] if tag in TAGS]
@@ -94,7 +97,7 @@ class Writer:
 
 
 def spans(phases: dict[str, int]) -> dict[str, int]:
-    """Return {torchtitan's span name: nanoseconds}; phases with the same span name are added."""
+    """Return {span name of torchtitan: nanoseconds} for {phase: nanoseconds}; phases with the same span are added."""
     total: dict[str, int] = {}
     for phase, ns in phases.items():
         name = SPANS.get(phase, phase)
@@ -103,7 +106,7 @@ def spans(phases: dict[str, int]) -> dict[str, int]:
 
 
 def metrics(line: Record) -> Iterator[tuple[str, float]]:
-    """Yield (name, value) of the finite metrics in a step line."""
+    """Yield (name, value) of each metric in a line of the step log; values that are not finite are left out."""
     yield "local_valid_tokens", float(line["tokens"])
     for name in ("loss", "grad_norm"):
         if line[name] is not None and math.isfinite(float(line[name])):
