@@ -1,7 +1,7 @@
 """Assign a category, such as weights or activations, to each live memory block.
 
-The first category follows from the block's call stack and the current phase. Later notes can change it: a note is a
-record by a hook that says what a tensor is.
+The first category follows from the call stack that allocated the block and the current phase. A `Note`, with which a
+hook says what the tensor in the block is, can change it later.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ FORWARD, BACKWARD = "fwd", "bwd"
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A live block of memory: address, size, stack, category and label."""
+    """A live block of memory: its address, size in bytes, call stack of the allocation, category and label.
+
+    The label is the name of the tensor in the block, or of the module that allocated it.
+    """
 
     address: int
     size: int
@@ -25,7 +28,7 @@ class Block:
     label: str
 
     def apply_note(self, note: Note) -> None:
-        """Set category and label from a note, unless the block's current category has a higher priority."""
+        """Set category and label to those of a note, unless the block's current category has a higher priority."""
         if PRIORITY[note.kind] >= PRIORITY.get(self.category, 0):
             self.category, self.label = note.kind, note.label
 
@@ -38,7 +41,7 @@ class BlockCategories:
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Begin a profiler session: no module and no phase is active."""
+        """Prepare for the events of a new profiler session, at whose start no module and no phase is active."""
         self._forward_blocks: list[Block] = []
         self._module = self._phase = ""
 
@@ -50,7 +53,10 @@ class BlockCategories:
         return block
 
     def apply(self, note: Note) -> bool:
-        """Apply a note about a block, module or phase; return False if no live block has the note's address."""
+        """Apply a note about a block, a module or a phase.
+
+        The result is False if the note is about a block and no live block has its address.
+        """
         if note.kind == MODULE:
             self._module = note.label
         elif note.kind == PHASE:
@@ -62,10 +68,10 @@ class BlockCategories:
         return True
 
     def _enter_phase(self, phase: str) -> None:
-        """Enter a phase. At the start of the backward pass, uncategorised blocks of the forward pass become
-        activations.
+        """Enter a phase; at the start of the backward pass, temporary blocks of the forward pass become activations.
 
-        Selective checkpointing stores such outputs itself, so that no saved-tensor hook sees them.
+        Selective checkpointing stores these tensors itself, so no saved-tensor hook could say that they are
+        activations.
         """
         self._phase = phase
         if phase == BACKWARD:

@@ -1,4 +1,4 @@
-"""A console table of what uses a rank's memory, made from one of its snapshots."""
+"""Make a console table of what uses a rank's memory, from one of its memory snapshots."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +15,7 @@ TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
 
 
 class Peaks(NamedTuple):
-    """The tensors that are live at the peak, largest first, and the highest memory of each category at any time, in
-    bytes.
-    """
+    """The tensors that are live at the peak, largest first, and the highest bytes of each category at any time."""
 
     peak: list[Tensor]
     highest: Counter[str]
@@ -41,7 +39,10 @@ def table(snapshot: Snapshot) -> str:
 
 
 def find_peaks(snapshot: Snapshot) -> Peaks:
-    """Replay the trace of a snapshot twice, once to find the peak and once up to it, and return the peaks."""
+    """Return the tensors at the peak of a snapshot's trace, and the highest bytes of each category.
+
+    The trace of allocations and frees is replayed twice: once to find the peak, and once up to the peak.
+    """
     live_bytes: Counter[str] = Counter()
     for category, _, size in dict(initial_tensors(snapshot)).values():
         live_bytes[category] += size
@@ -59,7 +60,7 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
 
 
 def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tensor]]]:
-    """Yield a pair for each entry of the snapshot's trace: what it changes, and what is live after it.
+    """Yield a pair for each entry of the snapshot's trace: the bytes that it changes, and the tensors live after it.
 
     The pair is {category: bytes that the entry allocates, negative if it frees them} and {address: live tensor}.
     """
@@ -78,7 +79,7 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
 def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
     """Yield (address, tensor) of each tensor that was allocated before the trace begins.
 
-    The trace frees such a tensor without an allocation, or the snapshot lists it as live without an allocation.
+    Such a tensor is freed in the trace or listed as live in the snapshot, but the trace has no allocation of it.
     """
     older_blocks: dict[int, list[str]] = snapshot["workbench"]["blocks"]
     allocated = set()

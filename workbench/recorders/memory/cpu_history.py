@@ -1,4 +1,7 @@
-"""The history of CPU allocations, recorded by a profiler session in each step; only one session can be active."""
+"""Record the history of CPU allocations, by a session of PyTorch's profiler in each step.
+
+A process can have only one active session.
+"""
 
 import gc
 from collections.abc import Iterator
@@ -15,9 +18,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, activities, ex
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pause Python's garbage collector inside this context: it would scan a profiler session's many objects
-    repeatedly.
-    """
+    """Return a context without garbage collections, which would scan a profiler session's many objects repeatedly."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -97,7 +98,7 @@ class CpuHistory:
         }
 
     def details(self) -> Details:
-        """Return our additions to PyTorch's snapshot format that exist only on a CPU."""
+        """Return those of our additions to PyTorch's snapshot format whose values depend on how a CPU is recorded."""
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,

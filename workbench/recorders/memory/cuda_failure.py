@@ -1,4 +1,7 @@
-"""Record CUDA allocations of a script whose model is unknown, and write a snapshot when memory runs out."""
+"""Record CUDA allocations of an unchanged training script, whose model is unknown to us.
+
+A snapshot is written when memory runs out.
+"""
 
 import pickle
 from pathlib import Path
@@ -21,7 +24,7 @@ def record_history() -> None:
 
 
 def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
-    """Write a memory snapshot to `folder` if the error says that CUDA ran out of memory."""
+    """Write a memory snapshot to a folder below `folder` if `error` reports a failed allocation and CUDA is in use."""
     if not is_out_of_memory(error) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""The history that PyTorch's CUDA allocator records, with a category added to each block."""
+"""Add a category to each block in the history of allocations that PyTorch's CUDA allocator records."""
 
 from collections.abc import Iterator
 from heapq import merge
@@ -15,8 +15,9 @@ FREES = ("free_requested", "free_completed")
 
 
 class CudaHistory:
-    """PyTorch's own history of CUDA allocations, recorded from now on, and the notes of hooks on what each block is
-    for.
+    """Turns on PyTorch's own history of CUDA allocations, and collects notes of hooks on what each block is used for.
+
+    It has the same methods as `CpuHistory`.
     """
 
     def __init__(self, hooks: TensorHooks) -> None:
@@ -27,14 +28,14 @@ class CudaHistory:
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
-        """Note the addresses of weights, gradients and optimizer state again, because they may have changed."""
+        """Write notes on the addresses of weights, gradients and optimizer state, which may have changed."""
         self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
         """Do nothing: PyTorch records every step."""
 
     def end(self) -> None:
-        """Store the notes of the step. Nothing is read from the device until a snapshot is due."""
+        """Store the notes of the step; nothing is read from the device until a snapshot is due."""
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
 
     def snapshot(self) -> Snapshot:
@@ -50,7 +51,7 @@ class CudaHistory:
         return snapshot
 
     def details(self) -> Details:
-        """Return our additions to PyTorch's snapshot format that exist only on a CUDA device."""
+        """Return those of our additions to PyTorch's snapshot format whose values depend on the CUDA device."""
         free, total = torch.cuda.mem_get_info()
         return {
             "made_up_segments": False,
@@ -61,10 +62,10 @@ class CudaHistory:
 
 
 def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str]]:
-    """Add category and label to each allocation in the trace.
+    """Add a category and a label to each allocation in the trace, a list of allocations and frees.
 
-    Returns {address: [category, label]} of the blocks that are older than the trace. Entries of the trace and notes are
-    merged by time: a note concerns the block that is at the note's address at that moment.
+    Returns {address: [category, label]} of the blocks that were allocated before the trace begins. Entries of the trace
+    and notes are merged by time: a note is about the block that is at its address at that moment.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
     events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)
@@ -84,8 +85,8 @@ def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str
 def time_of(event: TraceEntry | Note) -> int:
     """Return the time of a trace entry or a note in nanoseconds, for sorting.
 
-    An entry has whole microseconds. A note in the same microsecond concerns a block that was just allocated or is about
-    to be freed. So allocations count from the start of their microsecond, and frees from its end.
+    An entry has whole microseconds. A note in the same microsecond is about a block that was just allocated or is about
+    to be freed. So an allocation is placed at the start of its microsecond, and a free at the end.
     """
     if isinstance(event, Note):
         return event.time_ns

@@ -1,4 +1,4 @@
-"""Functions of torch that allocate memory of a known category, such as communication."""
+"""Name functions of torch that allocate memory of a known category, such as communication."""
 
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, PARAMETERS
 
@@ -14,14 +14,18 @@ CATEGORIES = {
 
 GATHER_SPAN = "FSDP::all_gather_copy_out"
 FSDP_SPANS = ("FSDP::all_gather", "FSDP::post_backward_reduce")
-"""What FSDP records by itself, with the module's name behind: it is known also where no Python frame is."""
+"""The beginnings of the names of spans that FSDP records in the profiler; the module's name follows.
+
+They show the category even if the stack has no Python frames.
+"""
 COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
-"""How what the collectives' libraries run is called."""
+"""The beginnings of the names of operations that the libraries of collectives run."""
 
 
 def category_of_function(filename: str, function: str) -> str | None:
-    """Return the category of memory that this library function allocates; None for most functions, which only
-    compute.
+    """Return the category of the memory that a function of torch allocates; None if the function is not known.
+
+    `filename` is empty for operations and spans, which are not Python functions.
     """
     if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION

@@ -1,4 +1,4 @@
-"""The memory limit of this process, and how much memory it may still allocate."""
+"""Read and change the memory limits of this process, and how much memory it may still allocate."""
 
 import resource
 from pathlib import Path
@@ -15,9 +15,9 @@ class Room(NamedTuple):
 
 
 def memory_room() -> Room:
-    """Return the tighter of the process's limits RLIMIT_DATA and RLIMIT_AS (data and address space).
+    """Return the limit and the free bytes under the tighter of the limits RLIMIT_DATA and RLIMIT_AS of this process.
 
-    Both limits count all memory of the process, not only tensors.
+    These limit data and address space; they count all memory of the process, not only tensors.
     """
     soft = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
     # Each step asks: most processes have no limit, and need not read how much they hold.
@@ -33,7 +33,7 @@ def memory_room() -> Room:
 
 
 def soft_limits() -> dict[str, int]:
-    """Return the soft limits on this process's memory in bytes, by name: `data` and `address_space`, where set."""
+    """Return {name: bytes} of this process's soft memory limits `data` and `address_space`, without unset ones."""
     limits = {name: resource.getrlimit(kind)[0] for name, kind in zip(("data", "address_space"), LIMITS, strict=True)}
     return {name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY}
 

@@ -1,4 +1,4 @@
-"""The live blocks of CPU memory and their recent history, in the format of PyTorch's memory snapshots."""
+"""Track the live blocks of CPU memory and their recent history, and write both in PyTorch's snapshot format."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
-    """An allocation or free of a block; `action` is a name from PyTorch's trace entries."""
+    """An allocation or a free of a block, with its call stack; `action` is a name from PyTorch's trace entries."""
 
     action: str
     time_us: int
@@ -34,7 +34,7 @@ class LiveBlocks(BlockCategories):
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
 
     def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
-        """Add (tensor, category, label) of tensors that existed before recording began."""
+        """Add blocks for tensors that existed before recording began, given as (tensor, category, label)."""
         for tensor, category, label in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
@@ -42,7 +42,7 @@ class LiveBlocks(BlockCategories):
                 self.live[address] = Block(address, storage.nbytes(), [], category, label)
 
     def forget(self) -> None:
-        """Forget all blocks and events."""
+        """Delete all blocks and events."""
         self.live.clear()
         self._sessions.clear()
         self.begin_session()
@@ -63,7 +63,7 @@ class LiveBlocks(BlockCategories):
         self._evict_overlapped()
 
     def events(self) -> Iterator[Event]:
-        """Yield all stored events in the order of time."""
+        """Yield the allocations and frees of all stored sessions, in the order of time."""
         for session in self._sessions:
             yield from session
 
@@ -136,7 +136,10 @@ def trace_entry(event: Event) -> TraceEntry:
 
 
 def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
-    """Return {address: [category, label]} of blocks that were allocated before the first of the stored events."""
+    """Return {address: [category, label]} of the blocks whose allocation is not among the stored events.
+
+    They were allocated earlier.
+    """
     born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
     older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
     older |= {address: block for address, block in blocks.live.items() if id(block) not in born}

@@ -22,11 +22,14 @@ class ProfilerEvent(Protocol):
 
 
 Path = tuple[Any, ProfilerEvent, str | None] | None
-"""(outer path, event, the name of an operation or None): paths of inner events share those of outer ones."""
+"""A call path, innermost call first: (path of the outer calls, event, name of the operation or None).
+
+Paths share their outer parts. None is the empty path.
+"""
 
 
 CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp))
-"""The kinds of event that are part of a stack."""
+"""The kinds of profiler event that are calls, and so become frames of a stack."""
 
 
 class Allocation(NamedTuple):
@@ -102,14 +105,14 @@ class ProfilerSession:
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
     def _stack(self, path: Path) -> list[Frame]:
-        """Return the frames of an allocation's call path, innermost first; a known path returns the same list."""
+        """Return the frames of an allocation's call path, innermost first; the same path gives the same list."""
         known = self._stacks.get(id(path))
         if known is None:
             known = self._stacks[id(path)] = path, self._frames.stack(self._unwind(path))
         return known[1]
 
     def _unwind(self, path: Path) -> list[Frame]:
-        """Return the frames of a call path, innermost first, without using the cache."""
+        """Compute the frames of a call path, innermost first; `_stack` caches the result."""
         frames: list[Frame] = []
         # Operations come before the innermost Python frame, the only one whose own line is known.
         while path is not None and path[2] is not None:
@@ -137,14 +140,18 @@ class ProfilerSession:
         return frames
 
     def _operation(self, name: str) -> list[Frame]:
-        """Return the frame of an operator; empty for `ProfilerStep#N`, which would make every step's stacks differ."""
+        """Return a list with the frame of a PyTorch operation of this name.
+
+        It is empty for the span `ProfilerStep#N`, with which the stacks of every step would differ.
+        """
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
     def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the frame of the function that made a call; for the innermost call, first that of the called function.
+        """Yield the frame of the function that made the call `event`.
 
-        An event has the line at which its caller made the call. So the current line of a function is in the event of
-        the next inner call; the innermost Python function made no further call, but its own event has its current line.
+        With `innermost` and for a Python function, the frame of the called function comes first. An event has the line
+        at which its caller made the call. So the current line of a function is in the event of the next inner call; the
+        innermost function made no further call, but its own event has its current line.
         """
         fields = event.extra_fields
         locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []

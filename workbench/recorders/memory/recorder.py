@@ -1,4 +1,4 @@
-"""Writes memory snapshots with exact categories, every `freq` steps and when an allocation fails.
+"""Write memory snapshots with exact categories, every `freq` steps and when an allocation fails.
 
 In any training script, after the model and the process group (if there is one) were created:
 
@@ -63,7 +63,7 @@ class MemoryRecorder:
         self._marks: list[Mark] = []
         self._phase = ""
         self.is_recording = False
-        """Whether what happens now is recorded."""
+        """Whether allocations are being recorded now."""
         self._contexts = ExitStack()
         self._last_finished_step: int | None = None
         self._failed_ns = 0
@@ -96,7 +96,7 @@ class MemoryRecorder:
         self._last_finished_step = step
 
     def finish(self) -> None:
-        """End the recording of a step."""
+        """End the recording of the current step; call this method after the context of `recording`."""
         self._history.end()
         self.is_recording = False
 
@@ -115,7 +115,7 @@ class MemoryRecorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark a phase such as fwd or bwd, which lasts as long as this context."""
+        """Record that a phase of the step, such as fwd or bwd, lasts as long as this context."""
         self._begin_if_limited()
         outer, self._phase = self._phase, name
         self._hooks.note_phase(name)
@@ -146,7 +146,7 @@ class MemoryRecorder:
         return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
-        """Remove all hooks."""
+        """Stop recording and remove all hooks."""
         self._history.end()
         self._hooks.close()
 

@@ -1,4 +1,4 @@
-"""The format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with our additions."""
+"""Define the format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with our additions."""
 
 from typing import TypedDict
 
@@ -12,7 +12,10 @@ class Frame(TypedDict):
 
 
 class TraceEntry(TypedDict, total=False):
-    """An allocator event of a device. `category` is our addition to PyTorch's format; `user_metadata` has our label."""
+    """An event of a device's allocator, such as an allocation or a free.
+
+    `category` is our addition to PyTorch's format; `user_metadata` has our label, such as the name of the tensor.
+    """
 
     action: str
     addr: int
@@ -39,7 +42,7 @@ def first_entry(trace: list[TraceEntry]) -> TraceEntry:
 
 
 class SegmentBlock(TypedDict):
-    """A part of a segment, live or free; sizes in bytes."""
+    """A block, which is a live or free part of a segment; sizes are in bytes, and `state` says whether it is live."""
 
     address: int
     size: int
@@ -49,7 +52,7 @@ class SegmentBlock(TypedDict):
 
 
 class Segment(TypedDict):
-    """A range of addresses that the allocator reserved from the device; sizes in bytes."""
+    """A range of addresses that the allocator reserved from the device; sizes are in bytes."""
 
     device: int
     address: int
@@ -75,8 +78,11 @@ class Mark(TypedDict):
 
 
 class Details(TypedDict, total=False):
-    """Our additions to a snapshot; `blocks` is {address: [category, label]} of the blocks that are older than the
-    trace.
+    """Our additions to a snapshot, under its key `workbench`.
+
+    `step` is the last finished step, and `exact` says whether hooks recorded the categories of blocks. `blocks` is
+    {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts the records
+    of hooks that were dropped or whose block is unknown.
     """
 
     schema: str
@@ -94,7 +100,7 @@ class Details(TypedDict, total=False):
 
 
 class Snapshot(TypedDict, total=False):
-    """A memory snapshot: live segments and the history of each device."""
+    """A memory snapshot: the segments, and for each device the history of its allocations (trace)."""
 
     segments: list[Segment]
     device_traces: list[list[TraceEntry]]

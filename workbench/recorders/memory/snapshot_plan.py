@@ -1,17 +1,17 @@
-"""The steps that are recorded for memory snapshots, and the steps after which a snapshot is written."""
+"""Choose the steps that are recorded for memory snapshots, and the steps after which a snapshot is written."""
 
 from dataclasses import dataclass
 
 WINDOW = 5
-"""The fewest whole steps in a row that show growth from step to step."""
+"""The default number of recorded steps: no fewer complete steps in a row show growth from step to step."""
 
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """A snapshot is written after every `freq` steps; the `window` steps before it are recorded.
+    """The schedule of memory snapshots: one after every `freq` steps, for which the last `window` steps are recorded.
 
-    If `last_step` is given, the steps before it are recorded too, for a table of the memory after that step. Example:
-    with a frequency of 10 and a window of 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
+    If `last_step` is given, the last `window` steps up to it are recorded too, for a table of the memory after that
+    step. Example: with a frequency of 10 and a window of 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
     """
 
     freq: int = 10

@@ -1,4 +1,4 @@
-"""Hooks that note what each tensor is at the moment when this is known, so that categories are exact, not guessed."""
+"""Record with hooks what each tensor is (a weight, a gradient, ...), so that categories are exact and not guessed."""
 
 import time
 from collections import deque
@@ -32,8 +32,10 @@ class Removable(Protocol):
 
 
 class Note(NamedTuple):
-    """A record by a hook at a certain time: the category of the storage at `address`, or the current module or
-    phase.
+    """A record that a hook writes at a certain time, about a tensor, or about the module or phase that begins.
+
+    For a tensor, `address` is that of its storage, `kind` its category, and `label` its name. For a module or a phase,
+    `kind` is `MODULE` or `PHASE`, `label` is its name, and `address` is 0.
     """
 
     time_ns: int
@@ -62,9 +64,10 @@ def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], No
 
 
 class TensorHooks:
-    """Hooks on a model and its optimizers that note what tensors are; `take_notes()` returns the notes.
+    """Hooks on a model and its optimizers that write a `Note` on each tensor whose category they know.
 
-    They write notes only between `start()` and `stop()`; `keep` limits the number of stored notes.
+    They write notes only between `start()` and `stop()`; `take_notes()` returns the notes. `keep` limits the number of
+    stored notes.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
@@ -89,12 +92,12 @@ class TensorHooks:
 
     @contextmanager
     def note_saved_tensors(self) -> Iterator[None]:
-        """Note, inside this context, the tensors that autograd saves for the backward pass."""
+        """Return a context in which a note is written on each tensor that autograd saves for the backward pass."""
         with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
             yield
 
     def start(self) -> None:
-        """Start noting which module each new tensor belongs to."""
+        """Start writing notes."""
         self._running = True
         self._modules.clear()
 
@@ -103,7 +106,7 @@ class TensorHooks:
         self._running = False
 
     def note_long_lived_tensors(self) -> None:
-        """Note the category of tensors that outlive a step; a script may replace them without calling any hook."""
+        """Write a note on each tensor that outlives a step, because a script may replace one without calling a hook."""
         for tensor, category, label in self.long_lived_tensors():
             self.note_tensor(tensor, category, label)
 
@@ -114,11 +117,11 @@ class TensorHooks:
         return notes
 
     def note_phase(self, name: str) -> None:
-        """Note that a phase of the step begins; an empty name means that the phase ends."""
+        """Write a note that a phase of the step begins; an empty name means that the phase ends."""
         self._add(0, PHASE, name)
 
     def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:
-        """Note the category `kind` and the label of a tensor's storage."""
+        """Write a note with the category `kind` and the label of a tensor's storage."""
         if self._running:
             with suppress(RuntimeError, NotImplementedError):  # subclasses without a storage
                 self._add(local_tensor(tensor).untyped_storage().data_ptr(), kind, label)
