@@ -1,5 +1,6 @@
-"""Findings and verdict of a comparison:
-which measures became worse, how certain that is, and whether it breaks a limit.
+"""Write the findings and the verdict of a comparison of two runs.
+
+They say which measures became worse, how certain that is, and whether it breaks a limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ MEASURE_NAMES: Mapping[Measure, str] = {
 
 
 class Doubt(StrEnum):
-    """Why a measure cannot be judged."""
+    """Why it cannot be judged whether a measure became worse."""
 
     NOT_IN_BOTH = "not in both"
     FEW_STEPS = "few steps"
@@ -151,7 +152,7 @@ def doubt(change: MeasureChange | None) -> Doubt:
 
 
 def doubt_text(change: MeasureChange | None) -> str:
-    """Return why a measure cannot be judged with certainty, as a phrase with the steps and the interval."""
+    """Return, as a phrase, why a measure cannot be judged with certainty, such as `4 steps are too few`."""
     if change is None or doubt(change) is Doubt.NOT_IN_BOTH:
         return "only one of the runs records it"
     steps = quantity(change.samples, "step")
@@ -186,9 +187,7 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
 def verdict(
     findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
 ) -> Verdict:
-    """Return the verdict of the comparison:
-    a regression, healthy, or unknown if the evidence does not decide between them.
-    """
+    """Return the verdict of a comparison: a regression, healthy, or unknown if the evidence decides neither."""
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
     if findings:

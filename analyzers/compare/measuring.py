@@ -120,8 +120,9 @@ def known_median(values: Iterable[float | None]) -> float | None:
 
 
 def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
-    """Return the change of each measure that both runs have;
-    a change of memory is exact if both runs left snapshots.
+    """Return the change of each measure that both runs have.
+
+    A change of memory is exact, without an interval, if both runs left snapshots.
     """
     changes = measure_changes(a.steps, b.steps) if a.steps and b.steps else []
     x, y = a.measures.memory_bytes, b.measures.memory_bytes

@@ -1,4 +1,4 @@
-"""The structs of the JSON document `workbench.compare/1`."""
+"""Define the structs of the JSON document `workbench.compare/1`."""
 
 import msgspec
 

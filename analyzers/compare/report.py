@@ -1,4 +1,4 @@
-"""The entry point of a comparison: it takes two runs and returns a report of what changed."""
+"""Compare two runs: `analyze` returns a report of what changed from the first to the second."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -46,7 +46,7 @@ def analyze(
     a, b = run.as_run(a), run.as_run(b)
     options, gate = options or store.Options(), limits or {}
     first, second = measured_pair(a, b, options)
-    # Rooms that cannot read their files leave a gap, not an error: the rest still compares.
+    # An analyzer that cannot read its files leaves a gap, not an error: the rest is still compared.
     changes, traces = changes_between(first, second), traces_diff(a, b, options)
     lines = [*measure_lines(first.measures, second.measures, changes), *trace_lines(traces)]
     config = setting_rows(a.manifest(), b.manifest())
@@ -79,8 +79,7 @@ def analyze(
 def regression_findings(
     a: MeasuredRun, b: MeasuredRun, changes: Sequence[MeasureChange], gate: Mapping[str, float]
 ) -> list[Finding]:
-    """Return the findings on measures that certainly became worse, and on measures that `gate` names but that cannot be
-    judged.
+    """Return findings on measures that certainly became worse, and on measures that have a limit but cannot be judged.
 
     `gate` maps the names of measures to the increase that the user allows.
     """
@@ -89,8 +88,9 @@ def regression_findings(
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
-    """Return whether the losses of both runs agree, and how their phases changed;
-    (None, []) unless both runs logged steps.
+    """Return whether the losses of both runs agree, and how their phases changed.
+
+    The result is (None, []) unless both runs logged steps.
     """
     if not a.steps or not b.steps:
         return None, []
@@ -98,8 +98,9 @@ def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None,
 
 
 def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
-    """Return how memory at the peak differs between the runs, and findings on it;
-    (None, []) unless both left snapshots.
+    """Return how memory at the peak differs between two runs, and the findings on that.
+
+    The result is (None, []) unless both runs left snapshots.
     """
     before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
     if not before or not after:

@@ -81,10 +81,9 @@ def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) ->
 
 
 def trace_lines(traces: TraceDiff | None) -> list[Line]:
-    """Return the comparison of traced steps:
-    their duration, the parts that add up to it, and the memory of each device.
+    """Return a `Line` for each quantity of the traced steps; empty if no traces were compared.
 
-    The list is empty if no traces were compared.
+    These are the duration of a step, the parts that add up to it, and the memory of each device.
     """
     if traces is None:
         return []

@@ -1,10 +1,13 @@
-"""Hung collectives: who waits for whom, and why, from Flight Recorder dumps and the files beside them.
+"""Find out which ranks hang a training job, and why, from Flight Recorder dumps and the files beside them.
 
     from analyzers import hangs
 
     report = hangs.analyze("outputs")
     print(report.verdict.kind, report.verdict.ranks)    # host_stuck [3]
     print(report.data.culprits[0].victims)              # [0, 1, 2]
+
+A hang begins with culprits: ranks that wait for no other rank. The ranks that wait for them, directly or through
+others, are the victims.
 
 `reading` reads the dumps and other files of a job into a `Job`; `graph` compares the ranks and builds the graph of
 which rank waits for which; `classify` derives the causes from it; `findings` writes the sentences of the report;

@@ -1,5 +1,6 @@
-"""Types for a hung job:
-the operations of each rank from its dump, and the structs of the JSON document `workbench.hang/1`.
+"""Define the data types of the hang analyzer: what the dumps of ranks record, and what the JSON report contains.
+
+`Frame`, `Group`, `Wait`, `Culprit` and `HangData` are structs of the JSON document `workbench.hang/1`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,12 @@ from analyzers.words import dtype_name
 
 
 class HangClass(StrEnum):
-    """The class of a hang. The order counts: if a job has several causes, the first of these classes explains the
-    others.
+    """The class of a hang, which says what is wrong: for example, a rank died, or it skipped an operation.
+
+    The order counts: if a job has causes of several classes, the class that comes first here explains the others. In an
+    `ORDER_CYCLE` ranks wait for each other because they used their process groups in different orders. A `LAGGING` rank
+    has not completed an operation that others have. `ALL_ARRIVED`: all ranks issued the operation, and it does not
+    complete.
     """
 
     DEAD = "dead"
@@ -102,7 +107,7 @@ class Frame(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A process group; `ranks` are global and ascending."""
+    """A process group; `ranks` are the global ranks of its members, ascending."""
 
     name: str
     desc: str
@@ -117,10 +122,10 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """One edge of the wait-for graph:
-    `rank` is in operation number `seq` of process group `group`, and waits for `waits_for`.
+    """A rank that waits in an operation, and the ranks that it waits for: an edge of the wait-for graph.
 
-    `waits_for` is empty if all members have arrived.
+    `rank` is in operation number `seq` of process group `group`. `waits_for` are the members that have not arrived
+    there; it is empty if all have.
     """
 
     rank: int
@@ -133,8 +138,9 @@ class Wait(msgspec.Struct, frozen=True):
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that wait for no other rank while others, the victims, wait for them.
 
-    `title` says what the culprits did; `detail` is the evidence that distinguishes them from other ranks. `frames` are
-    innermost first.
+    `title` says what the culprits did; `detail` is the evidence that distinguishes them from other ranks. `group`,
+    `seq` and `operation` name the operation in which the victims wait. `frames` is a culprit's stack, innermost frame
+    first.
     """
 
     ranks: list[int]
@@ -198,7 +204,7 @@ def operation_text(operation: str, shape: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation of one rank, as an entry of Flight Recorder: a collective, a send or a recv.
+    """One operation of one rank, as Flight Recorder recorded it: a collective, or a send or recv (`p2p`).
 
     `group` is an index in `Job.groups`; `signature` and `stack` are indexes in the job's lists of these. `retired`
     means that the watchdog no longer tracks the operation: with gloo it has completed; with NCCL it has timed out
@@ -233,15 +239,16 @@ class Position:
 
 @dataclass
 class RankState:
-    """The state of one rank, from its dump. `ops` are in the order of issue;
-    `positions` are by the index of the group.
+    """The content of one rank's dump: its operations, and how far it got in each process group.
+
+    `ops` are in the order of issue; `positions` are by the index of the group in `Job.groups`.
     """
 
     rank: int
     ops: list[Op]
     positions: dict[int, Position]
     overwritten: bool = False
-    """The ring buffer has lost its first pending operations, so that `current` is at or after the true one."""
+    """Whether the ring buffer has lost the rank's first pending operations, so that `current` may be a later one."""
     pending: list[Op] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -270,13 +277,13 @@ class RankState:
         return next((op for op in self.collectives(group) if op.seq == seq), None)
 
     def newest_time_ns(self) -> int:
-        """Return the newest time in the dump, in nanoseconds since the epoch: the dump was taken after it."""
+        """Return the newest time in the dump, in nanoseconds since the epoch (0: none); the dump was taken after it."""
         return max((max(op.created_ns, op.completed_ns) for op in self.ops), default=0)
 
 
 @dataclass
 class Job:
-    """The ranks that left a dump, and the lists that their operations refer to by index.
+    """A job as its dumps show it: the state of each rank that left one, and lists to which operations refer by index.
 
     `unreadable` maps the ranks of damaged dumps to the error; `lacks` maps each kind of missing information to the
     ranks whose dumps lack it.
@@ -307,7 +314,7 @@ class Job:
         return self.signatures[op.signature].operation
 
     def line(self, op: Op) -> Frame | None:
-        """Return the user's line that issued an operation; None if no stack was recorded."""
+        """Return the innermost frame of the user's code that issued an operation; None if no stack was recorded."""
         return user_frame(self.frames(op))
 
 
@@ -317,8 +324,9 @@ def user_frame(frames: list[Frame]) -> Frame | None:
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is not the user's own code:
-    PyTorch, Python, packages, the recorders of this project, native code.
+    """Return whether a frame is not the user's own code.
+
+    That is so for PyTorch, Python, installed packages, the recorders of this project, and native code.
     """
     # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)
@@ -330,9 +338,10 @@ OP_COLUMNS = (
 
 
 def ops_of(columns: Mapping[str, Column], rows: slice, rank: int, groups: Mapping[int, int]) -> list[Op]:
-    """Return the operations in a slice of rows of the table `ops.*` that was read from the dumps.
+    """Return an `Op` of `rank` for each of the `rows` of the table of operations that was read from the dumps.
 
-    The table numbers the process groups of one batch of dumps; `groups` maps these numbers to indexes in `Job.groups`.
+    `columns` are the columns of this table. It numbers the process groups of one batch of dumps; `groups` maps these
+    numbers to indexes in `Job.groups`.
     """
     # Lists are several times faster to walk than arrays, and thousands of dumps have millions of rows.
     lists = [columns[name][rows].tolist() for name in OP_COLUMNS]

@@ -25,13 +25,12 @@ SCHEMA = "workbench.hang/1"
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[HangData]:
-    """Return who hangs whom, and why, from the newest set of Flight Recorder dumps in a run.
+    """Return a report on which ranks hang the job, and why, from the newest set of Flight Recorder dumps in a run.
 
-    `run` is a run folder, a folder of dumps, or the result of `analyzers.run.discover` for one. Dumps of NCCL, gloo
-    and other backends are read in all versions since torch 2.4, as pickles, JSON, gzipped, or pages saved from
-    PyTorch's debug server. Groups, stacks, exit codes and logs beside the dumps are used if they exist, and are enough
-    for some answers without any dump. `verdict.missing` names the evidence that was lacking. Nothing in a file is
-    executed.
+    `run` is a run folder, a folder of dumps, or the result of `analyzers.run.discover` for one. Dumps of NCCL, gloo and
+    other backends are read in all versions since torch 2.4, as pickles, JSON, gzipped, or pages saved from PyTorch's
+    debug server. Groups, stacks, exit codes and logs beside the dumps are used if they exist, and are enough for some
+    answers without any dump. `verdict.missing` names the evidence that was lacking. Nothing in a file is executed.
 
     Example:
         report = analyze("outputs/dumps")
@@ -77,15 +76,16 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 
 
 def has_ended_cleanly(run: Run) -> bool:
-    """Return whether all ranks of a run marked a clean end, whatever the dumps show;
-    needs the files of the recorders.
+    """Return whether all ranks of a run marked a clean end, whatever the dumps show.
+
+    Only the recorders of this project write such marks; without their files the result is False.
     """
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))
 
 
 def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:
-    """Return the report on the causes of a hang."""
+    """Return the report with a finding and a culprit for each of the `causes` of a hang, which may be none."""
     job = context.job
     return Report(
         schema=SCHEMA,

@@ -21,7 +21,10 @@ from analyzers.words import rank_ranges, source_line
 
 
 class CellState(StrEnum):
-    """The state of an operation on a rank; `NOT_HELD` if the rank's dump no longer contains the operation."""
+    """The state of an operation on a rank.
+
+    `MISSING`: the rank has not issued the operation. `NOT_HELD`: its dump no longer contains the operation.
+    """
 
     DONE = "done"
     STARTED = "started"
@@ -82,9 +85,9 @@ def operations(
 
 
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
-    """Return a table with equal ranks merged into one row (or column), named such as `0-61, 63`.
+    """Return a table in which ranks with equal cells share one row (or column), labelled such as `0-61, 63`.
 
-    `table` is the result of `matrix`, or of `operations` with `axis="columns"`.
+    `table` is the result of `matrix`, or of `operations` with `axis="columns"`, as that one has a column for each rank.
     """
     by_rank = table if axis == "index" else table.T
     together: dict[tuple[str | IssuedAt, ...], list[int]] = {}
@@ -97,9 +100,10 @@ def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
 
 
 def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return where the ranks are, the location of most ranks first: `ranks` (list), `name`, `line`, `text`.
+    """Return a table of the lines that the ranks are at, with a row for each line, that of most ranks first.
 
-    `text` is a sentence such as `62 ranks in all_gather at job/model.py:212`.
+    Its columns are `ranks` (list), `name` (of the operation or function), `line`, and `text`, which is a sentence such
+    as `62 ranks in all_gather at job/model.py:212`.
     """
     rows = [{**there._asdict(), "text": format_location(there)} for there in find_locations(*open_job(run, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
@@ -176,14 +180,18 @@ def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[in
 
 
 def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
-    """Return whether ranks issued different operations under the sequence number `seq`."""
+    """Return whether ranks issued different operations under the sequence number `seq`.
+
+    `tables` has the collectives of each rank by sequence number.
+    """
     return len({comparable(job.signature(table[seq])) for table in tables.values() if seq in table}) > 1
 
 
 def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
-    """Return (rank, seq) of each operation that differs from the majority of its group.
+    """Return (rank, seq) of each operation that differs from the one that most members of its group issued.
 
-    Without a majority, all operations of that sequence number are returned.
+    Without a majority, all operations of that sequence number are returned. `tables` has the collectives of each member
+    by sequence number; only the numbers `seqs` are compared.
     """
     odd = set()
     for seq in seqs:
@@ -198,7 +206,7 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
 
 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
-    """Return the `CellState` of an operation on a rank; `is_odd`: the majority issued a different operation.
+    """Return the `CellState` of an operation on a rank; `is_odd` says that the majority issued a different operation.
 
     `op` is None if the rank's dump does not have the operation.
     """
@@ -213,7 +221,7 @@ def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool)
 
 
 def issued_at(job: Job, op: Op | None) -> IssuedAt:
-    """Return an operation as a cell of the table of `operations`; `NOT_ISSUED` for None."""
+    """Return the name and the source line of an operation as an `IssuedAt`; `NOT_ISSUED` if `op` is None."""
     if op is None:
         return NOT_ISSUED
     signature, line = job.signature(op), job.line(op)

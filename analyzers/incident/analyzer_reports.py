@@ -26,10 +26,10 @@ MOST_SNAPSHOTS = 32
 
 @dataclass
 class AnalyzerReports:
-    """The report of each analyzer; None if it had nothing to read, or failed (see `problems`).
+    """The report of each analyzer; None if it had nothing to read, or failed.
 
-    `unreadable` has the findings on analyzers that could read none of their files, `not_finite` the one on the
-    operation at which values stopped being finite.
+    `problems` has the errors of analyzers that failed, and `unreadable` the findings on those that could read none of
+    their files. `not_finite` has the finding on the operation at which values stopped being finite, if there is one.
     """
 
     memory: Report[MemoryData] | None = None
@@ -55,9 +55,7 @@ class AnalyzerReports:
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether all ranks marked a clean end and no launcher reported a failure,
-        so that no error in a log was fatal.
-        """
+        """Whether all ranks marked a clean end and no launcher reported a failure; errors in logs were not fatal then."""
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 
@@ -109,7 +107,7 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 
 
 def is_foreign_end(run: Run) -> bool:
-    """Return whether all ranks marked a clean end in a run of a trainer that is not this project's.
+    """Return whether all ranks marked a clean end in a run whose trainer is not that of this project.
 
     Such a trainer writes no run.json; if this project's launcher started it, run.json holds its command.
     """

@@ -42,7 +42,7 @@ LOST = "incident.launcher_lost"
 
 @dataclass(frozen=True)
 class Waiting:
-    """The victims of a culprit, and the operation that one of them waits in, with the label of its process group."""
+    """The victims of a culprit, and an operation in which one of them waits, with the label of its process group."""
 
     culprit: Culprit
     operation: Wait | None = None
@@ -53,8 +53,8 @@ class Waiting:
 class Event:
     """One event in the chain from cause to effect, before its sentence is written.
 
-    The sentence is `title` if an analyzer gave one, else it is made from `crash`, `waiting` or `launcher`. `culprit`
-    is set if `title` is about the culprit of a hang.
+    The sentence is `title` if an analyzer gave one, else it is made from `crash`, `waiting` or `launcher`. `culprit` is
+    set if `title` is about the culprit of a hang.
     """
 
     kind: str
@@ -112,9 +112,7 @@ def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
 
 
 def out_of_memory(reports: AnalyzerReports) -> list[Event]:
-    """Return the event of a rank that ran out of memory,
-    then the events of ranks that wait for it; empty if none did.
-    """
+    """Return the event that a rank ran out of memory, then the events of ranks that wait for it; empty if none did."""
     culprits = reports.hang.data.culprits if reports.hang else []
     dead = [c for c in culprits if c.out_of_memory]
     if reports.memory and reports.memory.verdict.kind == IncidentClass.OOM:
@@ -163,9 +161,7 @@ def is_explained_by_steps(reports: AnalyzerReports) -> bool:
 
 
 def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
-    """Return the id of the finding that a culprit issued fewer collectives than other ranks,
-    in a list; empty without one.
-    """
+    """Return, in a list, the id of the finding that a culprit issued fewer collectives than other ranks, if any."""
     findings = reports.steps.findings if reports.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
@@ -188,7 +184,7 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
 
 
 def printed_reason(reports: AnalyzerReports) -> list[Event]:
-    """Return the failure in the text logs that explains why ranks ended, if the dumps only show that they ended.
+    """Return the events of the failure in the text logs that explains why ranks ended, if the dumps do not explain it.
 
     It is one of four: an error that a rank caught before it skipped collectives; a stack in the log that shows a rank
     outside of the collective; a loss that is not finite, after which a rank called `sys.exit`; an exception that a
@@ -220,7 +216,7 @@ def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
 
 
 def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
-    """Return the event that the victims of a culprit wait, with an operation in which a victim waits.
+    """Return, in a list, the event that the victims of a culprit wait, with an operation in which a victim waits.
 
     An operation that waits for the culprit itself is preferred to an operation that waits for another victim. The list
     is empty if the culprit has no victims.
@@ -241,8 +237,10 @@ def group_label(data: HangData, name: str) -> str:
 
 
 def broken_loss(reports: AnalyzerReports) -> list[Event]:
-    """Return an event for the operation that made the first value that is not finite, if that is known, and one for
-    each finding about a loss that is not finite.
+    """Return the events of values and losses that are not finite (NaN or infinite).
+
+    The first is the operation that made the first such value, if that is known; then follows one for each finding about
+    the loss.
     """
     findings = reports.steps.findings if reports.steps else []
     kind = Problem.NONFINITE_LOSS

@@ -26,8 +26,9 @@ TEXT_LENGTH = 240
 
 
 def with_log_evidence(findings: Iterable[Finding], reports: AnalyzerReports) -> list[Finding]:
-    """Return all findings;
-    those on hangs, memory and crashes get the log lines about their ranks or operation as evidence.
+    """Return all findings, with lines of the text logs added as evidence to those on hangs, memory and crashes.
+
+    The lines are about the ranks or the operation of the finding.
     """
     if reports.logs is None:
         return list(findings)
@@ -41,9 +42,7 @@ def is_of_another_analyzer(finding: Finding) -> bool:
 
 
 def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerReports) -> list[LogEvent]:
-    """Return the log lines that say how the finding's ranks ended,
-    or report timeouts in the operation of its culprit.
-    """
+    """Return the events in the logs that show how the finding's ranks ended, or timeouts in its culprit's operation."""
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in reports.hang.data.culprits if f"hang.{c.kind}" == finding.id] if reports.hang else []
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}
@@ -54,6 +53,6 @@ def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerRepo
 
 
 def with_lines(finding: Finding, events: Sequence[LogEvent]) -> Finding:
-    """Return a copy of a finding with log lines added after its own evidence."""
+    """Return a copy of a finding with the log lines of `events` added after its own evidence."""
     lines = [Evidence(text=e.headline[:TEXT_LENGTH], source=f"{e.path}:{e.line}", line=e.source) for e in events]
     return msgspec.structs.replace(finding, evidence=[*finding.evidence, *lines][:EVIDENCE_AT_MOST])

@@ -1,4 +1,4 @@
-"""The structs of `workbench.incident/1`, and the verdict classes that only apply to a whole run."""
+"""Define the structs of the JSON document `workbench.incident/1`, and the verdict classes that only a whole run has."""
 
 from enum import StrEnum
 
@@ -12,7 +12,10 @@ from analyzers.traces import TraceData
 
 
 class IncidentClass(StrEnum):
-    """Classes of verdicts and links that only apply to a whole run; other classes come from the single analyzers."""
+    """Classes of verdicts and links that only apply to a whole run; other classes come from the single analyzers.
+
+    `WAITING` is the class of a link about ranks that only wait for a culprit.
+    """
 
     OOM = "oom"
     CRASHED = "crashed"
@@ -23,7 +26,10 @@ class IncidentClass(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A link of the chain from cause to effect; `findings` are the ids of the findings that it is based on."""
+    """One event in the chain from the first cause of an incident to its last effect, with its sentence (`text`).
+
+    `findings` are the ids of the findings that it is based on.
+    """
 
     text: str
     kind: str = msgspec.field(name="class")

@@ -1,4 +1,7 @@
-"""What `recorders.check_finite` wrote: the operation, module and tensor at which values stopped being finite."""
+"""Report the operation, module and tensor at which values first became NaN or infinite.
+
+Each rank's file `not_finite/rank_R.json` is written by `recorders.check_finite`.
+"""
 
 from collections.abc import Sequence
 
@@ -16,8 +19,9 @@ BACKWARD, INPUT = "backward", "input"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A tensor that an operation read: its name or what made it, and its largest absolute value (`nan`, `inf` as
-    text).
+    """A tensor that an operation read, and its largest absolute value (`nan` and `inf` as text).
+
+    `name` is the name of the parameter or buffer, or else of the operation that made the tensor.
     """
 
     name: str = ""
@@ -26,7 +30,10 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The first operation whose result is not finite. `kind` is forward, backward, or input: a tensor from outside."""
+    """The first operation whose result is not finite.
+
+    `kind` is forward, backward, or input; input means a tensor that no operation of the step wrote.
+    """
 
     kind: str
     operation: str = ""
@@ -39,14 +46,17 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class LargestParameter(msgspec.Struct, frozen=True):
-    """The parameter with the largest absolute value in the step, if all were finite."""
+    """The parameter with the largest absolute value in the step; it is only recorded if all parameters were finite."""
 
     name: str
     value: float
 
 
 class NotFinite(msgspec.Struct, frozen=True):
-    """The file of one rank; `origin` is None if no operation of this rank made the value."""
+    """The content of one rank's file; `origin` is None if no operation of this rank made the value.
+
+    `seen_in` says whether gradients or parameters were seen to be not finite, and `seen_names` names some of these.
+    """
 
     rank: int
     step: int
@@ -57,9 +67,10 @@ class NotFinite(msgspec.Struct, frozen=True):
 
 
 def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
-    """Return the finding on the first operation that was not finite, in a list; empty without a readable file.
+    """Return, in a list, the finding on the first operation whose result was not finite; empty without a readable file.
 
-    Of several ranks the first step decides; a rank that made the value comes before ranks that received it.
+    If several ranks wrote a file, only those with the earliest step count, and of these only the ranks that made the
+    value, unless all of them received it.
     """
     files = [(artefact, content) for artefact in artefacts if (content := read(artefact))]
     if not files:
@@ -84,7 +95,7 @@ def came_from_outside(content: NotFinite) -> bool:
 
 
 def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
-    """Return the finding on the files of the ranks in which values stopped being finite first."""
+    """Return the finding on the ranks in which values first stopped being finite; `files` are those of these ranks."""
     _, content = files[0]
     ranks = sorted(content.rank for _, content in files)
     return Finding(
@@ -134,7 +145,7 @@ def first_name(content: NotFinite) -> str:
 
 
 def reasons(content: NotFinite) -> list[str]:
-    """Return sentences on what the operation read, and on parameters that are too large."""
+    """Return sentences on the tensors that the operation read, and on parameters that are too large."""
     origin, sentences = content.origin, []
     if origin and origin.inputs:
         parts = [f"{source.name or 'a tensor'} up to {number(source.largest)}" for source in origin.inputs]
@@ -154,7 +165,7 @@ def number(value: float | str) -> str:
 
 
 def advice(content: NotFinite) -> str:
-    """Return what to do about the origin."""
+    """Return a sentence on what to do about the operation or tensor that first was not finite."""
     origin, largest = content.origin, content.largest_parameter
     if largest and largest.value >= LARGE_PARAMETER:
         return (
@@ -173,7 +184,7 @@ def advice(content: NotFinite) -> str:
 
 
 def fact(content: NotFinite) -> str:
-    """Return the evidence of one rank as a sentence."""
+    """Return the evidence from one rank: the operation or tensor that first was not finite there, and the step."""
     origin = content.origin
     made = f"{operation_of(origin) or origin.tensor or 'an input'} ({origin.kind})" if origin else "no operation"
     return f"rank {content.rank}: {made} in step {content.step}"

@@ -1,6 +1,4 @@
-"""The entry point for a whole run:
-one report from all analyzers on why it ended or is slow, with the first cause first.
-"""
+"""Analyze a whole run: `analyze` returns one report from all analyzers on why the run ended or is slow."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -128,7 +126,11 @@ def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Ana
 
 
 def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
-    """Return the verdict on a run without any cause: healthy, unless the run failed or did not train."""
+    """Return the verdict on a run for which no cause of a problem was found.
+
+    It is healthy, unknown, or the verdict of the text logs. `missing` lists the evidence that the analyzers lacked, and
+    becomes a part of the verdict.
+    """
     outcome = outcome_of(reports, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
     first = [reports.hang] if outcome in (Outcome.ENDED_CLEANLY, Outcome.GAVE_UP) else []
@@ -159,7 +161,7 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
 
 
 def is_text_alone(reports: AnalyzerReports) -> bool:
-    """Return whether everything known of the run, its steps included, comes from printed text.
+    """Return whether everything that is known of a run, including its steps, comes from printed text.
 
     Such a run may still hang, because printed text does not show that.
     """
@@ -175,12 +177,18 @@ def is_open(logs: Report[LogsData]) -> bool:
 
 
 def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
-    """Return the verdict of the text logs, with `missing` added, for a run on which no other analyzer has an answer."""
+    """Return the verdict of the text logs as that of the run, because other analyzers do not decide how it went.
+
+    `missing` lists the evidence that was lacking so far; it is put before the list of the logs' own verdict.
+    """
     return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
 
 
 def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:
-    """Return how a run ended, by the status in run.json; a completed run without any step has an outcome of its own."""
+    """Return how a run ended, by the status in run.json and what the hang analyzer found.
+
+    A run that completed without any step has an outcome of its own.
+    """
     status = manifest.get("status")
     if is_completed(manifest):
         # A job without an optimizer has no steps, but its ranks met in a process group and marked their ends.

@@ -12,7 +12,7 @@ from analyzers.words import agree, capitalised, exit_reason, joined_sentences, q
 
 
 class Outcome(StrEnum):
-    """How a run without any cause ended."""
+    """How a run ended for which no cause of a problem was found, or that it is still running."""
 
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -66,9 +66,10 @@ def launcher_text(launcher: Mapping[str, object]) -> str:
 
 
 def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
-    """Return which ranks wait in which operation: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
+    """Return where victims wait for a culprit: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
 
-    Without `with_operation` the operation is left out.
+    The culprit is only called `it` or `them`, as the text before names it. Without `with_operation` the operation is
+    left out.
     """
     victims, operation = waiting.culprit.victims, waiting.operation
     verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
@@ -125,7 +126,7 @@ def crash_finding(crash: Crash) -> Finding:
 
 
 def verdict_sentence(chain: Sequence[Event]) -> str:
-    """Return the sentence of the root cause, followed by which ranks wait for it."""
+    """Return the sentence on the root cause, which is the first event of `chain`, and on the ranks that wait for it."""
     root = chain[0]
     victims = next((event.waiting for event in chain[1:3] if event.kind == IncidentClass.WAITING), None)
     if victims is None:
@@ -143,9 +144,10 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
 
 
 def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], analyzer_sentence: str = "") -> str:
-    """Return a sentence on how a run without any cause ended, with `analyzer_sentence` or the exit codes.
+    """Return a sentence on how a run ended for which no cause of a problem was found.
 
-    `analyzer_sentence` is the verdict of one analyzer, such as that on memory; empty without one.
+    It includes the exit codes if the run failed or was interrupted, else `analyzer_sentence`: the verdict of one
+    analyzer, such as that on memory, or an empty text.
     """
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:

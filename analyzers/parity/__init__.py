@@ -1,10 +1,11 @@
-"""Compare the same training on several device meshes: do the curves agree, and if not, which tensor differs first?
+"""Compare the same training on several device meshes: do the losses agree, and if not, which tensor differs first?
 
     report = parity.analyze([parity.NamedRun("dp_shard=4", "run_1"), parity.NamedRun("tp=2", "run_2")])
 
-`reading` adds up the parts of each tensor that the ranks recorded, `answers` compares the runs, `findings` writes the
-sentences, and `views` has the tables for charts. A folder that `workbench parity` wrote lists its runs (`folder`).
-`bisect` (`bisection`, `bisect_findings`) compares two runs whose modules' inputs are recorded, too.
+Losses and gradient norms by step, here called curves, are compared, and tensors if the runs recorded some. `reading`
+adds up the parts of each tensor that the ranks recorded, `answers` compares the runs, `findings` writes the sentences,
+and `views` has the tables for charts. A folder that `workbench parity` wrote lists its runs (`folder`). `bisect`
+(`bisection`, `bisect_findings`) compares two runs that recorded the inputs of their modules, too.
 """
 
 from analyzers.parity.bisect_model import BisectData

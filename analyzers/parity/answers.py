@@ -36,7 +36,7 @@ def curve_difference(
 
 
 def relative_difference(a: float, b: float) -> float:
-    """Return |a - b| relative to the larger absolute value.
+    """Return the absolute difference of two numbers, divided by the larger of their absolute values.
 
     If a value is NaN or infinite, the result is 0 where both values are the same, else infinite.
     """
@@ -46,8 +46,10 @@ def relative_difference(a: float, b: float) -> float:
 
 
 def value_table(columns: Columns) -> pd.DataFrame:
-    """Return a table with one row per tensor and step:
-    step, kind, name, its order within the step, and sums of its values.
+    """Return a table of the recorded tensors of a run, with one row per tensor and step.
+
+    It has the step, kind and name of the tensor, `file` and `row`, by which the tensors of a step are ordered, and
+    three sums of its values.
     """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
@@ -98,9 +100,9 @@ def differences(both: pd.DataFrame) -> Floats:
 
 
 def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
-    """Return the first tensor that differs between the runs by more than the tolerance; None if none does.
+    """Return the first tensor that differs between two runs by more than the tolerance; None if none does.
 
-    It is the first one in the earliest step with such a tensor.
+    `both` has the tensors of both runs in the order in which the steps compute them.
     """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):

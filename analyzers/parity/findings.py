@@ -1,4 +1,4 @@
-"""Findings on runs whose training differs from that of the first run, with the tensor to look at first."""
+"""Write the findings on runs whose training differs from that of the first run, with the tensor to look at first."""
 
 import math
 from collections.abc import Sequence

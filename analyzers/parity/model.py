@@ -1,4 +1,4 @@
-"""The structs of the JSON document `workbench.parity/1`."""
+"""Define the structs of the JSON document `workbench.parity/1`."""
 
 from enum import IntEnum, StrEnum
 from os import PathLike
@@ -108,7 +108,11 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunParity(msgspec.Struct, frozen=True, kw_only=True):
-    """One run and its differences from the first run: its curves by step, and how curves and tensors differ."""
+    """One run, with its curves by step and its differences from the first run.
+
+    `compared_values` is the number of tensors, over all steps, that both runs recorded; `missing_values` is how many
+    more the run with more tensors recorded. `first` is the first tensor that differs.
+    """
 
     name: str
     folder: str

@@ -1,6 +1,7 @@
 """Read `values/rank_R.jsonl` of all ranks of a run into one row per tensor and step, with sums over the whole tensor.
 
-A line has sums over a rank's part of a tensor, and how many ranks hold the same part; equal parts are counted once.
+Each line of a file has sums over one rank's part of a tensor, and how many ranks hold the same part (`copies`). To
+count equal parts once, the sums are divided by that number before they are added.
 """
 
 import math
@@ -86,7 +87,10 @@ class Merged:
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns and `meta` of a run's values files, which are given in the order of the ranks."""
+    """Return the columns of `columns_of`, with the sums of a run's tensors, and a dict with the names of the tensors.
+
+    The dict also has the number of damaged lines. `paths` are the run's values files, in the order of the ranks.
+    """
     merged, decoder = Merged(), msgspec.json.Decoder(Line)
     for number, path in enumerate(paths):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The entry point for parity: it takes several runs and returns a report on whether they are the same training."""
+"""Compare several runs: `analyze` returns a report on whether they are the same training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Recorded:
-    """The data that a run recorded: its curves, and the sums of its tensors (None: no tensors)."""
+    """The data that a run recorded: its curves (`parity`), the sums of its tensors (None: no tensors), and files."""
 
     parity: RunParity
     sums: pd.DataFrame | None
@@ -102,7 +102,7 @@ def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
 
 
 def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
-    """Return the comparison of a run with the first run."""
+    """Return the curves of a run, with their differences and those of its tensors from the first run filled in."""
     a, b = first.parity, other.parity
     pairs = ((Curve.LOSS, a.losses, b.losses), (Curve.GRAD_NORM, a.grad_norms, b.grad_norms))
     found = [curve_difference(curve, before, after, tolerance) for curve, before, after in pairs]

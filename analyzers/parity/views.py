@@ -1,4 +1,4 @@
-"""Tables about several runs for the user interfaces, with one column per run and one row per step.
+"""Make the tables about several runs for the user interfaces, with one column per run and one row per step.
 
 | view | one cell |
 |---|---|

@@ -1,1 +1,1 @@
-"""Find the causes of a hang in the wait-for graph: which ranks are the culprits, and the class of each hang."""
+"""Find the causes of a hang in the graph of which rank waits for which: the culprits, and the class of each cause."""

@@ -1,5 +1,6 @@
-"""Represent a cause as data: a culprit, and the facts that distinguish it.
-`findings` writes the sentences from these.
+"""Define `Cause`: the culprit of a hang, and the facts that distinguish it from other ranks.
+
+The package `findings` writes the sentences of the report from these facts.
 """
 
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ class Cause:
     `sides` are the different operations that ranks issued where they should have issued the same one, each with its
     ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are the numbers of
     elements sent and received, or, if gloo aborted a rank, of bytes received and expected. `completed` is how many of
-    the `members` of the group have completed the operation.
+    the `members` of the group have completed the operation. `end` is how the culprit ended.
     """
 
     culprit: Culprit
@@ -99,7 +100,7 @@ class Cause:
         return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
 
     def in_group(self, group: Group) -> "Cause":
-        """Return a copy of this cause with a different process group as the one in which the culprit is missing."""
+        """Return a copy of this cause which says that the culprit is missing in the process group `group`."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))
 
 
@@ -115,7 +116,7 @@ def make_cause(
     op: Op | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Cause:
-    """Return the cause that `ranks` are the culprits, and that `victims` wait for them in the operation `node`.
+    """Return a `Cause` which says that `ranks` are the culprits and that `victims` wait for them in operation `node`.
 
     `op` is the operation to name, by default that of the ranks in `node`. The culprit's stack is `frames` if given,
     else that of its main thread, else that recorded with its current operation.
@@ -141,7 +142,7 @@ def make_cause(
 
 
 def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
-    """Return `ranks` with the operation that they issued: its name, shape, user's line, process group and number."""
+    """Return `ranks` and the operation that they issued as a `RanksInOp`."""
     job = context.job
     signature = job.signature(op)
     label = job.groups[op.group].label
@@ -149,7 +150,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
 
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:
-    """Return the ranks that are in the operation `node`, with the operation as the first of them recorded it."""
+    """Return the ranks that are in the operation `node`, with the operation as one of them recorded it."""
     arrived, current_ops = context.graph.arrived(node), context.operations_at(node)
     if current_ops:
         return ranks_in_op(context, arrived, current_ops[0])

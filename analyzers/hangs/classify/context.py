@@ -11,8 +11,9 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 @dataclass(frozen=True)
 class HangContext:
-    """All inputs of a verdict:
-    the dumps, the files beside them, the wait-for graph, and the order of each rank's operations.
+    """All inputs of a verdict on a hang.
+
+    These are the dumps, the files beside them, the wait-for graph, and the sequence of each rank's operations.
     """
 
     job: Job
@@ -22,8 +23,9 @@ class HangContext:
 
     @classmethod
     def of(cls, job: Job, side: SideFiles) -> "HangContext":
-        """Return the context of a job, with the wait-for graph built; `side` has the contents of the files beside the
-        dumps.
+        """Return the context of a job, for which the wait-for graph is built.
+
+        `side` has the contents of the files beside the dumps.
         """
         return cls(job, side, build_graph(job, side), Programs(job))
 

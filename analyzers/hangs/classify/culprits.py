@@ -18,8 +18,7 @@ from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 MISSING_SHARE = 4
-"""If more than one in so many dumps is missing, there is a common reason, such as a node whose files were not
-copied.
+"""If more than one in this many dumps is missing, there is a common reason, such as a node whose files were not copied.
 """
 UNKNOWN_CONFIDENCE = 0.2
 SCALAR_BYTES = 8
@@ -46,8 +45,7 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes, without those that blame a rank only for its missing dump although the rank is likely a
-    victim.
+    """Return the causes without those that blame a likely victim only because its dump is missing.
 
     A rank without a dump counts as a victim if it shares a process group with the victims of a known culprit. If more
     than a quarter of the dumps are missing for no known reason, all ranks without a dump become one cause of unknown
@@ -88,7 +86,7 @@ def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
 
 
 def find_deaths(context: HangContext) -> list[Cause]:
-    """Return the causes of ranks that ended by their own fault, although no rank was seen waiting for them.
+    """Return a `Cause` for ranks that ended by their own fault, although no rank was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
     of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks timed out
@@ -106,7 +104,7 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Group ranks that ended with the same exit code, or with the same exception at the same line.
+    """Return the ends in groups of ranks with the same exit code, or the same exception at the same line.
 
     Ranks that ended in the same way did not wait for each other.
     """
@@ -124,23 +122,23 @@ def what_ended(end: RankEnd) -> tuple[object, ...]:
 
 
 def find_late_aborts(context: HangContext) -> list[Cause]:
-    """Return the causes of ranks that gloo aborted after the dumps were taken, because tensor sizes differ.
+    """Return a `Cause` for each group of ranks that gloo aborted after the dumps, because tensor sizes differ.
 
-    The dumps themselves show nothing wrong then.
+    The dumps themselves show nothing wrong then. Ranks that were aborted at the same line are one group.
     """
     aborts = [end for rank in range(context.job.world_size) if (end := context.side.late_abort(rank))]
     return [blame_deaths(context, group) for group in equal_ends([end for end in aborts if end.is_size_abort])]
 
 
 def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> bool:
-    """Return whether all ranks' processes exited without an error or a signal: something outside ended the job."""
+    """Return whether all ranks' processes exited without an error or a signal, so that something else ended the job."""
     return len(ends) == context.job.world_size > 1 and all(
         end.ending is Ending.PROCESS_EXITED and not end.signal for end in ends
     )
 
 
 def find_early_ends(context: HangContext) -> list[RankEnd]:
-    """Return an end for each rank that had ended normally before the first rank timed out waiting for another."""
+    """Return a `RankEnd` for each rank that had ended normally before the first rank timed out waiting for another."""
     side = context.side
     gave_up_ns = min((end.time_ns for end in side.exits.values() if is_victim(end)), default=0)
     beats = side.last_words.beats.items()
@@ -157,7 +155,7 @@ def is_out_of_memory(end: RankEnd) -> bool:
 
 
 def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
-    """Return the cause of ranks that ended in the same way; all other ranks are their victims."""
+    """Return a `Cause` that blames ranks which ended in the same way; all other ranks are their victims."""
     end, ranks = ends[0], sorted(end.rank for end in ends)
     exit_file = end.exit_file
     culprit = Culprit(
@@ -176,7 +174,7 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return the cause of a gloo size abort, with the neighbouring rank as a second culprit if that rank may be wrong.
+    """Return a cause that blames a rank which gloo aborted, with a neighbouring rank added if that one may be wrong.
 
     Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring. With
     two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a different
@@ -201,7 +199,7 @@ def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
 def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
     """Return whether a third rank recorded the same collective, with the same sizes, as the last collective of `rank`.
 
-    The third rank is any other than `rank` and `aborted`.
+    A third rank is any rank other than `rank` and `aborted`.
     """
     state = job.ranks.get(rank)
     last = max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
@@ -213,12 +211,12 @@ def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return the ranks with the user's line in their stack, for a case where their operation is not known."""
+    """Return `ranks` and the user's line in their stack as a `RanksInOp`, for ranks whose operation is not known."""
     return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
-    """Return the first rank that timed out waiting for another rank, with the user's line in its traceback.
+    """Return, as a `RanksInOp`, the first rank that timed out waiting for another, and its line of user code.
 
     The result is None if no error of such a rank has a traceback.
     """

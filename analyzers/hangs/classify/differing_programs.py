@@ -1,4 +1,4 @@
-"""Find the cause of a hang in which ranks issued different operations: skipped, mismatched, or in another order."""
+"""Find the culprits of a hang in which ranks skipped operations, issued different ones, or changed their order."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,11 +15,11 @@ LESS_PER_FURTHER_VARIANT = 0.1
 
 
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
-    """Return the cause of ranks whose operations deviate from those of ranks that run the same program.
+    """Return a `Cause` that blames ranks whose operations deviate from those of ranks that run the same program.
 
     The earliest of `deviations` decides, because a later one may be its consequence. The culprits are the ranks with a
     deviation of the same class and the same expected operation as the earliest. `involved` are the ranks that wait for
-    the culprits.
+    the culprits, in the operation `node`.
     """
     job = context.job
     first = min(deviations, key=lambda d: d.issued.created_ns)
@@ -40,8 +40,7 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 
 
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
-    """Return the index in `Job.groups` of the process group in which the deviating rank should have issued its
-    operation.
+    """Return the index in `Job.groups` of the process group in which a deviating rank should have issued an operation.
 
     The expected operation was issued by a different rank, perhaps in its own group of a mesh. The result is then the
     deviating rank's own group of the same description.
@@ -54,11 +53,11 @@ def find_own_group(context: HangContext, deviation: Deviation) -> int:
 
 
 def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
-    """Return the cause of members of a process group that issued different operations under one sequence number.
+    """Return a `Cause` which says that members of a group issued different operations under one sequence number.
 
     If nothing shows which of them diverged, all members are culprits. If the program of at most half of the members
-    deviates from that of others, `blame_deviation` returns the cause, because a skipped operation in another group also
-    makes the operations in this group differ. `involved` are further ranks that wait.
+    deviates from that of others, the result blames these by `blame_deviation`, because a skipped operation in another
+    group also makes the operations in this group differ. `involved` are further ranks that wait.
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]

@@ -42,9 +42,9 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's current operation (empty if it runs its own code), and the user's line.
+    """What a rank's stack shows: its current operation (empty if it runs its own code), and the user's line.
 
-    `moved`: whether it was elsewhere in a later sample of its stack; None with one sample.
+    `moved` says whether a later sample of the stack differs; it is None with one sample.
     """
 
     rank: int
@@ -74,12 +74,12 @@ class StackCause:
 
 
 def find_places(side: SideFiles) -> list[Place]:
-    """Return where each rank is, from its first stack; its later stacks only show whether it moved."""
+    """Return the `Place` of each rank from its first stack; its later stacks only show whether the rank moved."""
     return [place for rank in sorted(side.stack_files) if (place := find_place(side.stack_files[rank], rank))]
 
 
 def find_place(path: Path, rank: int) -> Place | None:
-    """Return where a rank is, from the stack of its main thread in the file at `path`; None without a stack."""
+    """Return the `Place` of a rank from the stack of its main thread in the file at `path`; None without a stack."""
     frames = read_main_thread(path, rank)
     if not frames:
         return None
@@ -98,7 +98,7 @@ def later_files(path: Path) -> list[Path]:
 
 
 def python_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of Python code: C++ frames are not in every sample of a stack."""
+    """Return the frames of Python code without those of C++, which are not in every sample of a stack."""
     return [frame for frame in frames if origin_of(frame.filename) is not Origin.NATIVE]
 
 
@@ -123,9 +123,10 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
 
 
 def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
-    """Return the cause that the current lines of the ranks show; None with fewer than two ranks, or if no rank waits.
+    """Return which ranks block the others, judged by stacks; None with fewer than two ranks, or if no rank waits.
 
-    A rank that waits for others and does not move is a victim of the ranks that do not wait.
+    `places` has where each rank is. A rank that waits for others and does not move is a victim of the ranks that do not
+    wait.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
     sides = same_place(places)
@@ -139,9 +140,10 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
 
 
 def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
-    """Return the cause where all ranks wait: ranks in a different operation than the majority took a different branch.
+    """Return a `StackCause` for a job in which every rank waits.
 
-    `sides` are the `places` grouped by operation and line, the largest group first.
+    If more ranks are in one operation than in any other, the ranks elsewhere took a different branch and are the
+    culprits. `sides` are the `places` grouped by operation and line, the largest group first.
     """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN

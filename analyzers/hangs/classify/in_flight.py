@@ -12,9 +12,9 @@ SHORTEST_HANG_NS = 1_000_000_000
 
 
 def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
-    """Return whether the last rank arrived so shortly before the dumps that the operation may be slow rather than hung.
+    """Return whether the last rank arrived in an operation so shortly before the dumps that it may be slow, not hung.
 
-    Shortly is within a second, or within the time between the first and the last dump if that is longer.
+    Shortly means within a second, or within the time between the first and the last dump if that is longer.
     """
     answered = [t for rank in context.job.ranks if (t := context.side.answered_ns(rank)) is not None]
     current_ops = context.operations_at(node)

@@ -1,7 +1,7 @@
 """Find ranks that issued a collective after most ranks had ended normally.
 
-Such a rank has a collective too many: a checkpoint that only rank 0 saves after the training ends in a barrier, say. Of
-ranks that end earlier than most others the opposite is true: they have one too few.
+Such a rank issued a collective too many: for example, it alone saves a checkpoint after the training, which ends in a
+barrier. If a minority of ranks ends before the others, the opposite is true: these issued one too few.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ CONFIDENCE = 0.7
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return the cause of ranks that gave up waiting in a collective while most ranks ended normally, in a list.
+    """Return, in a list, a `Cause` that blames ranks which gave up waiting while most ranks ended normally.
 
-    `causes` are the causes that other rules have found. The list is empty if one of these is anything but a rank that
-    ended normally, or if most ranks of the job did not end normally.
+    `causes` are the causes that other rules have found. The list is empty if one of these blames a rank for anything
+    but a normal end, or if most ranks of the job did not end normally.
     """
     if any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
         return []

@@ -14,7 +14,7 @@ NAMED_CONFIDENCE = 0.8
 
 
 def find_absent_by_name(context: HangContext) -> list[Cause]:
-    """Return the cause of the ranks that a monitored barrier names as missing, in a list; empty if it names none."""
+    """Return, in a list, a `Cause` that blames the ranks which a monitored barrier names as missing; empty if none."""
     exits = context.side.exits
     named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in ranks_in(match)}
     ranks = sorted(named - exits.keys())
@@ -27,10 +27,10 @@ def ranks_in(match: re.Match[str]) -> list[str]:
 
 
 def find_other_models(context: HangContext) -> list[Cause]:
-    """Return the cause of ranks whose model has a different number of parameters than most, from the errors of DDP.
+    """Return, in a list, a `Cause` that blames ranks whose model has a different number of parameters than most.
 
-    Each rank compares itself with the first rank that differs, so only all messages together show which rank is wrong.
-    The list is empty if the errors show no difference.
+    The numbers are in the errors of DDP. Each rank compares itself with the first rank that differs, so only all
+    messages together show which rank is wrong. The list is empty if the errors show no difference.
     """
     counts: dict[int, int] = {}
     for end in context.side.exits.values():
@@ -45,9 +45,9 @@ def find_other_models(context: HangContext) -> list[Cause]:
 
 
 def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
-    """Return the cause of ranks that error messages name; all other ranks are their victims.
+    """Return a `Cause` that blames `ranks`, which error messages name; all other ranks are their victims.
 
-    The stack of the cause is the traceback of the first of these ranks, or else the stack of its main thread.
+    The culprit's stack is the traceback of the first of these ranks, or else the stack of its main thread.
     """
     ends = context.side.exits
     culprit = Culprit(
@@ -61,5 +61,5 @@ def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int
 
 
 def frames_of(end: ExitFile | None) -> list[Frame]:
-    """Return the traceback of an exit file, innermost frame first; empty without one."""
+    """Return the traceback of the exception that ended a rank, innermost frame first; empty if `end` is None."""
     return end.traceback if end else []

@@ -44,7 +44,11 @@ class TwoRounds:
 def check_progress(
     causes: Sequence[Cause], first: Job, dumps: DumpSet, side: SideFiles, options: store.Options
 ) -> list[Cause]:
-    """Return the causes after a second round of dumps has confirmed, changed or removed them; unchanged without one."""
+    """Return the causes of a hang, corrected by a second round of dumps; unchanged if there was no second round.
+
+    A cause becomes more certain, or becomes that of a slow rank, or is removed, as `check_cause` says. `first` is the
+    job as the first round shows it.
+    """
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
     second = load_job(dumps.rounds[1], side, options) if len(dumps.rounds) > 1 else None
@@ -53,19 +57,18 @@ def check_progress(
 
 
 def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
-    """Return the causes, corrected where all ranks involved continued after the dumps were taken, or ended cleanly.
+    """Return the causes of a hang, corrected where all ranks involved went on after the dumps, or ended cleanly.
 
-    Such a cause becomes that of a slow rank, because these ranks were not hung. If a rank that was reported dead runs
+    Such ranks were slow rather than hung, and the cause is changed to say so. If a rank that was reported dead runs
     again, the job was restarted, and the cause is dropped.
     """
     return [kept for cause in causes if (kept := check_last_word(cause, side))]
 
 
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
-    """Return a cause, changed to a slow rank if all ranks involved continued after the dumps were taken.
+    """Return a cause, changed to class `SLOW` if all ranks involved went on after the dumps; None if that disproves it.
 
-    The result is None if that disproves the cause: a rank reported dead runs again, or the dumps were not taken because
-    of a stall.
+    It is disproved if a rank reported dead runs again, or if the dumps were not taken because of a stall.
     """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
@@ -81,11 +84,10 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 
 
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
-    """Return a cause, corrected by a second round of dumps.
+    """Return a cause, corrected by a second round of dumps; None if nothing is wrong.
 
     If no rank involved made progress between the rounds, the cause becomes more certain. If all ranks involved made
-    progress, the cause becomes a slow rank; if moreover a person requested the dumps, nothing is wrong and the result
-    is None.
+    progress, its class becomes `SLOW`; if moreover a person requested the dumps, nothing is wrong.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause

@@ -1,5 +1,6 @@
-"""Classify one root of the wait-for graph:
-a cycle of ranks, a single rank, or an operation that all ranks have joined.
+"""Classify one root of the wait-for graph, which is where a chain of waiting ranks ends.
+
+A root is a cycle of ranks, a single rank, or an operation that all ranks have joined.
 """
 
 from dataclasses import replace
@@ -19,9 +20,10 @@ DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
 def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
-    """Return the cause at one root of the wait-for graph.
+    """Return a `Cause` for one root of the wait-for graph, given as the nodes of the root.
 
-    The result is None if the operation may still be in flight, or if no rank waits for it.
+    The result is None if the operation may still be in flight, or if no other rank waits for a root that is a single
+    rank.
     """
     ranks = sorted(node for node in root if isinstance(node, int))
     nodes = [node for node in root if isinstance(node, OpNode)]
@@ -35,10 +37,10 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
 
 
 def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
-    """Return the cause of `ranks` that wait for each other in a cycle; None if the operations may still be in flight.
+    """Return a `Cause` for `ranks` that wait for each other in a cycle; None if the operations may still be in flight.
 
     `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. A skipped
-    operation also leads to such a cycle.
+    operation also leads to such a cycle. The result is None, too, if a ring buffer lost the first pending operations.
     """
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
     if lost_front or all(is_in_flight(context, node) for node in nodes):
@@ -60,13 +62,16 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
 
 
 def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
-    """Return the first divergence with known culprits in the collectives of a cycle; None without one."""
+    """Return the first `Divergence` with known culprits among the collectives in `nodes`; None without one."""
     found = (find_divergence(context.job, node.group, node.seq) for node in nodes if not node.is_p2p)
     return next((divergence for divergence in found if divergence and divergence.culprits), None)
 
 
 def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
-    """Return the cause of ranks that used their process groups in different orders; a minority is to blame."""
+    """Return a `Cause` which says that ranks in a cycle used their process groups in different orders.
+
+    The culprits are the minority of the cycle, or all of its ranks if no order has a majority.
+    """
     odd = find_minority(context, ranks, nodes)
     others = sorted({*ranks, *waiting} - set(odd)) if odd else waiting
     cause = make_cause(context, HangClass.ORDER_CYCLE, Reason.OTHER_ORDER, odd or ranks, min(nodes), others)
@@ -74,14 +79,14 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 
 
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
-    """Return the ranks of a cycle that are not in the same operation as its majority; empty without a majority."""
+    """Return the ranks of a cycle that are not in the operation of its majority; empty if there is no majority."""
     inside = set(ranks)
     sides = sorted((sorted(inside.intersection(context.graph.arrived(node))) for node in nodes), key=len)
     return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
 
 
 def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
-    """Return the cause of an operation that does not complete although no rank is missing in it.
+    """Return a `Cause` for an operation that does not complete although no rank is missing in it.
 
     The result is None if the operation may still be in flight.
     """
@@ -106,10 +111,10 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
 
 
 def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
-    """Return the cause of a send and a recv that were both issued and do not complete.
+    """Return a `Cause` for a send and a recv that were both issued and do not complete.
 
-    The pair is reported once, for the lower rank. The result is None for the higher rank, and if the peer is in no
-    send or receive.
+    The pair is reported once, for the lower rank. The result is None for the higher rank, and if the peer is in no send
+    or receive.
     """
     current = context.job.ranks[node.sender].current
     peer = peer_of(context.job, current) if current else None
@@ -131,8 +136,9 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
-    """Return whether a send (or recv) and its counterpart differ in size or type;
-    False with gloo, which records neither.
+    """Return whether a send (or recv) and its counterpart differ in the shape or type of their tensors.
+
+    The result is False with gloo, which records neither.
     """
     shapes = [context.job.signature(op).shape for op in (current, other)]
     return shapes[0] != shapes[1] and all(shapes)
@@ -145,7 +151,7 @@ def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
 
 
 def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
-    """Return the cause of a send and a recv with different tags.
+    """Return a `Cause` which says that a send and its recv do not match because their tags differ.
 
     Each item of the cause's `sides` has the tag in its field `shape`, as the shapes do not matter here.
     """
@@ -156,7 +162,7 @@ def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiti
 
 
 def blame_halves(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
-    """Return the cause of a send and a recv of different sizes or types."""
+    """Return a `Cause` which says that a send and its recv differ in the size or type of their tensors."""
     pair, reason = [current.rank, other.rank], Reason.DIFFERENT_HALVES
     cause = make_cause(context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=DIFFERENT_HALVES_CONFIDENCE)
     return replace(cause, sides=tuple(ranks_in_op(context, [op.rank], op) for op in (current, other)))

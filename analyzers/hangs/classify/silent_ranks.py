@@ -22,8 +22,9 @@ Place = tuple[tuple[object, ...], tuple[int, ...]]
 
 
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
-    """Return the causes at the roots of the wait-for graph;
-    ranks without files and with the same victims are classified once.
+    """Return the `Cause` of each root of the wait-for graph that has one.
+
+    Ranks without files that have the same victims are classified only once.
     """
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
@@ -41,9 +42,7 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return, for each rank that others wait for, the operations in which they wait and the indexes of the rank's
-    groups.
-    """
+    """Return a `Place` for each rank that others wait for: the operations in which they wait, and the rank's groups."""
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
         for rank in ranks:
@@ -64,9 +63,7 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return a copy of a cause with `rank` as its culprit,
-    where the cause was found for a rank in the same situation.
-    """
+    """Return a copy of a cause that blames `rank` instead of the rank in the same situation for which it was found."""
     if cause is None or cause.ranks == [rank]:
         return cause
     return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank]))

@@ -1,4 +1,4 @@
-"""Find the cause if other ranks wait for one rank that is in no recorded operation.
+"""Find out why one rank, which is in no recorded operation, makes other ranks wait.
 
 Such a rank ended, skipped an operation, or is stuck in code outside of any operation.
 """
@@ -28,8 +28,9 @@ CONFIDENCE_OF_ABORT = 0.8
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
-    """Return the cause of one rank that the victims wait for;
-    None if all operations they wait in may still be in flight.
+    """Return a `Cause` which says why one rank does not arrive in the operations in which the victims wait for it.
+
+    The result is None if all these operations may still be in flight.
     """
     nodes = [node for node in context.graph.operations_waiting_for(rank) if not is_in_flight(context, node)]
     if not nodes:
@@ -69,7 +70,7 @@ def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
 
 
 def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank that ended; ranks that lost the connection to it are victims too."""
+    """Return a `Cause` which says that a rank ended; ranks that lost the connection to it are victims too."""
     disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
     everyone = sorted({*victims, *disconnected})
     cause = make_cause(context, HangClass.DEAD, Reason.ENDED, [end.rank], node, everyone)
@@ -94,9 +95,10 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
 
 
 def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank that gloo aborted because members of a group passed tensors of different sizes.
+    """Return a `Cause` for a rank that gloo aborted because members of a group passed tensors of different sizes.
 
     The abort is a consequence: if the dumps of the other ranks differ, one of them is to blame, else the rank itself.
+    In a group of two ranks both may be blamed, as either may be wrong.
     """
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
@@ -117,7 +119,10 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
 
 
 def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a rank without a dump or a recorded end: stuck if it did not answer in time, else dead."""
+    """Return a `Cause` that blames a rank which left no dump, and of which no file says how it ended.
+
+    It counts as stuck if it did not answer the request for its dump in time, else as dead.
+    """
     answer = context.side.answer(rank)
     if answer and answer.status == AnswerStatus.TIMEOUT:
         cause = make_cause(
@@ -136,8 +141,9 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
 
 
 def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return the cause of a running rank whose dump shows no error,
-    from its stack, its step and its later operations.
+    """Return a `Cause` that blames a running rank whose dump shows no error.
+
+    Its class depends on the rank's stack, its step and its later operations.
     """
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)
@@ -168,9 +174,7 @@ def read_host_state(side: SideFiles, rank: int) -> HostState:
 
 
 def read_process_state(answer: Answer) -> ProcessState | None:
-    """Return the reason why a rank's process does not run (stopped, or in the kernel);
-    None if there is no such reason.
-    """
+    """Return why a rank's process does not run: it is stopped, or waits in the kernel; None if neither is known."""
     return next((state for state in ProcessState if state == answer.process), None)
 
 

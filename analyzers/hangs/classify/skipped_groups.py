@@ -27,8 +27,8 @@ TIE_CONFIDENCE = 0.6
 class Departure:
     """The first process-group number under which ranks created different groups, or that some did not create.
 
-    `ranks` are to blame and created `issued` (None: nothing); `others` created `expected`. `is_skipped`: the culprits
-    left a group out. `is_tie`: the evidence does not show who is to blame.
+    `ranks` are the culprits, which created the group `issued` (None: no group); the ranks `others` created `expected`.
+    `is_skipped`: the culprits left a group out. `is_tie`: the evidence does not show who is to blame.
     """
 
     ranks: list[int]
@@ -40,7 +40,7 @@ class Departure:
 
 
 def find_skipped_groups(context: HangContext) -> list[Cause]:
-    """Return the cause of ranks that created other process groups than the rest, or that are missing in creating one.
+    """Return, in a list, a `Cause` that blames ranks which created other process groups than the rest, or too few.
 
     The list is empty if a rank failed by itself, or if no rank waits or timed out, as differing groups then did no
     harm.
@@ -66,7 +66,7 @@ def has_failed(end: RankEnd) -> bool:
 
 
 def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the first number under which ranks created different process groups, and who is to blame; None if none.
+    """Return the `Departure` at the first number under which ranks created different process groups; None without one.
 
     `made` has the groups that each rank created, by number.
     """
@@ -82,7 +82,7 @@ def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
 def departure_at(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
 ) -> Departure:
-    """Return who is to blame for the different groups that ranks created under one number.
+    """Return the `Departure` at a number under which ranks created different groups; it says who is to blame.
 
     `made` has all groups of each rank by number, `present` the group that each rank created under this number, and
     `votes` how many ranks created each of these groups. The group with the most votes is right. With equal votes, a
@@ -122,7 +122,7 @@ def comes_later(
 
 
 def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the ranks that have not begun to create a process group, while other members wait in its creation.
+    """Return a `Departure` that blames ranks which have not begun to create a group while other members wait for that.
 
     The result is None if there are no such ranks. `made` has the groups that each rank created, by number.
     """
@@ -149,7 +149,7 @@ def is_waiting(context: HangContext, rank: int) -> bool:
 
 
 def blame(context: HangContext, found: Departure) -> Cause:
-    """Return the cause for process groups that differ between ranks.
+    """Return a `Cause` that blames the ranks of a `Departure` for process groups that differ between ranks.
 
     All other ranks are victims, because the numbers of their later groups no longer match.
     """
@@ -170,8 +170,6 @@ def blame(context: HangContext, found: Departure) -> Cause:
 
 
 def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
-    """Return `ranks` with the process group that they created, in the form that findings print;
-    `shape` holds the members.
-    """
+    """Return `ranks` and the process group that they created as a `RanksInOp`, whose `shape` lists the members."""
     members = ", ".join(map(str, group.members))
     return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

@@ -1,4 +1,4 @@
-"""The evidence under a finding: stack, process, timing and log of the culprit, and where its victims wait."""
+"""Collect the evidence for a finding: stack, process, timing and log of the culprit, and where its victims wait."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -32,7 +32,7 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
 
 
 def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return the evidence of the user's line that a culprit is in, with the functions that called it."""
+    """Return evidence that names the user's line that a culprit is in, and the functions that called it."""
     rank, own = cause.ranks[0], [f for f in cause.culprit.frames if not is_library(f)]
     if not own:
         return []
@@ -43,7 +43,7 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return the evidence that names a culprit's process and host, so that a user can log in there."""
+    """Return evidence that names a culprit's process and host, so that a user can log in there."""
     files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
     verb = "was" if cause.kind is HangClass.DEAD else "is"
     text = ", ".join(f"rank {rank} {verb} process {file.pid} on {file.host}" for rank, file in files)
@@ -51,7 +51,7 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return the functions that the child processes of a stuck rank are in: it may wait for a data-loader worker."""
+    """Return evidence of what the child processes of a stuck rank do, because it may wait for a data-loader worker."""
     path = side.child_files.get(cause.ranks[0])
     if path is None or cause.kind not in (HangClass.HOST_STUCK, HangClass.SLOW):
         return []
@@ -61,7 +61,7 @@ def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_process(child: Child, path: Path) -> Evidence:
-    """Return evidence with the function in which a child process of a rank is; without a stack, with its command."""
+    """Return evidence that names the function in which a child process is, or its command if it left no stack."""
     line = user_frame(child.stack)
     does = f"is in {line.name}" if line else f"runs {child.command}"
     at = f"{line.filename}:{line.line}" if line else ""
@@ -69,8 +69,9 @@ def child_process(child: Child, path: Path) -> Evidence:
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return evidence of how long a living rank has been in its phase
-    and how long earlier steps took; empty if unknown.
+    """Return evidence of how long a living rank has been in its phase, and how long its earlier steps took.
+
+    The list is empty if neither is known.
     """
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
@@ -90,7 +91,7 @@ def earlier_steps(steps: list[float]) -> str:
 
 
 def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return the last lines in the logs of a rank that died or is stuck: what it printed, and its errors."""
+    """Return evidence with the last lines in the logs of a rank that died or is stuck: its output and its errors."""
     errors: Path | None = side.log_files.get(cause.ranks[0])
     logs = [errors.with_name("stdout.log"), errors] if errors else []
     ends = [(log, NAMES.get(log.name, "log"), lines) for log in logs if (lines := read_last_lines(log))]
@@ -98,7 +99,7 @@ def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
-    """Return the evidence of where the victims wait, one for each line, those with most ranks first."""
+    """Return an `Evidence` for each line at which victims wait, that of most ranks first."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in victims:
         if location := waits_at(context, rank):

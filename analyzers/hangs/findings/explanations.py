@@ -1,4 +1,4 @@
-"""Why a culprit stops the others, and the evidence that distinguishes it from them."""
+"""Explain why a culprit stops the other ranks, with the evidence that distinguishes it from them."""
 
 from collections.abc import Callable
 
@@ -136,18 +136,18 @@ def detail(cause: Cause) -> str:
 
 
 def evidence_of_reason(cause: Cause) -> str:
-    """Return the evidence that distinguishes a culprit from the other ranks;
-    empty for a `reason` that needs no words.
+    """Return the evidence that distinguishes a culprit from the other ranks, as a phrase.
+
+    It is empty if the `reason` of the cause needs no words.
     """
     evidence = EVIDENCE.get(cause.reason, "")
     return evidence if isinstance(evidence, str) else evidence(cause)
 
 
 def host_state(host: HostState) -> str:
-    """Return as text what the heartbeat, Python's global lock (GIL),
-    operating system and threads show of a living rank.
+    """Return a phrase with what is known of the process of a living rank; empty if nothing is.
 
-    The text is empty if they show nothing.
+    It has what the heartbeat, Python's global lock (GIL), the operating system, and threads that ended show.
     """
     parts = [
         f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",

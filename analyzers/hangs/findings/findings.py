@@ -36,14 +36,14 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
 
 
 def severity_of(context: HangContext, cause: Cause) -> Severity:
-    """Return the severity of a cause; a slow rank of a job that ended cleanly is no fault."""
+    """Return the severity of a cause; it is only informative if a rank was slow in a job that ended cleanly."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO
     return SEVERITIES.get(cause.kind, Severity.ERROR)
 
 
 def report_unreadable(job: Job) -> list[Finding]:
-    """Return the finding that some dumps could not be read, in a list; empty if all could."""
+    """Return, in a list, the finding that some dumps could not be read; the list is empty if all could be read."""
     damaged = sorted(job.unreadable)
     if not damaged:
         return []

@@ -69,7 +69,7 @@ def sentence(cause: StackCause) -> str:
 
 
 def title(cause: StackCause) -> str:
-    """Return where the stuck ranks are, such as `rank 1 is stuck in load (train.py:13) and in no collective`.
+    """Return a phrase on where the stuck ranks are: `rank 1 is stuck in load (train.py:13) and in no collective`.
 
     For other causes the title names the operation and line of all ranks, as `sides` does.
     """
@@ -80,13 +80,13 @@ def title(cause: StackCause) -> str:
 
 
 def waiting(cause: StackCause) -> str:
-    """Return where the victims wait, as `ranks 0, 2-3 wait in the backward pass (train.py:34)`."""
+    """Return a phrase on where the victims wait, such as `ranks 0, 2-3 wait in the backward pass (train.py:34)`."""
     groups = [side for side in cause.places if side[0].waits]
     return ", ".join(is_at(side, "waits in", "wait in") for side in groups[:MOST_SIDES])
 
 
 def sides(cause: StackCause) -> str:
-    """Return where ranks are: `rank 0 is in barrier (train.py:98), ranks 1-3 are in all_reduce (train.py:22)`."""
+    """Return where all ranks are: `rank 0 is in barrier (train.py:98), ranks 1-3 are in all_reduce (train.py:22)`."""
     # The smaller side first: it is the one that differs.
     return ", ".join(is_at(side, "is in", "are in") for side in reversed(cause.places[:MOST_SIDES]))
 
@@ -109,7 +109,7 @@ def place_name(place: Place) -> str:
 
 
 def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
-    """Return the culprits in a list of one item, for the JSON document; an empty list without a culprit."""
+    """Return the culprit of a cause in a list, for the JSON document; the list is empty if there is no culprit."""
     if not cause.ranks:
         return []
     first = next(place for side in cause.places for place in side if place.rank in cause.ranks)
@@ -145,8 +145,9 @@ def findings_from_stacks(cause: StackCause) -> list[Finding]:
 
 
 def evidence(side: list[Place]) -> Evidence:
-    """Return the evidence that names the line where some ranks are;
-    all items of `side` have the same operation and line.
+    """Return evidence that names the line at which some ranks are.
+
+    All items of `side` have the same operation and line.
     """
     line = side[0].line
     return Evidence(text=is_at(side, "is in", "are in"), line=f"{line.filename}:{line.line}" if line else "")

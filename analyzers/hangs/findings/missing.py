@@ -58,7 +58,7 @@ def unreadable(job: Job) -> list[str]:
 
 
 def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
-    """Return the ranks without a dump, as lists by the reason; the reason is empty if none is known."""
+    """Return the ranks without a dump, grouped by the reason why there is none; it is empty if no reason is known."""
     by_reason: dict[str, list[int]] = {}
     for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
         end, answer = side.end(rank), side.answer(rank)

@@ -43,7 +43,7 @@ def with_victims(cause: Cause) -> str:
 
 
 def in_function(cause: Cause, otherwise: str = "") -> str:
-    """Return ` in tokenize (data/text.py:41)`, the culprit's innermost user frame; `otherwise` if no stack is known."""
+    """Return the culprit's innermost user frame as ` in tokenize (data/text.py:41)`; `otherwise` without a stack."""
     where = format_function(cause.culprit.frames)
     return f" in {where}" if where else otherwise
 
@@ -131,8 +131,9 @@ def mismatch(cause: Cause) -> str:
 
 
 def aborted(cause: Cause) -> str:
-    """Return the title of a finding on a rank that gloo aborted because sizes differ,
-    or of two ranks of which either may be wrong.
+    """Return the title of a finding on a rank that gloo aborted because tensor sizes differ.
+
+    It names two ranks if either of them may be wrong.
     """
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
@@ -162,7 +163,7 @@ def tensor_name(shape: str) -> str:
 
 
 def both_sides(cause: Cause) -> str:
-    """Return the issued and the expected operation.
+    """Return a phrase on the issued and the expected operation.
 
     For example `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`: the culprits
     issued the first, and the second was expected of them.
@@ -178,8 +179,9 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def message_halves(cause: Cause) -> str:
-    """Return a send and its recv in one phrase:
-    `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`.
+    """Return a phrase on a send and its recv, with the rank that issued each.
+
+    For example `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`.
     """
     halves = ((side, side.operation.partition(" ")[0]) for side in cause.sides)
     return ", ".join(

@@ -17,7 +17,7 @@ from analyzers.words import quantity, rank_names
 
 MOST_CAUSES, MOST_LOCATIONS = 3, 4
 UNREADABLE_FACTOR = 0.85
-"""The factor on confidence if a dump is unreadable, as it may hold the cause."""
+"""The confidence is multiplied by this factor if a dump is unreadable, as that dump may hold the cause."""
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE, CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
 BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
 """If dumps lack this information, they can look healthy although the job hangs."""
@@ -58,9 +58,10 @@ def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
 
 
 def without_cause(context: HangContext) -> Verdict:
-    """Return the verdict where no cause was found: healthy if the dumps could have shown a hang, else unknown.
+    """Return the verdict on a job for which no cause of a hang was found.
 
-    It is also unknown if a rank timed out while waiting, or if the job had stalled.
+    It is healthy if the dumps could have shown a hang, else unknown. It is also unknown if a rank timed out while
+    waiting, or if the job had stalled.
     """
     job, side = context.job, context.side
     if side.all_ended_cleanly(job.world_size):

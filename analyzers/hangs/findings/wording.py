@@ -1,4 +1,4 @@
-"""Phrases that several sentences about hangs share: operations, lines, and how ranks ended."""
+"""Write the phrases that several sentences about hangs share: operations, lines, and how ranks ended."""
 
 from collections.abc import Sequence
 

@@ -29,9 +29,7 @@ LONGEST_CONTEXT = 4
 
 
 class IssuedOp(NamedTuple):
-    """One of the different operations under a sequence number,
-    and the ranks that issued it or an operation equal to it.
-    """
+    """One of the different operations under a sequence number; `ranks` issued `op` or an operation equal to it."""
 
     ranks: list[int]
     op: Op
@@ -41,8 +39,8 @@ class IssuedOp(NamedTuple):
 class Divergence:
     """The different operations that members of a process group issued under one sequence number.
 
-    `variants` has one item for each operation, the one of most ranks first. `culprits` are the ranks that diverged,
-    and `reason` is the evidence for that; empty if nothing shows which ranks did. `issued` is the operation of the
+    `variants` has one item for each operation, the one of most ranks first. `culprits` are the ranks that diverged
+    (empty if nothing shows which ranks did), and `reason` is the evidence for that. `issued` is the operation of the
     culprits, or else of the last variant, and `expected` that of the others. `skipped`: the culprits left an operation
     out. `elements` are the numbers of elements sent and received by an unbalanced all_to_all.
     """
@@ -64,7 +62,7 @@ class Divergence:
 
 
 def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
-    """Return the first collective of a group, up to `last_seq`, in which members differ; None if they agree."""
+    """Return the `Divergence` at the first collective, up to `last_seq`, in which members of a group differ, if any."""
     tables = {
         m: {op.seq: op for op in job.ranks[m].collectives(group)} for m in job.groups[group].ranks if m in job.ranks
     }
@@ -83,7 +81,7 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
 
 
 def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
-    """Return which members of a group diverged at `seq`, and whether they skipped an operation.
+    """Return the `Divergence` at `seq`: which members of a group diverged, and whether they skipped an operation.
 
     `tables` has the collectives of each member by sequence number.
     """
@@ -118,8 +116,8 @@ def accuse(
 ) -> tuple[list[int], Reason]:
     """Return the culprits among ranks that issued different operations, and the evidence against them.
 
-    The majority is right. Without a majority, the strongest evidence decides which shows that some of the operations,
-    but not all of them, are wrong. `variants` has each operation with the ranks that issued it.
+    The majority is right. Without a majority, the strongest evidence counts that shows some of the operations, but not
+    all of them, to be wrong. `variants` has each operation with the ranks that issued it.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
@@ -190,8 +188,7 @@ def key_of(job: Job, op: Op) -> Key:
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
-    """Return the key of the operation that a rank should issue under sequence number `seq`, judged by its earlier
-    steps.
+    """Return the key of the operation that a rank should issue under number `seq`, judged by its earlier steps.
 
     It is the operation that followed the longest earlier repetition of the operations just before `seq`. The result is
     None if these operations did not occur before. `table` has the rank's collectives by sequence number.
@@ -209,8 +206,9 @@ def expected_next(job: Job, seq: int, table: Table) -> Key | None:
 
 
 def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
-    """Return whether a rank's operation at `seq` differs from what it issued after the same operations in an earlier
-    step.
+    """Return whether a rank's operation at `seq` differs from the one that it issued at this point in earlier steps.
+
+    `table` has the rank's collectives by sequence number. The result is False if no earlier step shows this point.
     """
     usual = expected_next(job, seq, table)
     return usual is not None and usual[:2] != key_of(job, table[seq])[:2]
@@ -219,9 +217,9 @@ def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
 def is_shifted(
     job: Job, seq: int, tables: Mapping[int, Table], variant: IssuedOp, variants: Sequence[IssuedOp]
 ) -> bool:
-    """Return whether `variant` is explained by a skipped operation.
+    """Return whether a skipped operation explains why the ranks of `variant` differ from the others.
 
-    That is so if its operations from `seq` on are equal to those of each other variant one sequence number later.
+    That is so if their operations from `seq` on are equal to those of each other variant one sequence number later.
     """
     others = [other for other in variants if other is not variant]
     return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)

@@ -1,9 +1,8 @@
-"""Find the operation that a rank never issued,
-if several operations wait for it and its own dump does not show which came first.
+"""Find the first operation that a rank never issued, if other ranks wait for it in several operations.
 
-Members of several groups may wait for one rank at once, each in its first operation that needs the rank. Ranks that
-run the same program, here called reference ranks, show which of these operations comes first in the program: that one
-was missed, and the other waits are consequences.
+Members of several groups may wait for one rank at once, each in its first operation that needs the rank. If the rank's
+own dump does not show which of these operations comes first in the program, ranks that run the same program, here
+called reference ranks, do. That operation was missed, and the other waits are consequences.
 
 Reference ranks share a process group with the rank, unless the group connects pipeline stages. Similar groups have the
 same description and size: the tp group {2, 3} is similar to {0, 1}.
@@ -23,10 +22,10 @@ NOT_YET, LONG_AGO = 1 << 62, -1
 
 
 def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
-    """Return the operation that most ranks with the same program issue first; None if no dump of such a rank shows it.
+    """Return the operation in `nodes` that comes first in the program of `rank`, by a vote of its reference ranks.
 
-    `nodes` are the operations that wait for `rank`. A rank counts only if its dump shows the order of all of them, as
-    an operation of unknown position may be the first.
+    `nodes` are the operations in which other ranks wait for `rank`. A reference rank votes only if its dump shows the
+    order of all of them, as an operation of unknown position may be the first; without any vote the result is None.
     """
     votes: Counter[OpNode] = Counter()
     for reference in find_reference_ranks(job, rank):
@@ -40,10 +39,9 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
 
 
 def find_reference_ranks(job: Job, rank: int) -> list[int]:
-    """Return the ranks with a dump that run the same program as `rank`
-    and share a group with it; smallest groups first.
+    """Return the ranks with a dump that share a group with `rank` and run the same program; smallest groups first.
 
-    Their records show what `rank` should have called. Groups of pipeline stages do not count.
+    Their records show what `rank` should have issued. Groups of pipeline stages do not count.
     """
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
@@ -78,11 +76,10 @@ def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | No
 
 
 def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
-    """Return the index of the group of rank `reference` that corresponds to the group of `node`;
-    None unless exactly one does.
+    """Return the index of the group of rank `reference` that corresponds to the group of `node`; None unless one does.
 
-    For sends and receives, `reference` must have the same position in its group that `rank` has in the group of
-    `node`.
+    The result is None, too, if several do. For sends and receives, `reference` must have the same position in its group
+    that `rank` has in the group of `node`.
     """
     ranks = job.groups[node.group].ranks
     if reference in ranks and not node.is_p2p:
@@ -106,11 +103,12 @@ def are_similar_groups(job: Job, number: int, other: int) -> bool:
 
 
 def find_half_position(job: Job, reference: int, partner: int, group: int, current: Op | None) -> int | None:
-    """Return the index, in the operations of rank `reference`, of the send or recv that matches `current`.
+    """Return the index, in the operations of rank `reference`, of the send or recv that corresponds to a missing one.
 
-    `current` is the recv or send in which rank `partner` waits for that rank. A send and its recv complete together,
-    so the messages of both ranks are counted from the last completed pair on: the ring buffer of a dump may have lost
-    the first pairs. The result is `NOT_YET` if the rank has not issued the operation, and None if that is not known.
+    The missing one is the other half of `current`, a send or recv in which a rank of a similar group waits; `partner`
+    has the position of that rank in the group of `reference`. A send and its recv complete together, so the messages of
+    `reference` and `partner` are counted from the last completed pair on: the ring buffer of a dump may have lost the
+    first pairs. The result is `NOT_YET` if `reference` has not issued the operation, and None if that is not known.
     """
     match = NAME.fullmatch(job.operation(current)) if current and partner in job.ranks else None
     if current is None or match is None:

@@ -80,7 +80,7 @@ class Programs:
     def next_expected(self, rank: int) -> Op | None:
         """Return the operation that a rank should issue next; None if no other rank is ahead of it.
 
-        It is taken from the rank that agrees with it over the most operations.
+        It is taken from the other rank whose operations agree with those of the rank over the longest part.
         """
         if rank not in self.job.ranks:
             return None
@@ -90,7 +90,10 @@ class Programs:
         return self.job.ranks[best.reference].ops[best.theirs] if best else None
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
-        """Return the keys of a rank's operations in order, and the index of each collective (group, seq) among them."""
+        """Return the keys of a rank's operations in order, and the index of each collective (group, seq) among them.
+
+        A key is a number that is equal on every rank for the same line of the program.
+        """
         if rank not in self._cached:
             ops = self.job.ranks[rank].ops
             keys = [self._number((self.job.groups[op.group].desc, op.signature, op.stack)) for op in ops]
@@ -139,9 +142,7 @@ class Programs:
         return [c for c in every if c.agreed * 2 > longest]
 
     def _reference_ranks(self, rank: int) -> list[int]:
-        """Return the ranks to compare a rank with:
-        in each of its groups, the members whose rank numbers are nearest.
-        """
+        """Return the ranks to compare a rank with: in each of its groups, the members with the nearest rank numbers."""
         references: dict[int, None] = {}
         for group in self.job.ranks[rank].positions:
             members = [m for m in self.job.groups[group].ranks if m != rank and m in self.job.ranks]
@@ -193,7 +194,10 @@ def predict(keys: Keys, count: int) -> Keys:
 
 
 def classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
-    """Return how two programs differ, from their keys at and after the first difference."""
+    """Return how two programs differ: one skipped an operation, swapped two (`ORDER_CYCLE`), or issued another one.
+
+    `mine` and `theirs` are the keys of both at and after the first difference.
+    """
     for count in range(1, LARGEST_LAUNCH + 1):
         # A batch of several entries may have been swapped as a whole.
         if mine[: count + 1] == [*theirs[count : count + 1], *theirs[:count]]:

@@ -20,8 +20,10 @@ Comparable = tuple[str, object]
 
 
 def comparable(signature: Signature) -> Comparable:
-    """Return the part of a signature (name, sizes and types of an operation)
-    that must be equal on all members of a group.
+    """Return the part of a signature that must be equal on all members of a group.
+
+    It is the name with the sizes and types of the tensors, or less for operations in which these may differ between
+    ranks.
     """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:

@@ -59,8 +59,9 @@ class WaitGraph:
     """Operations in which absent ranks prove nothing: they began after a dump was taken, or earlier ones were lost."""
 
     def successors(self, node: Node) -> list[Node]:
-        """Return the nodes that a node waits for:
-        the absent ranks of an operation, or the operation that a rank is in.
+        """Return the nodes that a node waits for.
+
+        An operation waits for its absent ranks, and a rank waits for the operation that it is in.
         """
         if isinstance(node, OpNode):
             return list(self.absent[node])
@@ -76,7 +77,7 @@ class WaitGraph:
         return sorted(rank for rank, operation in self.waits_in.items() if operation == node)
 
     def operations_waiting_for(self, rank: int) -> list[OpNode]:
-        """Return the operations that a rank is a member of and has not arrived in."""
+        """Return the operations in which other ranks wait for a rank, as it is a member and has not arrived."""
         return [node for node, ranks in self.absent.items() if rank in ranks]
 
 
@@ -114,8 +115,7 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 
 
 def find_ranks_dumped_early(job: Job) -> set[int]:
-    """Return the ranks whose dumps lack operations that other ranks had completed, because these dumps were taken
-    earlier.
+    """Return the ranks whose dumps were taken so early that they lack operations which other ranks had completed.
 
     If this is a single rank, or at most one rank in eight, these ranks may be at fault themselves, and the result is
     empty. It is also empty for gloo, which flags failed operations as done.
@@ -157,7 +157,7 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
 
 
 def find_roots(graph: WaitGraph) -> list[list[Node]]:
-    """Return the strongly connected components of the graph with no edge out of them: each is a cause.
+    """Return the strongly connected components of the graph with no edge out of them: each is the root of a cause.
 
     A rank that waits for another is a victim, so a cause is where all paths end. Ranks that wait for each other in a
     cycle are one component, as none of them comes before the others.
@@ -210,8 +210,9 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Remove the component that begins at `node` from the end of `path`, and return its nodes;
-    one step of Tarjan's algorithm.
+    """Remove the component that begins at `node` from the end of `path`, and return its nodes.
+
+    This is one step of Tarjan's algorithm.
     """
     start = path.index(node)
     members = path[start:]
@@ -221,7 +222,7 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
 
 
 def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
-    """Return the ranks outside of a root that wait for it, directly or through others, ascending."""
+    """Return the ranks that wait for the nodes of a root, directly or through others, and are not in it, ascending."""
     # Edges are stored forwards only; the reverse map keeps the walk linear in their number.
     waiting = map_predecessors(graph)
     inside = set(root)

@@ -1,5 +1,6 @@
-"""Read `children_R.txt`:
-the processes that rank R had started when its stack was taken, such as data-loader workers.
+"""Read `children_R.txt`, which lists the processes that rank R had started, such as data-loader workers.
+
+The file also has the stacks of these processes; it is written when the stack of the rank is taken.
 """
 
 import re
@@ -17,7 +18,7 @@ PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Child:
-    """A process that a rank started; `stack` omits frames that the rank had before the fork.
+    """A process that a rank started; `stack` omits the frames that a fork copied from the rank.
 
     The stack is empty if the process wrote none.
     """

@@ -1,5 +1,4 @@
-"""Read the output of PyTorch's debug server about all ranks at once:
-saved pages, and the text files that it writes itself.
+"""Read what PyTorch's debug server reports about all ranks at once: saved pages, and text files that it writes itself.
 
 A page of JSON or stacks has one section for each rank. The tables of `/fr_trace` are made from the dumps of all ranks:
 they hold neither times nor types nor stacks, and each row names the members that did not issue its operation.
@@ -79,7 +78,7 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
 
 
 def split_sections(content: bytes) -> list[Section]:
-    """Return the sections of all ranks that gave an answer; those with an error message are left out."""
+    """Return the sections of all ranks that gave an answer; sections with an error message are left out."""
     matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
     # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]

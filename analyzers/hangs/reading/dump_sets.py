@@ -1,7 +1,7 @@
-"""Select the dumps that show the hang: of all sets in a folder the one taken in time, with one dump for each rank.
+"""Select the dumps that show a hang: one set of dumps out of all in a folder, and of this set one dump for each rank.
 
-A job may hang more than once. A set may also be taken after ranks had timed out; it then shows the abort, not the
-hang.
+A set holds the dumps that were taken because of one hang, and a job may hang more than once. A set may also be taken
+after ranks had timed out; it then shows the abort, not the hang.
 """
 
 import re
@@ -22,12 +22,12 @@ apart.
 """
 
 Rounds = dict[int, list[Artefact]]
-"""The dumps of a set by the number of the round that took them."""
+"""The dumps of a set by the number of their round; in each round all ranks were asked once."""
 
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang: `rounds[i]` are the dumps of the i-th request. `folders` has one folder for each node."""
+    """The dumps of one hang, in `folders` (one for each node); `rounds[i]` are the dumps of the i-th request."""
 
     folders: tuple[Path, ...]
     rounds: list[list[Artefact]]
@@ -50,7 +50,7 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
 def rounds_before_hang(side: SideFiles) -> int:
     """Return how many rounds of dumps were taken before the hang began.
 
-    The rank that timed out first shows when that was: the hang began with the step and phase in which that rank ended.
+    The rank that timed out first shows when it began: with the step and phase in which that rank ended.
     """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
@@ -143,10 +143,9 @@ def set_number(base: Path) -> int:
 
 
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the newest dump file of each rank, with the rank filled in, followed by files that hold the dumps of all
-    ranks.
+    """Return the newest dump file of each rank, with the rank filled in, then files with the dumps of many ranks.
 
-    For one rank, a pickle is preferred to JSON, which has no frames. Files with all ranks are saved pages of PyTorch's
+    For one rank, a pickle is preferred to JSON, which has no frames. Files with many ranks are saved pages of PyTorch's
     debug server, or texts that it writes every minute; of these texts only the newest is returned. Pages of JSON come
     last, because a later file replaces an earlier one, and JSON has more data than the tables.
     """

@@ -25,9 +25,7 @@ INNERMOST_FRAMES = 6
 
 
 class MessageName(NamedTuple):
-    """The name of a process group, and of a message such as `send 0->1` or `recv 1<-0`,
-    with ranks as that group numbers them.
-    """
+    """The name of a process group, and of a message in it: `send 0->1` or `recv 1<-0`, with ranks within the group."""
 
     group: str
     name: str
@@ -95,8 +93,7 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the sends and receives of `rank` for which its peer has issued fewer counterparts than `rank` issued
-    messages.
+    """Return the messages of `rank` for which its peer has issued the counterpart fewer times, with their counts.
 
     `known` has the counts of all ranks.
     """

@@ -1,4 +1,4 @@
-"""Build a job from a set of dumps: the operations that each rank issued, and in which groups."""
+"""Build a `Job` from a set of dumps: the operations that each rank issued, and their process groups."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,7 +129,10 @@ class Loader:
                 self.job.lacks.setdefault(lack, []).append(rank)
 
     def _renumbered(self, batch: DumpBatch) -> dict[str, Column]:
-        """Append a batch's signatures and stacks to the job's lists; return its operations with the job's numbers."""
+        """Append a batch's signatures and stacks to the job's lists, and return the columns of the batch's operations.
+
+        In these columns, signatures and stacks have the numbers of the job's lists.
+        """
         columns = {name.removeprefix("ops."): c for name, c in batch.columns.items() if name.startswith("ops.")}
         columns["signature"] = columns["signature"] + len(self.job.signatures)
         columns["stack"] = columns["stack"] + len(self.job.stacks)
@@ -141,8 +144,9 @@ class Loader:
         return columns
 
     def _one_operation(self, ops: list[Op]) -> Op:
-        """Return collectives that NCCL launched together (coalesced),
-        with one sequence number, as a single operation.
+        """Return collectives that NCCL launched together (coalesced) as a single operation.
+
+        They have one sequence number in the dump.
         """
         if len(ops) == 1:
             return ops[0]

@@ -1,7 +1,7 @@
-"""Read the last signs of life of a rank, which may be newer than any dump:
-its final heartbeat and a fatal signal's stack.
+"""Read the last signs of life of a rank: its final heartbeat, the stack of a fatal signal, and errors of its threads.
 
-They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin` and `dumps/crash_R.txt`.
+They may be newer than any dump. They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin`,
+`dumps/crash_R.txt` and `dumps/thread_R.json`.
 """
 
 import struct
@@ -55,7 +55,8 @@ class LastWords:
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     """Return the last heartbeat, the fatal signal and the thread errors of each rank.
 
-    `sides` has the path and the content of each rank's `groups_R.json`: it names the process that the files must be of.
+    `sides` has the path and the content of each rank's `groups_R.json`. This names the rank's process; heartbeats and
+    thread errors of other processes are left out.
     """
     words = LastWords()
     for path, side in sides:

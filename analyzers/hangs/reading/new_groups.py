@@ -20,10 +20,9 @@ FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "s
 
 
 class GroupCall(msgspec.Struct):
-    """A line of `new_groups_R.jsonl`: a process group that a rank began to create, with its number (`name`) and
-    members.
+    """A line of `new_groups_R.jsonl`: a process group that a rank began to create.
 
-    `frames` is the stack of the call.
+    `name` is the number of the group, `ranks` are its members, and `frames` is the stack of the call.
     """
 
     name: str
@@ -46,8 +45,9 @@ NewGroups = Mapping[int, NewGroup]
 
 
 def read_new_groups(path: Path) -> NewGroups:
-    """Return the process groups that a rank created, by number, up to the first damaged line;
-    empty if the file cannot be read.
+    """Return the process groups that a rank created, by number, up to the first damaged line of the file.
+
+    The result is empty if the file cannot be read.
     """
     return {group.number: group for group in calls_of(path)}
 

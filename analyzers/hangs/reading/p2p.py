@@ -30,8 +30,9 @@ class Half(StrEnum):
 
 
 class Peer(NamedTuple):
-    """The other rank of a send or recv, as a global rank; `half` says whether the rank that issued it sends or
-    receives.
+    """The other rank of a send or recv, as a global rank, seen from the rank that issued it.
+
+    `half` says whether that rank, not the peer, sends or receives.
     """
 
     half: Half
@@ -83,8 +84,7 @@ def count_peers(job: Job, current: Op) -> Counter[Peer]:
 
 
 def count_halves(job: Job, current: Op, peer: Peer) -> int:
-    """Return how many operations of the peer match the sends (or receives) of the rank of `current` to (or from) that
-    peer.
+    """Return how many sends (or receives) a peer has issued that match those of the rank of `current`.
 
     Only operations that the peer launched together with the one it is in are counted. `peer` names the peer, and says
     whether the rank of `current` sends or receives. The result is 0 if the peer is in no send or recv of this process
@@ -109,8 +109,9 @@ def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
 
 
 def find_batch(state: RankState, current: Op) -> list[Op]:
-    """Return the rank's pending sends and receives that were launched together
-    with `current` (equal p2p sequence number).
+    """Return the pending sends and receives of a rank that were launched together with `current`.
+
+    These have the same p2p sequence number.
     """
     return [op for op in state.pending if op.p2p and (op.group, op.p2p_seq) == (current.group, current.p2p_seq)]
 

@@ -70,9 +70,7 @@ class GroupRegistry:
                 self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
     def _is_incomplete(self, group: Group) -> bool:
-        """Return whether all ranks that used a group wait in the same operation of it,
-        which means that a member is missing.
-        """
+        """Return whether a group lacks a member, as all ranks that used it wait in the same operation of it."""
         current_ops = [self.job.ranks[rank].current for rank in group.ranks]
         operations = {(current.group, current.seq) if current else None for current in current_ops}
         return len(operations) == 1 and all(

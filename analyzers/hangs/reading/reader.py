@@ -1,8 +1,8 @@
 """Read Flight Recorder dumps into columns. One child process reads all dumps of a set, one after the other.
 
-Of each dump it keeps the last operations, and all from the first that is not done; how far each group got; process
-groups and statuses. The rest is dropped before the next file is opened, so that memory grows with the number of ranks
-and groups, not of entries: 4096 dumps of 2000 entries would take 11 GiB.
+It keeps the last operations of each dump, and all from the first one on that is not done; how far the rank got in each
+process group; and the groups and their statuses. The rest is dropped before the next file is opened, so that memory
+grows with the number of ranks and groups, not of entries: 4096 dumps of 2000 entries would take 11 GiB.
 """
 
 import gzip
@@ -58,11 +58,10 @@ POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict `meta` with facts about
-    them.
+    """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict with facts about the dumps.
 
-    `meta["dumps"]` has one item for each dump: the index of its file (`path`), its `rank` if a page of the debug server
-    names it, and a `problem` if the dump could not be read.
+    The list `dumps` in this dict has one item for each dump: the index of its file (`path`), its `rank` if a page of
+    the debug server names it, and a `problem` if the dump could not be read.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
@@ -74,10 +73,9 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
-    """Add one dump to `tables`, and return the facts about it for `meta["dumps"]`; `content` is called to read the
-    dump.
+    """Add one dump to `tables`, and return the facts about it for `meta["dumps"]`.
 
-    If the dump cannot be read, the only fact is its `problem`.
+    `content` is called to read the dump. If it cannot be read, the only fact is its `problem`.
     """
     try:
         return tables.add(len(tables.dumps), checked(content()))
@@ -156,9 +154,7 @@ class Interned(Generic[Value]):
 
 
 class Tables:
-    """The data that is kept of the dumps of a set:
-    rows of numbers, and the lists of values that these numbers refer to.
-    """
+    """The data that is kept of the dumps of a set: rows of numbers, and the lists of values to which these refer."""
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -196,7 +192,10 @@ class Tables:
         }
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
-        """Return a dump's rows of `POSITIONS`: first, highest enqueued and highest done collective of each group."""
+        """Return a row for each process group in a dump: its first, highest issued and highest completed collective.
+
+        A row has the fields of `POSITIONS`.
+        """
         first: dict[tuple[str, str], int] = {}
         enqueued: dict[tuple[str, str], int] = {}
         completed: dict[tuple[str, str], int] = {}
@@ -276,7 +275,7 @@ class Tables:
         return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:
-        """Return the lists that the numbers in the columns refer to, and an item for each dump."""
+        """Return the lists to which the numbers in the columns refer, and the facts about each dump."""
         return {
             "dumps": self.dumps,
             "groups": self.groups.values(),
@@ -309,8 +308,9 @@ def only_unfinished(entries: list[Entry]) -> bool:
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Split entries into (old, recent);
-    the recent ones are the last `tail`, and all from the first that is not done.
+    """Split entries into (old, recent).
+
+    The recent ones are the last `tail` entries, or all from the first one that is not done if that is farther back.
     """
     old = entries[:-tail]
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)

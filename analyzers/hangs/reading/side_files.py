@@ -106,9 +106,7 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank moved on after the last round of dumps,
-        or ended cleanly, so that its dumps are outdated.
-        """
+        """Return whether a rank went on after the last round of dumps or ended cleanly; its dumps are then outdated."""
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
@@ -130,7 +128,7 @@ class SideFiles:
         return self._end_of_process(rank) if answered is None else None
 
     def late_abort(self, rank: int) -> RankEnd | None:
-        """Return the fatal signal that ended a rank after its dump was taken; None if there was none."""
+        """Return the end of a rank that a fatal signal ended after its dump was taken; None without such a signal."""
         if rank not in self.last_words.signals or self.end(rank):
             return None
         return self._with_last_words(RankEnd(rank, Ending.PROCESS_EXITED))
@@ -217,7 +215,7 @@ def stack_pages(run: Run) -> dict[int, Path]:
 
 
 def collection_of_pages(run: Run) -> Collection | None:
-    """Return saved pages of PyTorch's debug server as a collection that lists the ranks that did not answer.
+    """Return a `Collection` made from saved pages of PyTorch's debug server; it lists the ranks that did not answer.
 
     The result is None if all ranks answered.
     """

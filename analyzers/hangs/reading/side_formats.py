@@ -1,4 +1,4 @@
-"""The formats of the JSON files beside the dumps, as `workbench.recorders` writes them."""
+"""Define the formats of the JSON files beside the dumps, as `workbench.recorders` writes them."""
 
 from enum import StrEnum
 from pathlib import Path

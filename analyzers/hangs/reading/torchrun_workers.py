@@ -58,10 +58,10 @@ def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
-    """Return the global ranks of one torchrun launch by local rank,
-    from the files that its ranks wrote to the run folder.
+    """Return the global rank of each local rank of one torchrun launch, from the files in the run folder.
 
-    None: the local rank is the global one. An empty dict: nothing says which node the launch ran on.
+    None means that the local rank is the global one. An empty dict means that nothing says on which node the launch
+    ran.
     """
     named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
     if named:
@@ -83,8 +83,9 @@ def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
-    """Return (error, path of its file) of the workers, including those from before a restart;
-    the rank may be `UNKNOWN_RANK`.
+    """Return (error, path of its file) of the workers, including those from before a restart.
+
+    The rank of an error is `UNKNOWN_RANK` if no file says which rank the worker was.
     """
     read = (
         (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
@@ -128,9 +129,9 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 
 
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
-    """Return an error that torchrun recorded, in the form of the exit files of this project's recorders.
+    """Return an error that torchrun recorded as an `ExitFile`, the form in which this project's recorders write errors.
 
-    Its timestamp has whole seconds, so the rank had ended at the end of that second.
+    Torchrun's timestamp has whole seconds, so the rank had ended at the end of that second.
     """
     extra = error.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
@@ -156,8 +157,9 @@ def read_last_lines(log: Path) -> str:
 
 
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
-    """Return the (received, expected) bytes that gloo logged when it aborted a rank
-    because they differ; None if not logged.
+    """Return the numbers of bytes (received, expected) that gloo logged when it aborted a rank because they differ.
+
+    The result is None if the log has none.
     """
     match = GLOO_SIZES.search(read_tail(log))
     return (int(match[1]), int(match[2])) if match else None

@@ -16,7 +16,7 @@ INNERMOST_FRAMES = 4
 
 
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
-    """Add the unrecorded call that a rank's stack shows as its pending operation, if the rank has no other one."""
+    """Add to each rank without a pending operation the unrecorded call that its stack shows, as a pending operation."""
     for rank, state in job.ranks.items():
         if state.current is None and (name := call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)
