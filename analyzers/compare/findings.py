@@ -79,7 +79,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
 
 
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
-    """Return evidence that steps became longer by waiting, in a list; empty if processor time per step grew as well."""
+    """Return, in a list, evidence that steps became longer by waiting; empty if processor time per step grew too."""
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
     return [
@@ -213,7 +213,7 @@ def unsure_text(change: MeasureChange) -> str:
 
 
 def parity_text(parity: LossParity | None) -> list[str]:
-    """Return a phrase which says that the losses are identical, or from which step they diverge, in a list.
+    """Return, in a list, a phrase which says that the losses are identical, or from which step on they diverge.
 
     The list is empty if neither is the case.
     """

@@ -89,7 +89,7 @@ def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) 
 def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
     """Call `question` and return its result; return None if it raises an error because its files cannot be read.
 
-    So one unreadable kind of file does not prevent the comparison of other measures.
+    Because of this, one unreadable kind of file does not prevent the comparison of other measures.
     """
     try:
         return question()

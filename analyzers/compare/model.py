@@ -34,7 +34,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareData(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of both runs and how these differ; None or empty if one of the runs lacks the files."""
+    """The measures of both runs and how these differ; fields for which one run lacks the files are None or empty."""
 
     a: Measures
     b: Measures

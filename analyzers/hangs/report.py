@@ -1,4 +1,4 @@
-"""The entry point of hang analysis: it takes a run folder and returns a `Report[HangData]`."""
+"""Analyze a hung job: `analyze` takes a run folder and returns a `Report[HangData]`."""
 
 from os import PathLike
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables about a hang for the user interfaces: the matrix of operations, locations, stacks and groups."""
+"""Make the tables about a hang for the user interfaces: the matrix of operations, locations, stacks and groups."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -110,7 +110,7 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 
 def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the stacks of all ranks merged into a tree, outermost frame first; each row follows its parent.
+    """Return the stacks of all ranks merged into a tree of frames, outermost frame first; each row follows its parent.
 
     Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (whether it is the user's code).
     """

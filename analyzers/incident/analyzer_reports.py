@@ -55,7 +55,7 @@ class AnalyzerReports:
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether all ranks marked a clean end and no launcher reported a failure; errors in logs were not fatal then."""
+        """Whether all ranks marked a clean end and no launcher reported a failure; no error in a log was fatal then."""
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 

@@ -130,7 +130,7 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
 
 
 def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
-    """Return the culprits of a hang as events, each followed by an event for its victims; empty without a hang.
+    """Return the events of a hang: one for each culprit, followed by one for its victims; empty without a hang.
 
     With `undecided`, culprits are also returned if the verdict on the hang is unknown.
     """
@@ -209,7 +209,7 @@ def printed_reason(reports: AnalyzerReports) -> list[Event]:
 
 
 def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
-    """Return whether each of the ranks printed that it waited in a collective while it handled an earlier error."""
+    """Return whether each of the ranks failed in a collective while it handled an earlier error that its log shows."""
     events = [event for event in data.events if event.rank in ranks]
     waits = [e for e in events if e.kind in WAITS and e.facts.operation]
     return {e.rank for e in events if any(e.rank == w.rank and e.message in w.chain for w in waits)} == set(ranks)

@@ -1,4 +1,4 @@
-"""Add evidence from the text logs to findings of other analyzers, if it is about the same ranks and operations."""
+"""Add lines of the text logs as evidence to findings of other analyzers on the same ranks or operations."""
 
 from collections.abc import Iterable, Sequence
 

@@ -32,7 +32,7 @@ CONFIDENCE_WITHOUT_REPORT = 0.3
 
 
 def analyze(run: Run | str | PathLike[str], options: store.Options | None = None) -> Report[IncidentData]:
-    """Return why a run ended or is slow: the verdict of the first cause, with the findings of all analyzers.
+    """Return why a run ended or is slow, as a report with the verdict on the first cause and all analyzers' findings.
 
     `run` is a run folder, or the result of `analyzers.run.discover` for one. Each analyzer reads its own artefacts; if
     one fails, `verdict.missing` names it and the others still answer. `data.chain` leads from the first cause to the

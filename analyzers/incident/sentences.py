@@ -1,4 +1,4 @@
-"""Write the sentences about a whole run."""
+"""Write the sentences about a whole run: those of the events in its chain, of its findings, and of its verdict."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum

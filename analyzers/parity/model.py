@@ -55,7 +55,7 @@ OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.GRADIENT)
 
 
 class Curve(StrEnum):
-    """A quantity that is logged in each step and compared between runs."""
+    """A quantity that is logged in each step; its values by step (the curve) are compared between runs."""
 
     LOSS = "loss"
     GRAD_NORM = "grad_norm"
@@ -111,7 +111,7 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
     """One run, with its curves by step and its differences from the first run.
 
     `compared_values` is the number of tensors, over all steps, that both runs recorded; `missing_values` is how many
-    more the run with more tensors recorded. `first` is the first tensor that differs.
+    further tensors the run with more tensors recorded. `first` is the first tensor that differs.
     """
 
     name: str

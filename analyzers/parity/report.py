@@ -61,7 +61,7 @@ def analyze(
 
 
 def recorded(named: NamedRun, options: store.Options) -> Recorded:
-    """Return the curves and the sums of tensors that a run recorded."""
+    """Return the curves, the sums of tensors, and the files of a run, as far as it recorded them."""
     source = run.as_run(named.folder)
     manifest, logs = source.manifest(), source.of(Kind.STEPS)
     curves: dict[Curve, dict[int, float]] = {curve: {} for curve in Curve}

@@ -1,4 +1,4 @@
-"""The facts that the classification rules use: the job's dumps, the files beside them, and the wait-for graph."""
+"""Gather the facts that the classification rules use: the dumps, the files beside them, and the wait-for graph."""
 
 from dataclasses import dataclass
 
@@ -30,9 +30,10 @@ class HangContext:
         return cls(job, side, build_graph(job, side), Programs(job))
 
     def operations_at(self, node: OpNode) -> list[Op]:
-        """Return the first incomplete operation of each rank that is in the collective or batch of messages `node`.
+        """Return the current operation of each rank that is in `node`, which is a collective or a batch of messages.
 
-        These entries describe the same operation, as each of the ranks recorded it.
+        A rank's current operation is its first incomplete one. These entries describe the same operation, as each of
+        the ranks recorded it.
         """
         current_ops = (self.job.ranks[rank].current for rank in self.graph.arrived(node))
         return [op for op in current_ops if op]

@@ -74,7 +74,7 @@ def ranks_near(context: HangContext, cause: Cause) -> set[int]:
 
 
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes, without those of ranks that ended because they lost the connection to a different rank.
+    """Return the causes without those that blame ranks which ended because they lost a connection.
 
     Such causes stay only where nothing shows that any other rank is to blame.
     """
@@ -86,7 +86,7 @@ def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
 
 
 def find_deaths(context: HangContext) -> list[Cause]:
-    """Return a `Cause` for ranks that ended by their own fault, although no rank was seen waiting for them.
+    """Return the causes which say that ranks ended by their own fault, although no rank was seen waiting for them.
 
     An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
     of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks timed out

@@ -1,7 +1,7 @@
 """Find ranks that issued a collective after most ranks had ended normally.
 
-Such a rank issued a collective too many: for example, it alone saves a checkpoint after the training, which ends in a
-barrier. If a minority of ranks ends before the others, the opposite is true: these issued one too few.
+Such a rank issued a collective too many: for example, it alone saves a checkpoint after the training, and saving ends
+in a barrier. If instead a minority of ranks ends before the others, these ranks issued one too few.
 """
 
 from collections.abc import Sequence

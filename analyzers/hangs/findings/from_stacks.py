@@ -128,7 +128,7 @@ def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
 
 
 def findings_from_stacks(cause: StackCause) -> list[Finding]:
-    """Return the finding on the culprits, in a list; the evidence is the line that each rank is at."""
+    """Return, in a list, the finding on the culprits; its evidence is the line that each group of ranks is at."""
     return [
         Finding(
             id=f"hang.{culprit.kind}",

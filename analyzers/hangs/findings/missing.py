@@ -47,7 +47,10 @@ def missing(context: HangContext) -> list[str]:
 
 
 def unreadable(job: Job) -> list[str]:
-    """Return a phrase such as `the dump of rank 3 is unreadable: why` for each error, with all its ranks."""
+    """Return a phrase for each error that made dumps unreadable: `the dump of rank 3 is unreadable: why`.
+
+    It names all ranks whose dumps have this error.
+    """
     by_error: dict[str, list[int]] = {}
     for rank, error in sorted(job.unreadable.items()):
         by_error.setdefault(error, []).append(rank)

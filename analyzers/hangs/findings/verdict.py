@@ -24,7 +24,7 @@ BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
-    """Return the verdict on a hang, with the class of the first cause."""
+    """Return the verdict on a hang, with the class of the first of the `causes`; there may be none."""
     if not causes:
         return without_cause(context)
     if all(c.kind is HangClass.SLOW for c in causes) and context.side.all_ended_cleanly(context.job.world_size):

@@ -103,7 +103,7 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
 
 
 def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
-    """Return the members grouped by equal operations, the operation of most members first."""
+    """Return the different operations in `issued`, each with the members that issued it, that of most members first."""
     variants: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
         variants.setdefault(comparable(job.signature(op)), []).append(member)

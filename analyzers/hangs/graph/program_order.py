@@ -68,7 +68,7 @@ class Programs:
         self._deviations: dict[int, Deviation | None] = {}
 
     def deviation(self, rank: int) -> Deviation | None:
-        """Return where a rank deviates from most ranks with the same program; None if nothing shows it."""
+        """Return a rank's `Deviation` from most ranks with the same program; None if nothing shows one."""
         if rank not in self._deviations:
             self._deviations[rank] = self._find_deviation(rank) if rank in self.job.ranks else None
         return self._deviations[rank]
@@ -133,9 +133,10 @@ class Programs:
         return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:
-        """Return a rank's comparisons with other ranks that run the same program.
+        """Return the comparisons of a rank's operations with those of other ranks that run the same program.
 
-        A rank counts as such if it agrees on more than half as many operations as the rank that agrees on most.
+        Other ranks count as such if they agree with it on more than half as many operations as the one that agrees on
+        most.
         """
         every = [c for reference in self._reference_ranks(rank) if (c := self._compare(rank, reference))]
         longest = max((c.agreed for c in every), default=0)

@@ -68,7 +68,10 @@ def rounds_before_start(side: SideFiles) -> int:
 
 
 def newest_set(run: Run) -> DumpSet:
-    """Return the newest set of dumps in a folder that was taken before ranks timed out; each hang has its own set."""
+    """Return the newest set of dumps in a run that was taken before ranks timed out.
+
+    Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned.
+    """
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
         base, number = base_of(artefact.path)
@@ -88,7 +91,7 @@ def newest_set(run: Run) -> DumpSet:
 
 
 def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
-    """Return the folder of the first set, and the folders of other ranks' sets that were taken at about the same time.
+    """Return the first of the folders `bases`, and those with other ranks' dumps of about the same time.
 
     Each node has its own collector, which writes a set with the dumps of that node's ranks.
     """
@@ -117,7 +120,7 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 
 
 def timed_out(stall: Collection, later: Collection) -> bool:
-    """Return whether ranks that hung at the collection `stall` had been ended by a timeout when `later` was collected.
+    """Return whether ranks that hung when dumps were collected (`stall`) had timed out when `later` was collected.
 
     That is so if the timeout had passed by then, and all ranks that had ended made their last progress before `stall`.
     NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim.

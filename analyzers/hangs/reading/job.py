@@ -48,7 +48,7 @@ def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, i
 
 @dataclass(frozen=True)
 class DumpBatch:
-    """The columns of the dumps that one child process read together; `ranks[i]` is the rank of the i-th dump."""
+    """The dumps that one child process read together, as columns; `ranks[i]` is the rank of the i-th dump."""
 
     columns: dict[str, Column]
     meta: dict[str, Any]

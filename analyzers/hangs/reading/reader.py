@@ -286,10 +286,11 @@ class Tables:
 
 
 def with_closed_launches(entries: list[Entry]) -> list[Entry]:
-    """Return the entries of a dump, with all operations of a completed coalesced launch marked as completed.
+    """Return the entries of a dump, with all operations of a completed launch marked as completed.
 
-    NCCL records the end of a launch only on the entry that closes it: the operations inside stay `scheduled` for ever.
-    If only unfinished operations were dumped, the closing entry of a finished launch is absent.
+    A launch is a group of operations that NCCL started together (coalesced). NCCL records the end of a launch only on
+    the entry that closes it: the operations inside stay `scheduled` for ever. If only unfinished operations were
+    dumped, the closing entry of a finished launch is absent.
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
     closed = {key for key, done in closing.items() if done}
@@ -302,7 +303,7 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
 
 
 def only_unfinished(entries: list[Entry]) -> bool:
-    """Return whether the recorder left completed entries out: the numbers have gaps, and no entry is done."""
+    """Return whether the recorder left completed entries out, as record numbers are missing and no entry is done."""
     gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
     return gaps and not any(map(is_done, (*entries[:ENDS_CHECKED], *entries[-ENDS_CHECKED:])))
 
@@ -334,7 +335,7 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
-    """Return the last collective and the last send or receive of each process group."""
+    """Return the last entry of each process group that is a collective, and the last that is a send or receive."""
     try:
         return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
     except (KeyError, TypeError):  # JSON has lists in place of tuples

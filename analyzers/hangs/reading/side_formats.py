@@ -51,7 +51,7 @@ class GroupEntry(msgspec.Struct):
 
 
 class GroupsFile(msgspec.Struct):
-    """`groups_R.json`: the process of a rank, and its process groups by name."""
+    """The content of `groups_R.json`: the process of a rank, and its process groups by name."""
 
     rank: int
     world_size: int = 0
@@ -93,7 +93,7 @@ class Round(msgspec.Struct):
 
 
 class Collection(msgspec.Struct):
-    """`collection.json`: why and when dumps were requested, and the answer of each rank in each round."""
+    """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round."""
 
     reason: str = ""
     detail: str | None = None
@@ -104,7 +104,7 @@ class Collection(msgspec.Struct):
 
 
 class ExitFile(msgspec.Struct):
-    """`exit_R.json`: the uncaught exception that ended a rank; `traceback` is innermost first."""
+    """The content of `exit_R.json`: the uncaught exception that ended a rank; `traceback` is innermost first."""
 
     rank: int
     pid: int = 0
@@ -118,7 +118,7 @@ class ExitFile(msgspec.Struct):
 
 
 class ThreadError(ExitFile):
-    """`thread_R.json`: the uncaught exception that ended a thread of a rank whose process went on."""
+    """The content of `thread_R.json`: the uncaught exception that ended a thread of a rank whose process went on."""
 
     thread: str = ""
 

@@ -24,7 +24,7 @@ def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
 
 
 def call_in(frames: list[Frame]) -> str | None:
-    """Return the collective in a stack that Flight Recorder does not record, such as `monitored_barrier`, or None."""
+    """Return the collective in a stack that Flight Recorder does not record, such as `monitored_barrier`; else None."""
     innermost = frames[:INNERMOST_FRAMES]
     return next((f.name for f in innermost if f.name in CALLS and LIBRARY.search(f.filename)), None)
 
