@@ -21,7 +21,7 @@ def open_regular(path: Path) -> BufferedReader:
     Raises:
         OSError: The file is absent, unreadable, or not regular: reading a pipe, for example, could wait for ever.
     """
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -57,7 +57,7 @@ def open_special(path: Path) -> int:
     while True:
         try:
             # A plain open of a pipe that nobody reads from never returns.
-            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO or not path.is_fifo() or time.monotonic() > deadline:
                 raise

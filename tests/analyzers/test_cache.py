@@ -312,4 +312,5 @@ def test_new_content_of_the_same_size_and_time_is_read(dump):
 
 def test_nobody_else_may_look_into_a_new_cache(dump, folder):
     sequence(dump)
-    assert folder.stat().st_mode & 0o077 == 0
+    cache.set_limit(folder.with_name("other"), 1 << 30)
+    assert [path.stat().st_mode & 0o077 for path in (folder, folder.with_name("other"))] == [0, 0]

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import subprocess
 from contextlib import contextmanager
 
 import pytest
@@ -75,6 +76,16 @@ def test_a_pipe_is_written_to(tmp_path):
         write_whole(tmp_path.__class__(f"/dev/fd/{writing}"), "new")
         os.close(writing)
         assert read.read() == b"new"
+
+
+def test_a_pipe_is_waited_for_that_is_read_slowly(tmp_path):
+    """It holds 64 KiB at once."""
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(
+        ["bash", "-c", 'exec < "$0"; sleep 0.5; wc -c', tmp_path / "pipe"], stdout=subprocess.PIPE
+    ) as read:
+        write_whole(tmp_path / "pipe", "x" * ROOM)
+        assert int(read.communicate(timeout=60)[0]) == ROOM
 
 
 def test_a_name_of_the_longest_length_can_be_written(tmp_path):
