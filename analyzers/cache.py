@@ -182,7 +182,7 @@ def read_meta(folder: Path) -> tuple[dict[str, Any], dict[str, Written]]:
 def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
     """Return the columns of a cache entry, and mark it as used; None if it is missing, damaged or not trusted.
 
-    A damaged entry is deleted. One of another user than root is not trusted: that user may have changed the numbers.
+    A damaged entry is deleted. Only an entry of this user or of root is trusted: others may have changed the numbers.
     """
     if not is_trusted(entry):
         return None
@@ -250,7 +250,7 @@ def discard(entry: Path) -> None:
 def make_scratch(folder: Path) -> Path:
     """Return a new, empty folder inside the cache for a child process to write to.
 
-    It is on the same disk as the entries, so that it can become one by a rename.
+    It is on the same disk as the entries, so that renaming it makes it an entry.
 
     Raises:
         CacheFailure: The folder cannot be written.

@@ -154,7 +154,9 @@ def run_forked(task: Task) -> ChildExit:
 
 
 def is_readable(pipe: "IO[bytes] | socket.socket", seconds: int) -> bool:
-    """Wait until a pipe or socket has something to read, or is closed; return whether that happened in time."""
+    """Wait until a pipe or socket has something to read, or is closed; return False if that took more
+    than `seconds`.
+    """
     waiting = select.poll()  # `select` fails for numbers beyond 1023
     waiting.register(pipe, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
@@ -271,8 +273,7 @@ def peak_memory() -> int:
 
 
 def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
-    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the returned event
-    ends it.
+    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; the returned event stops it.
 
     It is used where the operating system limits no memory. The thread checks the memory ten times a second, so one
     large allocation can exceed the limit before the next check.

@@ -253,7 +253,7 @@ def untracked_reason(account: Sequence[MemoryPart]) -> str:
 
 
 def in_words(part: MemoryPart) -> str:
-    """Return a part of memory as text: `NCCL and other libraries: 0.6 GiB (0.4 to 0.8 GiB, what remains)`."""
+    """Return the part as text, such as `NCCL and other libraries: 0.6 GiB (0.4 to 0.8 GiB, what remains)`."""
     holder, source = HOLDER_WORDS[part.holder], SOURCE_WORDS[part.source]
     return f"{holder}: {size(part.bytes)} ({bounds(part)}{source})"
 

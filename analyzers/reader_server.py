@@ -63,7 +63,7 @@ class ReaderServer:
             return answer_of_handler(here, task)
 
     def stop(self) -> None:
-        """End the server, and with it the children that are still reading."""
+        """End the server process, and with it the children that are still reading."""
         self.control.close()
         try:
             self.process.wait(timeout=5)

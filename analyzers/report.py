@@ -157,7 +157,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Return one finding per id; findings with the same id are merged (see `merge`)."""
+    """Return one finding per id: findings that have the same id are combined by `merge`."""
     by_id: dict[str, list[Finding]] = {}
     for finding in findings:
         by_id.setdefault(finding.id, []).append(finding)

@@ -97,7 +97,7 @@ class Run:
         return [a for a in self.artefacts if a.kind in kinds]
 
     def manifest(self) -> dict[str, Any]:
-        """Return `run.json` as a dict; empty when there is none or it cannot be read."""
+        """Return the content of `run.json` as a dict; empty if there is no such file or it cannot be read."""
         for artefact in self.of(Kind.MANIFEST):
             try:
                 return dict(read_json(artefact.path))
@@ -139,10 +139,10 @@ def discover(path: Path) -> Run:
 
 
 def as_run(source: Run | str | os.PathLike[str]) -> Run:
-    """Return the run at a path; a `Run` is returned as it is.
+    """Return the run at a path; if `source` is a `Run`, return it unchanged.
 
     Raises:
-        InputError: As `discover` does.
+        InputError: There is no such path, or no file of a known kind (see `discover`).
     """
     return source if isinstance(source, Run) else discover(Path(source))
 

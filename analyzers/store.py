@@ -102,7 +102,7 @@ def load_many(
 ) -> list[Columns | WorkbenchError]:
     """Return, for each artefact, its columns or its error, so that one damaged file does not stop the others.
 
-    Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again, alone.
+    Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again by itself.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,7 @@
-"""Write a file completely or not at all: to a temporary file in the same folder, which is flushed and then renamed."""
+"""Write a file completely or not at all.
+
+It is written to a temporary file in the same folder, which is flushed to the disk and then renamed.
+"""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The structs of the JSON document `workbench.steps/1`, and the values of its enumerations.
+"""Define the structs of the JSON document `workbench.steps/1`, and the values of its enumerations.
 
 Field names are the names in the JSON; if Python uses a clearer name, `name=` has the name in the document.
 """
@@ -179,9 +179,9 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LongStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A single step that took far longer than the steps around it; times in seconds.
+    """A single step that took far longer than the steps around it, with times in seconds.
 
-    `ranks` are those that the others waited for, or all ranks if that is not known; `phase` is the phase with most of
+    `ranks` are those for which the others waited, or all ranks if that is not known; `phase` is the phase with most of
     the extra time, empty if none explains it. `share` is the extra time as a share of the time of all steps.
     """
 

@@ -37,7 +37,7 @@ class ProcessStart:
 
     @classmethod
     def from_header(cls, rank: int, session: int, header: Header) -> "ProcessStart":
-        """Return the process start that a log's header describes; values that it does not record are 0 or ""."""
+        """Return the `ProcessStart` that a log's header describes; values that the header does not have are 0 or ""."""
         started = header.get("started_ns")
         return cls(rank, session, started if isinstance(started, int) else 0, str(header.get("host", "")))
 

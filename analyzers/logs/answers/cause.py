@@ -35,7 +35,10 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job ended. `ranks` are to blame for it; empty if no rank is to blame, or none is known."""
+    """The reason why a job ended: a failure, its class, and the ranks to blame for it.
+
+    `ranks` is empty if no rank is to blame, or none is known. `blame` is set if ranks waited for others.
+    """
 
     kind: LogClass
     ranks: list[int]
@@ -217,5 +220,8 @@ def with_threads(logs: Logs) -> list[LogEvent]:
 
 
 def certainty_of(failure: Failure) -> Certainty:
-    """Return how certain it is that a failure is the cause; an exit code alone does not show why a process ended."""
+    """Return how certain it is that a failure is the cause of the job's end.
+
+    An exit code, for example, does not show why its process ended.
+    """
     return Certainty.SHOWN if failure.role.tier < Tier.STOPPED else Certainty.PROBABLE

@@ -84,7 +84,7 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the program continued after an error, or printed the error as one that it caught.
+    """Return whether the program continued after an error, or the log shows in another way that it caught the error.
 
     `occurrence` is the event of the error; `found` are all failure events of the job.
     """

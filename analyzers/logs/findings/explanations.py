@@ -70,7 +70,7 @@ def basis_of(cause: Cause, logs: Logs) -> str:
 
 
 def is_everywhere(cause: Cause, logs: Logs) -> bool:
-    """Return whether every known rank failed in the same way."""
+    """Return whether all known ranks, and more than one, failed in this way."""
     return len(cause.ranks) > 1 and set(logs.ranks) <= set(cause.ranks)
 
 
@@ -93,7 +93,9 @@ def numbers_of(cause: Cause) -> str:
 
 
 def chain_of(cause: Cause) -> str:
-    """Return a sentence about the first exception that led to the exception of the cause; empty if none did."""
+    """Return a sentence that quotes the first of the exceptions that led to the cause's exception; empty if there is
+    none.
+    """
     chain = cause.lead.chain
     return f"It was raised while this was handled: {chain[0].splitlines()[0][:200]}" if chain else ""
 

@@ -85,7 +85,7 @@ def first_failure(cause: Cause | None) -> str:
 
 
 def finding_id(cause: Cause) -> str:
-    """Return the id of the finding on a cause, such as `logs.oom`; for a failed start the reason follows it."""
+    """Return the id of the finding on a cause, such as `logs.oom`; for a failed start the id ends with the reason."""
     detail = f".{cause.reason}" if cause.kind is LogClass.STARTUP and cause.reason else ""
     return f"logs.{cause.kind}{detail}"
 
@@ -164,7 +164,7 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
 
 
 def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
-    """Return the verdict on logs that show no failure: healthy if one says that training completed, else unknown.
+    """Return the verdict on logs that show no failure: healthy if a log says that training completed, else unknown.
 
     `lacks` is the evidence that is missing in the logs.
     """

@@ -96,7 +96,7 @@ def for_startup(cause: Cause) -> str:
 
 
 def for_crash(cause: Cause) -> str:
-    """Return where to look after an exception; for CUDA errors this is not the line that raised them."""
+    """Return where to look after an exception. After a CUDA error this is not the line that reports it."""
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
             "check indices and labels against the sizes that they index"

@@ -59,7 +59,7 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
 
 
 def global_rank(text: str) -> int | None:
-    """Return the rank in PyTorch's `[rankN]:` prefix, at any position in the line; None if there is none."""
+    """Return the rank in PyTorch's `[rankN]:`, at any position in the line; None if the line does not have it."""
     match = GLOBAL_RANK.search(text)
     return int(match[1]) if match else None
 

@@ -86,7 +86,7 @@ class Roster:
         return sorted(self.ranks.items(), key=lambda item: item[1].line_number)
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:
-        """Return whether the rank printed a step after line `number`; if `rank` is None, whether any rank did."""
+        """Return whether the rank printed a step after line `number`; if `rank` is None, whether any rank did so."""
         return any(seen.step_number > number for key, seen in self.ranks.items() if rank in (None, key))
 
     def is_finite_after(self, number: int, rank: int | None) -> bool:

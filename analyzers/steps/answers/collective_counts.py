@@ -11,7 +11,7 @@ from analyzers.steps.table import Steps
 
 @dataclass(frozen=True)
 class CountMismatch:
-    """Ranks that had issued more or fewer collectives of process group `group` than most ranks by the end of `step`.
+    """Says which ranks had issued more or fewer collectives of process group `group` than most by the end of `step`.
 
     `difference` is how many more collectives than most ranks the first of `ranks` issued; negative for fewer.
     """

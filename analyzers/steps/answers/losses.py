@@ -76,7 +76,7 @@ def mean_by_step(steps: Steps, name: str) -> "pd.Series[float]":
 
 
 def first_nonfinite(steps: Steps) -> NonFinite | None:
-    """Return the first step whose loss or gradient norm is NaN or infinite, with its ranks; None if there is none."""
+    """Return a `NonFinite` on the first step whose loss or gradient norm is NaN or infinite; None if there is none."""
     table = steps.table
     broken = table[(table["loss_state"] == BROKEN) | (table["grad_norm_state"] == BROKEN)]
     if broken.empty:

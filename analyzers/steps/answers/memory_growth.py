@@ -43,7 +43,9 @@ def memory_growth(steps: Steps) -> list[Growth]:
 
 
 def growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
-    """Return how fast a rank's memory (bytes by step) grows; None if it does not look like a leak."""
+    """Return a `Growth` that says how fast a rank's memory (bytes by step) grows; None if it does not
+    look like a leak.
+    """
     if len(memory) < STEPS_AT_LEAST:
         return None
     rises = np.diff(memory.to_numpy())

@@ -46,7 +46,7 @@ def overheads(data: StepsData) -> list[Overhead]:
 
 
 def data_overhead(data: StepsData) -> Overhead | None:
-    """Return how long most ranks wait for data in a typical step; None if that is not too much."""
+    """Return an `Overhead` on how long most ranks wait for data in a typical step; None if they wait little."""
     waits = [(rank.phases.get("data_wait", 0.0), rank.median_step_s) for rank in data.ranks]
     timed = [(wait / step, wait) for wait, step in waits if step]
     # The lower median: with two ranks both must wait.
@@ -55,7 +55,7 @@ def data_overhead(data: StepsData) -> Overhead | None:
 
 
 def run_overheads(data: StepsData) -> list[Overhead]:
-    """Return the cost of blocking checkpoints and of restarts, for each of the two that takes too much of the run."""
+    """Return an `Overhead` for blocking checkpoints and one for restarts, if they take too much of the run."""
     if data.goodput is None:
         return []
     wall, parts = data.goodput.wall_ns, data.goodput.parts

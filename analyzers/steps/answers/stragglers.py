@@ -167,7 +167,7 @@ def is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
 
 
 def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
-    """Return the cause that explains most of a rank's lateness in the given steps; MIXED where no single cause does."""
+    """Return the cause that explains most of a rank's lateness in the given steps; MIXED if no single cause does."""
     # Being faster than the others in one cause does not make up for another: clipped at 0.
     extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
     largest = max(extra_s, key=lambda cause: extra_s[cause])

@@ -150,7 +150,7 @@ def words_of(name: str) -> list[str]:
 
 
 def split_unit(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of a name without the unit at their end, and that unit; an empty text where there is no unit."""
+    """Return the words of a name without the unit at their end, and that unit; an empty text if there is no unit."""
     if len(words) < 2 or words[-2] == "per" or not (words[-1] in TIME_UNITS or words[-1] in SIZE_UNITS):
         return words, ""
     kept = words[:-1]

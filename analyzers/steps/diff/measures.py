@@ -127,7 +127,7 @@ def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stati
 
 
 def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
-    """Return the change of the peak memory of the fullest rank; None if a run does not record memory.
+    """Return the change of the peak memory on the rank that used most; None if a run does not record memory.
 
     The interval is wide if only one step reaches the peak.
     """

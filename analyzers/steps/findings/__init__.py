@@ -1,1 +1,3 @@
-"""Turn answers about steps into findings and the verdict; all sentences of the steps analyzer are written here."""
+"""Write the findings and the verdict on steps from the answers; all sentences of the steps analyzer are
+written here.
+"""

@@ -13,10 +13,9 @@ SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
 
 
 def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return the findings on stragglers.
+    """Return a finding for each straggler; some stragglers share one.
 
-    Ranks of one machine that are all late share a finding, as do ranks that are late in turns; each other straggler has
-    its own.
+    Those are the ranks of a machine that are all late, and ranks that are late in turns.
     """
     groups: dict[str, list[Straggler]] = {}
     for straggler in stragglers:
@@ -50,7 +49,7 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
 def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
     """Return a clause such as `rank 3 makes the others wait in some steps`; its end depends on the pattern of lateness.
 
-    `first` is the costliest straggler of the group, `ranks` are the ranks of the whole group.
+    `first` is the costliest of the stragglers that share the finding, `ranks` are the ranks of all of them.
     """
     host = next((start.host for start in steps.starts if start.rank == first.rank), "")
     whole_host = f" (all of host {host})" if first.pattern is Pattern.HOST else ""

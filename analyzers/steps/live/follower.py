@@ -177,7 +177,10 @@ def recent_steps(logs: Sequence[RankLog]) -> list[FinishedStep]:
 
 
 def finished_step(lines: Sequence[Line]) -> FinishedStep:
-    """Return the summary of one step over the ranks that finished it; `lines` has the log line of each of them."""
+    """Return a `FinishedStep`: the summary of one step over the ranks that finished it.
+
+    `lines` has the log line of each of these ranks.
+    """
     # All ranks log the same averaged loss; with pipelines only the last stage has one.
     losses = [number(line.loss) for line in lines if line.loss is not None]
     rates = [rate for line in lines if (rate := tokens_per_s(line))]

@@ -47,8 +47,8 @@ class GrowingFile:
     def _restart_if_replaced(self, file: IO[bytes]) -> bytes:
         """Start again from the beginning if the file was replaced or truncated.
 
-        Of a long new file only the last part is read. In that case the first line of the file is returned, which may be
-        a header; in all other cases the result is empty.
+        If the new file is long, only its last part is read later, and its first line is returned, which may be a
+        header. In all other cases the result is empty.
         """
         stat = os.fstat(file.fileno())
         if stat.st_ino == self._inode and stat.st_size >= self._offset:

@@ -61,7 +61,7 @@ class RankLog:
 
     @property
     def last(self) -> Line:
-        """The step that was finished last; an empty line with step 0 if there is none."""
+        """The `Line` of the step that was finished last; an empty one with step 0 if there is none."""
         return self.steps[next(reversed(self.steps))] if self.steps else Line(0)
 
     def latest(self, count: int) -> list[Line]:
@@ -77,7 +77,7 @@ class RankLog:
         return read_heartbeat(path) or heartbeat_from_record(self.last_record)
 
     def running(self) -> bool | None:
-        """Return whether the rank's process still runs; None if it is on another machine or unknown."""
+        """Return whether the rank's process still runs; None if this cannot be found out, as on another machine."""
         return is_running(self.header)
 
 

@@ -151,7 +151,7 @@ def kept_columns(table: RawTable, choice: ColumnChoice) -> dict[str, Floats]:
 
 
 def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None:
-    """Return a mask of the rows that have a loss; None if the log has no column for it."""
+    """Return a mask of the rows that have a loss; None if the log has no column of losses."""
     return next((~np.isnan(values[name]) for name in choice.used(Quantity.LOSS)), None)
 
 

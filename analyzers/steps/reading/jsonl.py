@@ -65,7 +65,7 @@ def header_fields(row: Row) -> Header:
 
 
 def decoded(text: bytes, log: Log, *, last: bool) -> Row:
-    """Return the JSON object in a line; empty if it holds anything else.
+    """Return the JSON object in a line; empty if the line holds anything else.
 
     A line that is no JSON is counted in `log`: as truncated if it is the `last` line, else as damaged.
     """

@@ -25,7 +25,7 @@ Header = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """One step of one rank in a step log; times in ns, sizes in bytes.
+    """One step of one rank in a step log, with times in ns and sizes in bytes.
 
     A process writes a header to the log when it starts; `attempt` is the index of the last header before this line in
     its file. `rank` is set only if one file holds several ranks. `covers` is the number of steps over which the values

@@ -73,6 +73,6 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
 
 
 def read_one(path: Path) -> Log:
-    """Return the content of one log; the reader is chosen by the kind of the file."""
+    """Return the content of one log, read by the function for the kind of the file."""
     kind = kinds.kind_of(path, alone=True)
     return READERS.get(kind, jsonl.read)(path) if kind else jsonl.read(path)

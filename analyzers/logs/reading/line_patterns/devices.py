@@ -65,7 +65,10 @@ def cuda_error(match: "re.Match[str]") -> Found:
 
 
 def device_assert(match: "re.Match[str]") -> Found:
-    """Return the event of an assertion that failed in a kernel, with its condition; thousands of threads print it."""
+    """Return the event of an assertion that failed in a CUDA kernel, with its condition.
+
+    Thousands of threads of the kernel may print it.
+    """
     return Found(EventKind.CUDA_ERROR, Facts(reason=Reason.DEVICE_ASSERT, name=match[1]))
 
 
@@ -109,7 +112,7 @@ def nccl_versions(match: "re.Match[str]") -> Found:
 
 
 def duplicate_gpu(match: "re.Match[str]") -> Found:
-    """Return the event of two ranks on the same device."""
+    """Return the event of two ranks that use the same device."""
     return Found(EventKind.STARTUP, Facts(reason=Reason.DUPLICATE_GPU, ranks=[int(match[1]), int(match[2])]))
 
 

@@ -42,7 +42,7 @@ def cuda_out_of_memory(match: "re.Match[str]") -> Found:
 
 
 def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
-    """Return the size in bytes that an expression finds in a text; None if it finds no size, or an impossible size."""
+    """Return the size in bytes that `expression` finds in a text; None if it finds none, or one that is too large."""
     match = expression.search(text)
     if not match:
         return None
