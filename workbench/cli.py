@@ -1,4 +1,4 @@
-"""The command line: one short function per command, which imports what it needs so that `--help` stays fast."""
+"""Define the command line: a short function per command, which imports its code when it runs (`--help` stays fast)."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,1 +1,1 @@
-"""The code behind the commands: `workbench inspect`, `compare`, `doctor` and the others, after option parsing."""
+"""The code that the commands such as `workbench inspect` run after their options were parsed."""

@@ -12,7 +12,7 @@ WITHOUT_EFFECT = {
     "TRAIN_FILE": "give the module of another trainer as --trainer MODULE",
     "TORCHFT_LIGHTHOUSE": "there is no torchft",
 }
-"""{variable of these scripts that has no effect here: what to know instead}."""
+"""{environment variable of torchtitan's scripts that has no effect here: the note to print about it}."""
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 MARK = "WORKBENCH_JOB"
 """The environment variable that holds the id of the job that a process belongs to."""
 COLLECTOR = b"workbench.recorders.hang.collector"
-"""The module name of dump collectors, which are not ended: they end themselves after they took dumps of the ranks."""
+"""The module of the dump collectors. They are not ended: they end by themselves after they took dumps of the ranks."""
 GRACE_S = 30.0
 POLL_S = 0.2
 

@@ -17,13 +17,13 @@ def register(on_steps: Callable[[Any], None], on_flight: Callable[[], None]) -> 
 
 
 def give_way_to_steps(recorder: object) -> None:
-    """Stop the automatic step recorder, if there is one: the script has started its own, `recorder`."""
+    """Stop the automatic step recorder, if there is one, because the script has started its own, `recorder`."""
     while _on_steps:
         _on_steps.pop()(recorder)
 
 
 def give_way_to_flight() -> None:
-    """Stop the automatic flight recorder, if there is one: the script starts its own."""
+    """Stop the automatic flight recorder, if there is one, because the script starts its own."""
     while _on_flight:
         _on_flight.pop()()
 

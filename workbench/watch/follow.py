@@ -1,4 +1,7 @@
-"""Show a job until it ends, without the terminal app: a redrawn status on a terminal, otherwise lines of text."""
+"""Show a job until it ends, without the terminal app.
+
+The launcher shows a status that is redrawn if stderr is a terminal; otherwise lines of text are printed.
+"""
 
 import sys
 import threading

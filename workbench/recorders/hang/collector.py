@@ -63,7 +63,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arguments of a collector: run folder, ranks of this node, restart attempt, and timeouts in seconds."""
+    """The arguments of a collector: run folder, ranks of this node, restart attempt, and timeouts in seconds.
+
+    `init_timeout_s` is the timeout of collectives until a rank has finished its first step, `train_timeout_s` later.
+    """
 
     folder: Path
     ranks: Sequence[int]

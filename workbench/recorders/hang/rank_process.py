@@ -111,7 +111,7 @@ class RankProcess:
 
     @property
     def has_finished_a_step(self) -> bool:
-        """Whether this process has finished its first step: its step log has a line after the last header."""
+        """Whether the rank's current process has finished a step, so that a line follows the last header of its log."""
         if not self._finished_a_step:
             try:
                 lines = self._step_log.read_text(encoding="utf-8").splitlines()

@@ -94,7 +94,7 @@ class LiveBlocks(BlockCategories):
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Remove blocks that overlap newer blocks: they were freed between two sessions, unseen by the profiler."""
+        """Remove blocks that overlap newer blocks, because they were freed between two sessions of the profiler."""
         order = sorted(self.live.values(), key=lambda block: block.address)
         last_us = self._last_event_us()
         for block, following in pairwise(order):
