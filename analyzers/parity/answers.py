@@ -48,8 +48,8 @@ def relative_difference(a: float, b: float) -> float:
 def value_table(columns: Columns) -> pd.DataFrame:
     """Return a table of the recorded tensors of a run, with one row per tensor and step.
 
-    It has the step, kind and name of the tensor, `file` and `row`, by which the tensors of a step are ordered, and
-    three sums of its values.
+    It has the step, kind, name and dtype of the tensor, `phase`, `file` and `row`, by which the tensors of a step are
+    ordered, and sums of its values.
     """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})

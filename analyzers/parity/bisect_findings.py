@@ -1,4 +1,4 @@
-"""Sentences on the first difference of two recorded runs: what got the same in both and gave something else."""
+"""Write the findings on the first difference of two recorded runs: what got the same and returned something else."""
 
 import math
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def title(one: Divergence) -> str:
 
 
 def words(one: Divergence) -> dict[str, object]:
-    """Return the words that the sentences need."""
+    """Return the values to fill into the sentences of `TITLES` and `NEXT`, by name."""
     kind = f" ({one.module_type})" if one.module_type else ""
     name = SETTINGS.get(one.tensor, one.tensor)
     return {
@@ -123,7 +123,7 @@ def why(one: Divergence) -> str:
 
 
 def number_text(one: Divergence) -> str:
-    """Return the norm in B and in A; one that is not finite says so."""
+    """Return the tensor's norm in run B and in run A as text; a norm that is not finite is called so."""
     if math.isfinite(one.a) and math.isfinite(one.b):
         return norm_text(one.b, one.a)
     names = [f"{norm:.6g}" if math.isfinite(norm) else "NaN or infinite" for norm in (one.b, one.a)]
@@ -160,7 +160,7 @@ def evidence(one: Divergence, data: BisectData) -> list[str]:
 
 
 def verdict(data: BisectData, findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict: where B parts from A, that both agree, or unknown if nothing can be compared."""
+    """Return the verdict: where run B differs from run A, that both agree, or unknown if nothing can be compared."""
     if not data.compared:
         steps = [f"{run.first_step} to {run.last_step}" for run in (data.a, data.b)]
         return Verdict(

@@ -1,4 +1,4 @@
-"""The structs of the JSON document `workbench.bisect/1`."""
+"""Define the structs of the JSON document `workbench.bisect/1`."""
 
 from enum import StrEnum
 
@@ -8,7 +8,10 @@ from analyzers.parity.model import ValueKind
 
 
 class Cause(StrEnum):
-    """The kind of the first difference of two runs: what got the same and gave something else."""
+    """The kind of the first difference of two runs, named after what got the same in both and returned something else.
+
+    `BETWEEN` is code between two modules. `DRIFT` has no single origin: differences have grown little by little.
+    """
 
     DATA = "data"
     WEIGHTS = "weights"
@@ -24,12 +27,12 @@ class Cause(StrEnum):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor that differs, and the module that got the same in both runs and computed it otherwise.
+    """The first tensor that differs between two runs, and the module that got the same and computed it otherwise.
 
-    `tensor` and `kind` are the tensor's, `module` is the culprit's name (empty: no module), `module_type` its class,
-    and `after` the tensor before it, of `after_kind`, which agrees. `a` and `b` are norms; NaN where a norm is not
-    finite. `difference` is relative, and infinite if only one run is finite or the sizes differ; `tolerance` is what
-    its dtype allows.
+    `tensor` and `kind` are the tensor's, `module` is the module's name (empty: no module), `module_type` its class, and
+    `after` the tensor before it, of `after_kind`, which agrees. `a` and `b` are norms; NaN where a norm is not finite.
+    `difference` is relative, and infinite if only one run is finite or the sizes differ; `tolerance` is what its dtype
+    allows. The `agreed` tensors before it differ by at most `agreed_to`.
     """
 
     step: int
@@ -51,9 +54,9 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     agreed: int = 0
     agreed_to: float = 0.0
     alike: int = 1
-    """Number of tensors of the same kind and step that differ."""
+    """The number of tensors of the same kind that differ in this step."""
     of: int = 1
-    """Number of tensors of the same kind and step."""
+    """The number of tensors of the same kind that were compared in this step."""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The entry point for bisecting two recorded runs: a report on the first operation that computes something else."""
+"""Bisect two recorded runs: `bisect` returns a report on the first operation that computes something else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def bisect(
     options: store.Options | None = None,
     tolerance: float | None = None,
 ) -> Report[BisectData]:
-    """Return the first operation of run `b` that gets the same as in run `a` and returns something else.
+    """Return a report on the first operation of run `b` that gets the same as in run `a` and returns something else.
 
     `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
 
@@ -91,7 +91,7 @@ def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def data_of(a: Recording, b: Recording, compared: Compared) -> BisectData:
-    """Return the numbers of the report."""
+    """Return the data of the report: both runs, what was compared, and the first differences."""
     both = compared.both
     value, precision = first_value(compared), first_precision(compared)
     different = sorted((one for one in (precision, value) if one), key=lambda one: one.agreed)
@@ -117,7 +117,7 @@ def data_of(a: Recording, b: Recording, compared: Compared) -> BisectData:
 
 
 def only(table: pd.DataFrame, other: pd.DataFrame, steps: set[int]) -> list[str]:
-    """Return the first names of tensors that the other run does not have in a common step."""
+    """Return the first few names of tensors in `table` that `other` lacks, in the steps that both runs recorded."""
     rows = table[table["step"].isin(steps)]
     missing = ~pd.MultiIndex.from_frame(rows[KEY]).isin(pd.MultiIndex.from_frame(other[KEY]))
     return [str(name) for name in dict.fromkeys(rows[missing].sort_values(["step", "phase", "row"])["name"])][

@@ -27,7 +27,10 @@ DEVIATIONS = 4
 SETTING = 1e-6
 """The settings of an optimizer, such as the learning rate, are not rounded by a mesh."""
 DRIFT = 10
-"""Rounding grows by small factors from one tensor to the next; a mistake jumps."""
+"""A difference is drift if it is less than this many times its tolerance and the largest difference before it.
+
+Rounding grows by small factors from one tensor to the next; a mistake jumps.
+"""
 PROJECTED = ("square", "projection")
 EXTRA = ("projection", "dtype", "elements", "calls", "length")
 PARAMETER, BUFFER, INPUT = (KINDS.index(kind) for kind in (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.INPUT))
@@ -82,7 +85,7 @@ def compare_values(
 
 
 def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with zeros where the other run has a state of the optimizer that this run lacks in that step."""
+    """Return a table with zeros added for states of the optimizer that only the other run has in a common step."""
     wanted = other[(other["kind"] == OPTIMIZER) & other["step"].isin(table["step"])]
     present = pd.MultiIndex.from_frame(table[KEY])
     absent = wanted[~pd.MultiIndex.from_frame(wanted[KEY]).isin(present)].copy()
@@ -137,7 +140,7 @@ def first_precision(compared: Compared) -> Divergence | None:
 
 
 def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
-    """Return the description of the tensor at `index`, and the module that computed it."""
+    """Return the `Divergence` at `index` of the compared tensors, with the module that computed the tensor there."""
     both = compared.both
     row = both.iloc[index]
     cause = cause or cause_of(compared, index)
@@ -200,7 +203,7 @@ def first_of(both: pd.DataFrame, index: int, kind: int) -> int:
 
 
 def culprit(compared: Compared, index: int, cause: Cause) -> str:
-    """Return the name of the module that computed the tensor at `index` otherwise; empty if none did."""
+    """Return the name of the module that computed the tensor at `index` differently in both runs; empty if none did."""
     both, row = compared.both, compared.both.iloc[index]
     name, kind = str(row["name"]), KINDS[int(row["kind"])]
     if cause in (Cause.DATA, Cause.LOSS, Cause.OPTIMIZER):
@@ -213,7 +216,7 @@ def culprit(compared: Compared, index: int, cause: Cause) -> str:
 
 
 def base(name: str) -> str:
-    """Return the module's name without the number of its call and of its input or output."""
+    """Return the name of a module, from the name of its input or output, without the number of the call."""
     return name.partition("#")[0].partition("[")[0]
 
 

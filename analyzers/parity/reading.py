@@ -87,9 +87,10 @@ class Merged:
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of `columns_of`, with the sums of a run's tensors, and a dict with the names of the tensors.
+    """Return the table of `columns_of`, with the sums of a run's tensors, and a dict with facts about the tensors.
 
-    The dict also has the number of damaged lines. `paths` are the run's values files, in the order of the ranks.
+    The dict has the names and dtypes of all tensors, the types of the modules, and the number of damaged lines. `paths`
+    are the run's values files, in the order of the ranks.
     """
     merged, decoder = Merged(), msgspec.json.Decoder(Line)
     for number, path in enumerate(paths):
@@ -120,8 +121,9 @@ def names_of(merged: Merged) -> list[str]:
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return the merged sums as columns; `name`, `dtype` and `kind` are indices into `names_of`, `dtypes_of`
-    and `KINDS`.
+    """Return the merged sums as columns.
+
+    `name`, `dtype` and `kind` are indices into `names_of`, `dtypes_of` and `KINDS`.
     """
     numbers = {name: number for number, name in enumerate(names_of(merged))}
     sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(SUMS))

@@ -12,7 +12,7 @@ from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, is_victim
 
 CONFIDENCE = 0.7
-"""The ranks that ended may all have left too early."""
+"""It is below the default, because the ranks that ended may all have left too early."""
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:

@@ -87,7 +87,7 @@ MISMATCHES = {
     " rank sends",
     Reason.DIFFERENT_HALVES: "a send and its recv must have the same shape and type",
 }
-"""Why operations that differ in such a way cannot complete together."""
+"""Why operations that differ cannot complete together, by the reason that shows the difference."""
 
 
 def mismatch(cause: Cause) -> str:

@@ -118,7 +118,7 @@ MISMATCHES = {
     " it",
     Reason.DIFFERENT_HALVES: "pass tensors of the same shape and type to the send and the recv{where}",
 }
-"""What to do about operations that differ in such a way; `where` is their line."""
+"""What to do about operations that differ, by the reason that shows the difference; `{where}` becomes their line."""
 
 
 def for_mismatch(cause: Cause) -> str:

@@ -109,7 +109,7 @@ DEEDS = {
     Reason.OTHER_MODEL: "built a model with a different number of parameters than the other ranks",
     Reason.LEFT_ALONE: "issued a collective when all other ranks had ended normally,",
 }
-"""What a rank did that no other rank did."""
+"""What the culprits did that the other ranks did not do, by reason, as the verb of a title."""
 
 
 def mismatch(cause: Cause) -> str:

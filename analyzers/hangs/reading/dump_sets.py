@@ -17,8 +17,9 @@ from analyzers.run import Artefact, Kind, Run
 
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
-"""The longest time in seconds between sets of one hang: nodes notice it within a step, other hangs are a timeout
-apart.
+"""The longest time in seconds between the sets of one hang on several nodes.
+
+All nodes notice a hang within a step, while two hangs are at least a timeout apart.
 """
 
 Rounds = dict[int, list[Artefact]]

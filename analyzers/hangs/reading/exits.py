@@ -17,7 +17,10 @@ COMMUNICATION = re.compile(
 )
 """Words in PyTorch's own errors on a rank whose peer died or does not arrive."""
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
-"""Words that mean the same, unless the user's own code raised the error, as data may be read over connections too."""
+"""Words of lost connections and timeouts, which count unless the user's own code raised the error.
+
+User code may read data over connections too.
+"""
 
 
 class Ending(StrEnum):

@@ -45,7 +45,7 @@ TAIL_ROWS = 64_000
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """How many completed operations are kept of one rank, at least and at most."""
 ENDS_CHECKED = 256
-"""If none of so many entries at both ends is done, only unfinished operations were dumped."""
+"""How many entries at each end of a dump are checked: if none is done, only unfinished operations were dumped."""
 COALESCED = "nccl:coalesced"
 """The entry that closes a launch of several operations."""
 
