@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
-from analyzers.words import capitalised, full_sentence, rank_names
+from analyzers.words import agree, capitalised, full_sentence, rank_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,8 +175,9 @@ def merge(same: Sequence[Finding]) -> Finding:
     evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
     also = [rank for rank in ranks if rank not in first.ranks]
     # The numbers are those of one rank; the others have the same problem, with numbers of their own.
-    same_problem = f" The same is true for {rank_names(also)}." if also else ""
-    why = first.why + same_problem
+    names = capitalised(rank_names(also))
+    others_too = f" {names} {agree(also, 'shows', 'show')} the same, with other numbers." if also else ""
+    why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
 
 

@@ -38,7 +38,8 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
         return []
     line, *callers = own
     called = f", called by {', '.join(f.name for f in callers[:MOST_CALLERS])}" if callers else ""
-    text = f"{rank_names(cause.ranks)}: {line.name}{called}"
+    verb = agree(cause.ranks, *(("was", "were") if cause.kind is HangClass.DEAD else ("is", "are")))
+    text = f"{rank_names(cause.ranks)} {verb} in the function {line.name}{called}"
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
 
 
@@ -75,19 +76,19 @@ def timing(side: SideFiles, rank: int) -> list[Evidence]:
     """
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
-    phase = f"its phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
-    parts = [f"in {phase} for {duration(stay)}"] if stay else []
+    phase = f"phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
+    parts = [f"has been in {phase} for {duration(stay)}"] if stay else []
     parts += [earlier_steps(steps)] if steps else []
-    return [Evidence(text=f"rank {rank}: {'; '.join(parts)}", source=str(log or ""))] if parts else []
+    return [Evidence(text=f"rank {rank} {'; '.join(parts)}", source=str(log or ""))] if parts else []
 
 
 def earlier_steps(steps: list[float]) -> str:
     """Return a phrase on how long the `steps` before the hang took (in seconds), and whether the last were slow."""
     recent, before = median(steps[-RECENT_STEPS:]), median(steps[:-RECENT_STEPS] or steps)
     if recent > SLOWER * before:
-        took = f"its last {RECENT_STEPS} steps took {duration(recent)} each"
-        return f"slow before that: {took}, earlier ones {duration(before)}"
-    return f"its steps took {duration(median(steps))} before"
+        took = f"needed {duration(recent)} for each of its last {RECENT_STEPS} steps"
+        return f"{took}, but {duration(before)} for earlier ones"
+    return f"needed {duration(median(steps))} for a step before"
 
 
 def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:

@@ -21,7 +21,7 @@ from analyzers.words import rank_names, size
 MECHANISMS = {
     HangClass.HOST_STUCK: "{name} needs {whom}; the process of {ranks} is alive but runs different code",
     HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
-    HangClass.ORDER_CYCLE: "each of these operations waits for ranks that wait in another one, so none can complete",
+    HangClass.ORDER_CYCLE: "each of these operations waits for ranks that are in another of them, so none can complete",
     HangClass.LAGGING: "other ranks have completed {name}, so the network works; all later operations wait for {ranks}",
     HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
@@ -162,7 +162,7 @@ def host_state(host: HostState) -> str:
 
 def members_that_agree(cause: Cause) -> str:
     """Return how many members of the process group issued the operation of the majority, as a phrase."""
-    return f"{len(cause.sides[0].ranks)} of {cause.members} members issued the same"
+    return f"{len(cause.sides[0].ranks)} of {cause.members} ranks passed the same"
 
 
 def members_that_completed(cause: Cause) -> str:

@@ -14,7 +14,7 @@ EXCEPTION_LENGTH = 200
 ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",
-    Ending.CONNECTION_REFUSED: "it refused the connection",
+    Ending.CONNECTION_REFUSED: "nothing answers at the port of its process",
 }
 
 

@@ -9,7 +9,7 @@ from analyzers.logs.findings.wording import first_with, place, quoted
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.report import Evidence
-from analyzers.words import agree, quantity, rank_names, size
+from analyzers.words import quantity, rank_names, size
 
 EVIDENCE_AT_MOST, LAST_LINES_AT_MOST = 6, 8
 LINE_LENGTH = 160
@@ -31,14 +31,18 @@ BASES = {
     Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
     Basis.MOST_SILENT: "the others did not join, or were ended before they gave up elsewhere: logs cannot tell",
     Basis.LATE: "the other ranks came too late, or waited too and were disconnected: logs cannot tell",
-    Basis.ONE_SIDE: "a rank that waits shows only that some other rank did not join",
+    Basis.ONE_SIDE: "this log shows which rank waited, but not for which one",
 }
 WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that Flight Recorder dumps would make more certain."""
-SHOWN = "this is the first failure in the log, and no earlier message explains it"
+SHOWN = "probably the root cause: the log has no earlier failure"
+EITHER_OF_TWO = (
+    "the report of PyTorch names the rank that did not join; but of two ranks the other may as well have called one"
+    " collective too many"
+)
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
@@ -62,7 +66,7 @@ def basis_of(cause: Cause, logs: Logs) -> str:
             "all at the same line: the configuration, not one rank, is the cause" if is_everywhere(cause, logs) else ""
         )
         return same or SHOWN
-    text = BASES[cause.blame.basis]
+    text = EITHER_OF_TWO if cause.blame.basis is Basis.NAMED and not cause.ranks else BASES[cause.blame.basis]
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
         return f"{text}; {last_line(last)}"
@@ -97,7 +101,7 @@ def chain_of(cause: Cause) -> str:
     none.
     """
     chain = cause.lead.chain
-    return f"It was raised while this was handled: {chain[0].splitlines()[0][:200]}" if chain else ""
+    return f"An earlier exception led to it: {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
 def survived_before(cause: Cause, logs: Logs) -> str:
@@ -123,7 +127,7 @@ def consequences_of(answer: Answer) -> str:
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
     others = [rank for rank in ranks if rank not in answer.cause.ranks]
-    return f"{rank_names(others)} {agree(others, 'reports', 'report')} consequences" if others else ""
+    return f"the errors of {rank_names(others)} follow from it" if others else ""
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:
@@ -134,7 +138,7 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
         return ""
-    return f'torchrun\'s "Root Cause" names {rank_names(roots)}, which only ended first'
+    return f'torchrun\'s "Root Cause" names {rank_names(roots)}, only because it ended first'
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:

@@ -11,7 +11,7 @@ from analyzers.words import rank_names, size
 STEPS = {
     LogClass.CRASHED: "open the line that the title names; the lines above the traceback show what was read or"
     " computed",
-    LogClass.SIGNAL: "look at the native extension that the line calls; where no line is known, run with `python -X"
+    LogClass.SIGNAL: "look at the native extension that the line calls; if the title names no line, run with `python -X"
     " faulthandler`, and read the kernel's log (`dmesg -T`) of that node at the time of the crash",
     LogClass.EXIT_CODE: "read that rank's own stderr; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
     " `torch.distributed.elastic.multiprocessing.errors.record`",
@@ -114,8 +114,8 @@ def for_signal(cause: Cause) -> str:
     """Return how to find out why a signal ended a rank; for SIGKILL, whether the kernel's OOM killer sent it."""
     if cause.lead.facts.signal == "SIGKILL":
         return (
-            "look for the kernel's OOM killer (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`): logs"
-            " alone do not prove it"
+            "look for the kernel's OOM killer (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`): the"
+            " log alone does not show who sent the signal"
         )
     return STEPS[LogClass.SIGNAL]
 

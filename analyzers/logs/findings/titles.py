@@ -186,7 +186,7 @@ def unused_parameters(cause: Cause) -> str:
     """Return the title for parameters that got no gradient."""
     lead = first_with(cause, "name")
     name = lead.facts.name or ""
-    which = f": {'indices ' if name[:1].isdigit() else ''}{name}" if name else ""
+    which = f": {'numbers (from 0) ' if name[:1].isdigit() else ''}{name}" if name else ""
     place_of = next((place(e) for e in cause.failure.events if e.source), "")
     return f"parameters got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{which}"
 

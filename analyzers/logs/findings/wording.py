@@ -31,7 +31,8 @@ def at_step(event: LogEvent) -> str:
 
 def quoted(event: LogEvent) -> str:
     """Return the first line of an event's message, shortened to fit into a sentence."""
-    text = event.headline
+    # What underlines a line of a traceback may stand before the message of another rank in the same line.
+    text = event.headline.lstrip("^~ ") or event.headline
     return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 1] + "…"
 
 

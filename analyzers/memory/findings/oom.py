@@ -81,7 +81,7 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     if inputs := larger_inputs(oom):
         yield fact(device, inputs)
     for name, module_bytes in list(oom.modules.items())[:MODULES_SHOWN]:
-        yield fact(device, f"{name}: {size(module_bytes)} allocated")
+        yield fact(device, f"in use by {name}, all categories: {size(module_bytes)}")
     for pool in device.fragmentation.pools[:POOLS_SHOWN]:
         yield fact(device, free_in_pool(pool, oom))
 
@@ -95,9 +95,9 @@ def step_history(oom: Oom) -> str:
                 f", from step {oom.since_step} on" if oom.since_step is not None else ""
             )
         case OomPattern.SPIKE:
-            return f"a spike: earlier steps peaked at {usual} at most"
+            return f"only this step needs so much: earlier steps peaked at {usual} at most"
         case OomPattern.STEADY:
-            return f"no spike: earlier steps peaked at {usual} already"
+            return f"every step needs so much: earlier steps peaked at {usual} already"
         case OomPattern.UNKNOWN:
             return ""
 
@@ -127,7 +127,8 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
         id="memory.oom.spike",
         severity=Severity.WARNING,
         title=f"The failing step needed at least {size(wanted)}, earlier steps {size(oom.usual_peak_bytes)} at most",
-        why=f"{size(oom.allocated_bytes)} were already allocated when {size(oom.requested_bytes)} more were requested."
+        why=f"In the failed allocation {size(oom.allocated_bytes)} were already allocated when"
+        f" {size(oom.requested_bytes)} more were requested."
         f" {what_differs(oom)}",
         next=smaller_request(oom),
         ranks=ranks_of(device),

@@ -43,7 +43,9 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
         f" ({saving.model}).",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"activations: {size(activations)} at allocation-history entry {device.peak_index}")],
+        evidence=[
+            fact(device, f"activations: {size(activations)} at the peak, entry {device.peak_index} of the history")
+        ],
         confidence=0.8,
     )
 

@@ -24,11 +24,12 @@ def inconsistent_finding(device: Device) -> Finding:
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
-        title="The trace and the blocks of the snapshot do not agree",
-        why=f"After all {device.entries} trace entries {size(device.end_allocated_bytes)} should be allocated, but the"
-        " blocks in the snapshot have another total. Some entries are missing, or the file was edited.",
+        title="The allocation history and the blocks of the snapshot do not agree",
+        why=f"By the {device.entries} entries of the history {size(device.end_allocated_bytes)} should be allocated at"
+        " its end, but the snapshot lists blocks of another total size. Some entries are missing, or the file was"
+        " edited.",
         next="Record again without the `skip_actions` argument of torch.cuda.memory._record_memory_history. Until then"
-        " take the sizes as approximate.",
+        " take all sizes over time as approximate.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
@@ -44,9 +45,9 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         severity=Severity.INFO,
         title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) has no known"
         " category, such as parameters or activations",
-        why="The category of a block follows from the stack that allocated it. The stacks of these blocks do not"
-        " tell it; most often they are missing, because the blocks are older than the recording or stacks were not"
-        " recorded.",
+        why="The category of a block follows from the stack that allocated it. These blocks have no stack that shows"
+        " it, most often because they are older than the recording or stacks were not recorded. The breakdown by"
+        " category covers only the rest.",
         next="Call torch.cuda.memory._record_memory_history() before the model is created, so that every allocation"
         " has a stack.",
         ranks=ranks_of(device),

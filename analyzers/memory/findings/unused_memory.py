@@ -77,11 +77,11 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         severity=Severity.INFO,
         title=f"{size(unused)} of reserved memory was not in use when the snapshot was taken",
         why=f"The allocator reserved {size(device.reserved_bytes)} of the device, and {size(used)} of it"
-        f" ({share(used, device.reserved_bytes)}) is allocated at the end of the recording. Other processes and"
+        f" ({share(used, device.reserved_bytes)}) held tensors when the snapshot was taken. Other processes and"
         " libraries cannot use the rest.",
         next="Nothing to do, unless another process or library needs this memory. In that case call"
-        f" torch.cuda.empty_cache() after the memory peak: it gives back the unused segments, {size(returnable)}"
-        f"{kept_back(device)}. If the next step needs them again, they are reserved again.",
+        f" torch.cuda.empty_cache() after the memory peak: it gives back the segments without any tensor,"
+        f" {size(returnable)}{kept_back(device)}. If the next step needs this memory, it is reserved again.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"highest reserved size: {size(device.peak_reserved_bytes)}")],
@@ -90,9 +90,9 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 
 
 def kept_back(device: Device) -> str:
-    """Return what `empty_cache` keeps, such as `; the other 165.9 MiB is in segments that still hold live blocks`.
+    """Return what `empty_cache` keeps, such as `; the other 165.9 MiB is in segments that hold tensors, too`.
 
     The result is empty if it can release everything.
     """
     kept = device.fragmentation.inactive_split_bytes
-    return f"; the other {size(kept)} is in segments that still hold live blocks" if kept else ""
+    return f"; the other {size(kept)} is in segments that hold tensors, too" if kept else ""

@@ -51,9 +51,9 @@ def columns_note(log: MappedLog) -> Finding:
     """Return the note that lists which column of a log was read as which quantity."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
-    title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} = {c.name}{unit_text(c)}" for c in read if c.quantity)
+    title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} from '{c.name}'{unit_text(c)}" for c in read if c.quantity)
     finding = note("steps.columns", f"columns read from {log.path}: {title}", NEXT)
-    kept = f"other columns are kept as numbers: {listed(others)}" if others else "no other column has numbers"
+    kept = f"not used: {listed(others)}" if others else "no other column has numbers"
     facts = [kept, *row_facts(log)]
     evidence = [Evidence(text=fact, source=log.path) for fact in facts]
     return replaced(finding, kept, evidence)

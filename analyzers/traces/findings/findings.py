@@ -25,8 +25,8 @@ SHORT_OF_MEMORY = (
     " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented."
 )
 START_UP = (
-    "One free takes nearly all of the time, which is the start of CUDA: begin the recording after a few warm-up steps,"
-    " and look again."
+    "This is most likely the start of the program, not a usual step: begin the recording after a few warm-up steps, and"
+    " look again."
 )
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
 LAUNCH_LESS = (
@@ -65,7 +65,7 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
     blocking = (
-        f" During {duration_ns(account.blocking_communication_ns)} of it,"
+        f" During {duration_ns(account.blocking_communication_ns)} of the {duration_ns(exposed)},"
         f" {'the program' if account.source == 'cpu' else 'launched kernels'} waited for the communication to end."
         if account.blocking_communication_ns
         else ""
@@ -74,8 +74,8 @@ def exposed_finding(account: RankTrace) -> Finding:
         account,
         "trace.exposed_communication",
         f"Exposed communication takes {share(exposed, span)} of the {recorded_time(account)}",
-        f"{duration_ns(exposed)} of {duration_ns(account.communication_ns)} of communication do not overlap with"
-        f" compute.{blocking}",
+        f"Of {duration_ns(account.communication_ns)} of communication {duration_ns(exposed)} are exposed: they do not"
+        f" overlap with compute.{blocking}",
         "If this report names a rank that comes late to collectives, fix that first. Otherwise look at the longest"
         " collectives: with FSDP2"
         " prefetch the next layer (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets"
@@ -118,13 +118,13 @@ def host_bound_finding(account: RankTrace) -> Finding:
         account,
         "trace.host_bound",
         f"The device waits for the host during {share(idle, span)} of the {recorded_time(account)}",
-        f"The device was idle for {duration_ns(idle)} of {duration_ns(span)}: it had finished all launched kernels, and"
-        f" the host had not launched the next one yet.{stacks}",
+        f"For {duration_ns(idle)} of {duration_ns(span)} the device had finished all launched kernels, and the host had"
+        f" not launched the next one yet.{stacks}",
         wait_advice(account, START_UP) or LAUNCH_LESS,
         severity=Severity.WARNING,
         confidence=0.8,
         facts=[
-            f"idle {duration_ns(account.idle_ns)}, waiting for the host {duration_ns(idle)}",
+            f"idle for {duration_ns(account.idle_ns)}, {duration_ns(idle)} of it until the host launched a kernel",
             *wait_parts(account),
             *busiest_on_host(account),
         ],
@@ -134,12 +134,14 @@ def host_bound_finding(account: RankTrace) -> Finding:
 def busiest_on_host(account: RankTrace) -> list[str]:
     """Return texts on where the host spends most time: a call that waits, and an operator (without calls inside it)."""
     facts = [
-        f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}"
+        f"longest call of the driver on the host: {call.name}, {quantity(call.count, 'call')},"
+        f" {duration_ns(call.total_ns)}"
         for call in account.synchronisations[:1]
     ]
     busiest = sorted(account.operators, key=lambda operator: -operator.own_ns)[:1]
     return facts + [
-        f"{operator.name}: {quantity(operator.count, 'call')}, {duration_ns(operator.own_ns)} on the host"
+        f"longest operator on the host: {operator.name}, {quantity(operator.count, 'call')},"
+        f" {duration_ns(operator.own_ns)} in all threads"
         for operator in busiest
     ]
 
@@ -296,7 +298,7 @@ def account_finding(
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "host" if account.device is None else f"device {account.device}"
     where += f", step {rank_ranges(step.step for step in account.step_times)}" if account.step_times else ""
-    numbers = f"{where}: span {duration_ns(account.span_ns)}, busy {duration_ns(account.busy_ns)}"
+    numbers = f"{where}: {duration_ns(account.span_ns)} recorded, at work for {duration_ns(account.busy_ns)} of it"
     return Finding(
         id=finding_id,
         severity=severity,

@@ -79,8 +79,8 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMom
         f"{share(unused, reserved.bytes)} of the memory reserved on {device_name(memory)} was not used during the"
         " recording",
         f"The allocator reserved {size(reserved.bytes)}, but at most {size(memory.peak.bytes)} were allocated at the"
-        " same time. The rest comes from an earlier peak, or from fragmentation.",
-        "Record a memory snapshot to see which of the two it is. Against fragmentation set"
+        " same time. The rest was reserved for an earlier peak, or is lost to fragmentation.",
+        "Record a memory snapshot to see whether it is an earlier peak or fragmentation. Against fragmentation set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         severity=Severity.WARNING if large else Severity.INFO,
         confidence=0.7,
@@ -117,7 +117,8 @@ def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
     """Return a text on how much was allocated at a moment, in which step and phase, and in which code."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
-    return f"{size(moment.bytes)}{step}, {moment.phase}: {code_names(moment.operator, moment.module, moment.line)}"
+    phase = "" if moment.phase == "other" else f", {moment.phase}"
+    return f"{size(moment.bytes)}{step}{phase}: {code_names(moment.operator, moment.module, moment.line)}"
 
 
 def unfreed_fact(unfreed: UnfreedMemory) -> str:

@@ -43,7 +43,7 @@ WORDS = {
         "The device had no work while the host was in the data loader.",
         "Raise num_workers and prefetch_factor, set persistent_workers=True, and move work on the samples into the"
         " workers.",
-        "Use one batch again and again: the step gets shorter by what the loader costs.",
+        "Use the same batch in every step: the step gets shorter by the time that the loader takes.",
     ),
     OpportunityKind.ALLOCATION: Words(
         "The device waits for allocations by the driver",
@@ -94,9 +94,10 @@ WORDS = {
     ),
     OpportunityKind.FLOAT32: Words(
         "Matrix products and convolutions run in float32 without tensor cores",
-        "The names of these kernels say float32 on the ordinary cores, which are some 8 times slower.",
-        "Use torch.autocast or bfloat16 parameters",
-        "The next trace has kernels with tf32, bf16 or f16 in their name; the loss curve stays about the same.",
+        "By their names these kernels compute in float32 on the ordinary cores, which are some 8 times slower.",
+        "Use torch.autocast",
+        "The next trace has matrix kernels whose names say bf16, f16, h884 or tf32; the loss curve stays about the"
+        " same.",
     ),
     OpportunityKind.MISALIGNED: Words(
         "Products have sizes that tensor cores read badly",
@@ -117,9 +118,10 @@ WORDS = {
         "The next trace says Pinned instead of Pageable, and the copies run beside kernels.",
     ),
     OpportunityKind.ELEMENTWISE: Words(
-        "Elementwise kernels follow each other, which could be one",
-        "Each reads and writes all of its tensor.",
-        "Use torch.compile for these modules, a fused norm (torch.nn.functional.rms_norm), and fused=True in the"
+        "Consecutive elementwise kernels could be fused",
+        "Each of them reads and writes its whole tensor in device memory; a fused kernel does so once for all of them.",
+        "Use torch.compile for the modules that launch them, a fused norm (torch.nn.functional.rms_norm), and"
+        " fused=True in the"
         " optimizer.",
         "Compile one layer and compare its time on the device.",
     ),
@@ -150,15 +152,16 @@ WORDS = {
     ),
 }  # fmt: skip
 TF32 = (
-    ", or let float32 products use TF32: torch.set_float32_matmul_precision('high') and"
+    " or bfloat16 parameters, or let float32 products use TF32: torch.set_float32_matmul_precision('high') and"
     " torch.backends.cudnn.allow_tf32 = True"
 )
-EVENTS = dict.fromkeys(WAITS, "gap") | {
+FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this device know no other type"
+EVENTS = dict.fromkeys(WAITS, "wait") | {
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
     OpportunityKind.ELEMENTWISE: "kernel",
 }
-"""What is counted of each kind of opportunity: gaps in the device's work, kernels, and of the other kinds events."""
+"""What is counted of each kind of opportunity: waits of the device, kernels, and of the other kinds events."""
 AMPERE = 8
 
 
@@ -189,15 +192,21 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         ranks=sorted({other.rank for other, _ in same if other.rank is not None}),
         title=words.title,
         why=words.why + stack_warning(account, most),
-        next=words.next + (TF32 if most.kind is OpportunityKind.FLOAT32 and has_tf32(account) else ""),
+        next=words.next + (lower_precision(account) if most.kind is OpportunityKind.FLOAT32 else ""),
         check=words.check,
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
 
 
-def has_tf32(account: RankTrace) -> bool:
-    """Return whether a device supports TF32, judged by its name: NVIDIA devices do since the A100."""
-    return not any(name in account.device_name for name in ("V100", "T4", "Radeon", "MI2"))
+def lower_precision(account: RankTrace) -> str:
+    """Return the end of the advice to use tensor cores, which depends on the device's name.
+
+    NVIDIA devices have TF32 and bfloat16 since the A100; those of AMD have bfloat16 before they have TF32.
+    """
+    if any(name in account.device_name for name in ("V100", "T4")):
+        return FLOAT16
+    has_tf32 = not any(name in account.device_name for name in ("Radeon", "MI2"))
+    return TF32 if has_tf32 else " or bfloat16 parameters"
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:
@@ -208,8 +217,8 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
     if one.kind not in WAITS or not account.python_stacks:
         return ""
     return (
-        " Python stacks were recorded, which slows the host down, often to half of its speed: record without with_stack"
-        " for the true size."
+        " Python stacks were recorded, which slows the host down, often to half of its speed: record"
+        " without the profiler's with_stack=True to see the true size."
     )
 
 
@@ -217,20 +226,22 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
     yield (
-        f"takes {duration_ns(one.taken_ns)} a step, of which {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of"
-        f" the step) can be saved at most; counted over {quantity(one.count, EVENTS.get(one.kind, 'event'))}{steps}"
+        f"{duration_ns(one.taken_ns)} a step, of which at most {duration_ns(one.saved_ns)}"
+        f" ({percent(one.saved_share)} of"
+        f" the step) can be saved; counted: {quantity(one.count, EVENTS.get(one.kind, 'event'))}{steps}"
     )
     if "bus_bytes_per_s" in one.measures:
         expected = one.measures["expected_bytes_per_s"]
         yield f"bus bandwidth {bandwidth(one.measures['bus_bytes_per_s'])} of about {bandwidth(expected)}"
     if "bytes" in one.measures:
         yield f"half of them are smaller than {size(one.measures['bytes'])}"
-    yield from (name_with_time(name) for name in one.names)
+    yield from (name_with_time(name, steps) for name in one.names)
 
 
-def name_with_time(name: NamedTime) -> str:
+def name_with_time(name: NamedTime, steps: str) -> str:
+    """Return the name of events with their number and total time; `steps` is such as ` in 5 steps`."""
     text = name.name if len(name.name) <= NAME_AT_MOST else f"{name.name[: NAME_AT_MOST - 1]}…"
-    return f"{text}: {quantity(name.count, 'time')}, {duration_ns(name.total_ns)}"
+    return f"{text}: {quantity(name.count, 'time')}{steps}, {duration_ns(name.total_ns)}"
 
 
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
@@ -280,7 +291,8 @@ def wait_parts(account: RankTrace) -> list[str]:
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)
     parts = [
-        f"{WORDS[one.kind].title}: {duration_ns(one.taken_ns)} a step ({share(one.taken_ns, total)} of its waiting)"
+        f"{WORDS[one.kind].title}: {duration_ns(one.taken_ns)}{' a step' if account.steps else ''}"
+        f" ({share(one.taken_ns, total)} of its waiting)"
         for one in waits
     ]
     return [*parts, *wait_difference(account, total)] if parts else []
@@ -296,11 +308,7 @@ def wait_difference(account: RankTrace, a_step_ns: int) -> list[str]:
     more = steps * a_step_ns - account.idle_host_ns
     if abs(more) <= EQUAL_WAITS * account.idle_host_ns:
         return []
-    total = f"these causes are {duration_ns(steps * a_step_ns)} in {quantity(steps, 'step')}"
+    total = f"together {duration_ns(steps * a_step_ns)} in {quantity(steps, 'step')}"
     if more > 0:
-        return [
-            f"{total}: {duration_ns(more)} of it before the first and after the last kernel, where no gap is counted"
-        ]
-    return [
-        f"{total}: {duration_ns(-more)} less than the gaps, as a cause below {percent(SHARE_AT_LEAST)} is not listed"
-    ]
+        return [f"{total}: {duration_ns(more)} of it before the first kernel and after the last one of a step"]
+    return [f"{total}; causes below {percent(SHARE_AT_LEAST)} of the time, {duration_ns(-more)}, are not listed"]

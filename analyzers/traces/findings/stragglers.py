@@ -92,9 +92,10 @@ def straggler_findings(
         yield Finding(
             id="trace.straggler",
             severity=Severity.WARNING,
-            title=f"Rank {straggler.rank} is the straggler: it spends {duration_ns(straggler.excess_ns)} more between"
+            title=f"Rank {straggler.rank} is the straggler: it spends {duration_ns(straggler.excess_ns)} more outside"
+            " of"
             f" collectives than {the_others(straggler.rank, waits)} (total over the profile){mostly(straggler)}",
-            why=reason(straggler, the_others(straggler.rank, waits)),
+            why=reason(straggler),
             next=ADVICE.get(straggler.cause, ADVICE[Cause.MIXED]).format(rank=straggler.rank),
             ranks=[straggler.rank],
             step=straggler.first_step,
@@ -133,11 +134,8 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
     return facts[:EVIDENCE_AT_MOST]
 
 
-def reason(straggler: Straggler, others: str) -> str:
-    """Return sentences on a straggler: its extra work, the first collective that it enters late, its cause and cost.
-
-    `others` says what the rank is compared with.
-    """
+def reason(straggler: Straggler) -> str:
+    """Return sentences on why the rank is late, since which collective, in how many steps, and how much that costs."""
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
     first = (
@@ -147,8 +145,7 @@ def reason(straggler: Straggler, others: str) -> str:
         else ""
     )
     return (
-        f"Between collectives rank {straggler.rank} spends {duration_ns(straggler.excess_ns)} more than {others}"
-        f"{steps}. {straggler.detail}{first} Without this delay the recorded time would be"
+        f"{straggler.detail}{first} The other ranks wait for it{steps}: without this delay the recorded time would be"
         f" {percent(straggler.saved_share)} shorter."
     )
 
@@ -156,10 +153,9 @@ def reason(straggler: Straggler, others: str) -> str:
 def waiting(row: RankWaits, waits: Sequence[RankWaits]) -> str:
     """Return a text on how long one rank waited and how often it arrived last."""
     amount = f"{duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'}"
-    work = f"between them spends {amount} than {the_others(row.rank, waits)}"
     return (
-        f"rank {row.rank}: waits {duration_ns(row.wait_ns)}, arrives last in {row.last_arrivals} of {row.collectives}"
-        f" collectives, {work}"
+        f"rank {row.rank} waits {duration_ns(row.wait_ns)} in collectives, arrives last in {row.last_arrivals} of"
+        f" {row.collectives}, and spends {amount} outside of them than {the_others(row.rank, waits)}"
     )
 
 

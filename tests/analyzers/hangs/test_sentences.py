@@ -54,7 +54,7 @@ def test_both_sides_of_a_mismatch_with_their_lines():
         " while ranks 1-3 called all_reduce of 8x8 float32 (job/train.py:22)"
     )
     assert why(cause).startswith("the ranks ran different code: one branch ran only on some of them")
-    assert why(cause).endswith("(3 of 4 members issued the same)")
+    assert why(cause).endswith("(3 of 4 ranks passed the same)")
     assert next_step(cause) == "compare job/train.py:22 with job/train.py:98, and make every rank take the same branch"
 
 

@@ -60,7 +60,7 @@ def test_the_joined_answer_is_that_of_the_logs(log_of, case: Case):
 def test_the_launchers_root_cause_is_not_believed_when_it_names_a_victim(log_of):
     report = logs.analyze(log_of(Case("hang", "", [])))
     assert [e.rank for e in report.data.events if e.kind == "torchrun_root_cause"] == [0]
-    assert '"Root Cause" names rank 0, which only ended first' in report.findings[0].why
+    assert '"Root Cause" names rank 0, only because it ended first' in report.findings[0].why
 
 
 def test_all_numbers_of_cuda_out_of_memory_are_read(log_of):

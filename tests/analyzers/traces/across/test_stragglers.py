@@ -152,7 +152,7 @@ def test_recordings_of_two_moments_are_told_apart(maker):
     assert "30.0 ms of 30.0 ms" in finding.why
     assert finding.title.endswith("of the recorded time of rank 0")
     assert [fact.text for fact in finding.evidence[:2]] == [
-        "rank 0, device 0, step 10: span 40.0 ms, busy 40.0 ms",
+        "rank 0, device 0, step 10: 40.0 ms recorded, at work for 40.0 ms of it",
         "communication 30.0 ms, exposed 30.0 ms",
     ]
     assert [row[2] for row in time_by_rank(report.data.ranks).rows] == ["5", "10"]
