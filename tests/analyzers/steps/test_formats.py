@@ -73,8 +73,8 @@ def test_what_a_name_means(name, meaning, unit):
 def test_the_report_says_what_was_taken_for_what(here):
     report = report_on(RECORDED / "hf_state" / "trainer_state.json")
     note = finding(report, "steps.columns")
-    assert "step = step" in note.title
-    assert "gradient norm = grad_norm" in note.title
+    assert "step from 'step'" in note.title
+    assert "gradient norm from 'grad_norm'" in note.title
     assert "eval_loss" in note.why
     (log,) = json.loads(report.json())["data"]["logs"]
     assert {c["name"]: c["quantity"] for c in log["columns"]}["learning_rate"] == "learning_rate"
