@@ -153,7 +153,8 @@ def test_the_device_waiting_for_the_host_is_told(maker):
     report = traces.analyze([maker.save(made.text())])
     assert report.verdict.kind == "host_bound"
     [finding] = [finding for finding in report.findings if finding.id == "trace.host_bound"]
-    assert any(fact.text.startswith("idle for ") and " of it until the host launched" in fact.text for fact in finding.evidence)
+    texts = [fact.text for fact in finding.evidence]
+    assert any(text.startswith("idle for ") and " of it until the host launched" in text for text in texts)
 
 
 def test_compiling_and_asking_the_driver_for_memory_are_told(maker):
