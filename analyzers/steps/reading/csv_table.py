@@ -185,8 +185,9 @@ def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_c
 def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats, Mask]:
     """Return the numbers in a column of texts (NaN: none), and a mask of the rows in which NaN itself was written."""
     codes, texts = pd.factorize(cells.astype(str).str.strip())
-    values = np.array([number_in(text, decimal_commas=decimal_commas) for text in texts], dtype=np.float64)
-    nan = np.array([text.lower() in WRITTEN_NAN for text in texts], dtype=bool)
+    # The last value is that of missing cells, whose code is -1; a damaged column may have no other.
+    values = np.array([*(number_in(text, decimal_commas=decimal_commas) for text in texts), math.nan])
+    nan = np.array([*(text.lower() in WRITTEN_NAN for text in texts), False])
     missing = cells.isna().to_numpy()
     numbers: Floats = np.where(missing, math.nan, values[codes])
     return numbers, nan[codes] & ~missing
