@@ -94,8 +94,8 @@ class DeviceTrace:
 
     def __len__(self) -> int:
         counts = self.snapshot.entry_counts
-        # A device may have segments and no trace at all.
-        return counts[self.number] if self.number < len(counts) else 0
+        # A device may have segments and no trace at all; in a damaged file its number may be negative.
+        return counts[self.number] if 0 <= self.number < len(counts) else 0
 
     def entry(self, name: str) -> Column:
         """Return a column of this device's trace entries.
