@@ -25,8 +25,8 @@ def inconsistent_finding(device: Device) -> Finding:
         id="memory.inconsistent",
         severity=Severity.WARNING,
         title="The allocation history and the blocks of the snapshot do not agree",
-        why=f"After the last of the history's entries (number {device.entries}) {size(device.end_allocated_bytes)} should"
-        " be allocated, but the snapshot lists blocks of another total size. Some entries are missing, or the file was"
+        why=f"After the history's last entry (number {device.entries}) {size(device.end_allocated_bytes)} should be"
+        " allocated, but the snapshot lists blocks of another total size. Some entries are missing, or the file was"
         " edited.",
         next="Record again without the `skip_actions` argument of torch.cuda.memory._record_memory_history. Until then"
         " take all sizes over time as approximate.",
