@@ -175,8 +175,9 @@ def merge(same: Sequence[Finding]) -> Finding:
     evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
     also = [rank for rank in ranks if rank not in first.ranks]
     # The numbers are those of one rank; the others have the same problem, with numbers of their own.
-    names = capitalised(rank_names(also))
-    others_too = f" {names} {agree(also, 'shows', 'show')} the same, with other numbers." if also else ""
+    own = f"this is about {rank_names(first.ranks)}; " if first.ranks else ""
+    text = f"{own}{rank_names(also)} {agree(also, 'shows', 'show')} the same"
+    others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
 

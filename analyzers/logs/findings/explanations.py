@@ -38,7 +38,7 @@ WITHOUT_DUMPS = (
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that Flight Recorder dumps would make more certain."""
-SHOWN = "probably the root cause: the log has no earlier failure"
+SHOWN = "the log has no earlier failure that explains this one"
 EITHER_OF_TWO = (
     "the report of PyTorch names the rank that did not join; but of two ranks the other may as well have called one"
     " collective too many"
@@ -127,7 +127,7 @@ def consequences_of(answer: Answer) -> str:
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
     others = [rank for rank in ranks if rank not in answer.cause.ranks]
-    return f"the errors of {rank_names(others)} follow from it" if others else ""
+    return f"the errors of {rank_names(others)} follow from this one" if others else ""
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:

@@ -74,6 +74,11 @@ HARDWARE = {
 BROKEN_GPU = (
     "drain this node, check the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`), and reset or replace it"
 )
+PORT_CLOSED = (
+    "find the ranks at that address and read their logs: a refused connection usually means that no process listened"
+    " there any more, and then the error that ended that process is the cause. If it was alive, check the firewall, and"
+    " whether NCCL_SOCKET_IFNAME names the right interface"
+)
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
 TIMEOUTS = {
     Basis.FIRST_OPERATION: "run once with NCCL_DEBUG=INFO and read which transport and interface NCCL chose; then try"
@@ -88,6 +93,11 @@ def next_step(cause: Cause) -> str:
     """Return advice on a cause, with the exact setting if there is one."""
     special = SPECIAL.get(cause.kind)
     return special(cause) if special else STEPS[cause.kind]
+
+
+def for_network(cause: Cause) -> str:
+    """Return how to tell a failed network from a process that had ended before."""
+    return PORT_CLOSED if cause.reason is Reason.REFUSED else STEPS[LogClass.NETWORK]
 
 
 def for_startup(cause: Cause) -> str:
@@ -227,6 +237,7 @@ def for_numbers(cause: Cause) -> str:
 
 SPECIAL: dict[LogClass, Callable[[Cause], str]] = {
     LogClass.STARTUP: for_startup,
+    LogClass.NETWORK: for_network,
     LogClass.CRASHED: for_crash,
     LogClass.SIGNAL: for_signal,
     LogClass.OOM: for_memory,

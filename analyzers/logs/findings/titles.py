@@ -182,11 +182,14 @@ def unmatched_p2p(cause: Cause) -> str:
     return f"{rank_names(cause.ranks)} never issued the matching send or recv: {sides}"
 
 
+INDEXES = " (numbers from 0, of the parameters that require a gradient)"
+
+
 def unused_parameters(cause: Cause) -> str:
     """Return the title for parameters that got no gradient."""
     lead = first_with(cause, "name")
     name = lead.facts.name or ""
-    which = f": {'numbers (from 0) ' if name[:1].isdigit() else ''}{name}" if name else ""
+    which = f": {name}{INDEXES if name[:1].isdigit() else ''}" if name else ""
     place_of = next((place(e) for e in cause.failure.events if e.source), "")
     return f"parameters got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{which}"
 

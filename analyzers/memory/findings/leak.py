@@ -19,7 +19,7 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
         id="memory.leak",
         severity=Severity.WARNING,
         title=f"Memory grows by {size(worst.bytes_per_step)} per step{since} in {where}",
-        why=f"Each of the last {worst.steps} steps left more memory unfreed that {where} allocated,"
+        why=f"In each of the last {worst.steps} steps {where} allocated memory that was not freed afterwards,"
         f" {size(worst.total_bytes)} in total.{how}",
         next="Find what keeps these tensors alive: a list that is appended to, a loss summed up without .item() or"
         " .detach(), a stored output that keeps its autograd graph. Together they hold"

@@ -30,7 +30,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     recorded time. The rank is late in `late_steps` of `steps`. Without the excess the job would save `saved_ns`
     (`saved_share` of its time). `causes_ns` divides the excess by cause, and `detail` explains it in a sentence.
     `last_share` is the share of collectives in which the rank arrived last; `caused_share` is the share of all waiting
-    that was for this rank. The `first_` fields are of the first collective in which it was late.
+    that was for this rank. The `first_` fields are of the first collective in which it was late. `more_work` says that
+    the rank is late in computing because it runs more kernels or operators than the others.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     first_sequence: int | None
     first_step: int | None
     first_late_ns: int
+    more_work: bool = False
 
 
 class LateRank(NamedTuple):

@@ -218,17 +218,17 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
         return ""
     return (
         " Python stacks were recorded, which slows the host down, often to half of its speed: record"
-        " without the profiler's with_stack=True to see the true size."
+        " without the profiler's with_stack=True first, to see the true size."
     )
 
 
 def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
+    counted = quantity(one.count, EVENTS.get(one.kind, "event"))
     yield (
-        f"{duration_ns(one.taken_ns)} a step, of which at most {duration_ns(one.saved_ns)}"
-        f" ({percent(one.saved_share)} of"
-        f" the step) can be saved; counted: {quantity(one.count, EVENTS.get(one.kind, 'event'))}{steps}"
+        f"{counted}{steps} {'takes' if one.count == 1 else 'take'} {duration_ns(one.taken_ns)} a step, of which at most"
+        f" {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) can be saved"
     )
     if "bus_bytes_per_s" in one.measures:
         expected = one.measures["expected_bytes_per_s"]

@@ -60,13 +60,18 @@ ADVICE = {
     " loading,"
     " garbage collection, load of the host.",
 }
+MORE_WORK = (
+    "Find what rank {rank} computes that the others do not: compare the shapes of its batches, and look for code that"
+    " depends on the rank."
+)
 
 
 def with_detail(late: LateRank) -> Straggler:
     """Return the straggler with a sentence on its cause in `detail`."""
     cause = late.straggler.cause
-    detail = computing(late.growth) if cause is Cause.COMPUTE else REASONS[cause]
-    return msgspec.structs.replace(late.straggler, detail=detail)
+    if cause is not Cause.COMPUTE:
+        return msgspec.structs.replace(late.straggler, detail=REASONS[cause])
+    return msgspec.structs.replace(late.straggler, detail=computing(late.growth), more_work=late.growth.has_more_work)
 
 
 def computing(growth: ComputeGrowth) -> str:
@@ -96,12 +101,17 @@ def straggler_findings(
             " of"
             f" collectives than {the_others(straggler.rank, waits)} (total over the profile){mostly(straggler)}",
             why=reason(straggler),
-            next=ADVICE.get(straggler.cause, ADVICE[Cause.MIXED]).format(rank=straggler.rank),
+            next=advice(straggler).format(rank=straggler.rank),
             ranks=[straggler.rank],
             step=straggler.first_step,
             evidence=evidence(straggler, waits, sources),
             confidence=confidence(straggler),
         )
+
+
+def advice(straggler: Straggler) -> str:
+    """Return what to do about a straggler, with the place `{rank}` for its number."""
+    return MORE_WORK if straggler.more_work else ADVICE.get(straggler.cause, ADVICE[Cause.MIXED])
 
 
 def the_others(rank: int, waits: Sequence[RankWaits]) -> str:
