@@ -169,8 +169,9 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 
 
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield a mismatch for each step after `step` whose learning rate differs, up to the end of the shorter
-    schedule.
+    """Yield a mismatch for each later step whose learning rate differs, up to the end of the shorter schedule.
+
+    Later steps are those after `step`; at most `SAMPLED_STEPS` of them are compared.
     """
     last = min(before["steps"], now["steps"])
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):

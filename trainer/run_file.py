@@ -24,8 +24,9 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
 
 
 class RunFile:
-    """The file run.json. Rank 0 writes it at the start and at a clean end; after any other end the launcher corrects
-    it.
+    """The file run.json. Rank 0 writes it at the start and at a clean end of a run.
+
+    After any other end the launcher corrects it.
     """
 
     def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:

@@ -39,9 +39,7 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """The trainer of one rank. The constructor creates its components in the order in which they depend on each
-    other.
-    """
+    """The trainer of one rank; its constructor creates the components in the order of their dependencies."""
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
@@ -93,9 +91,7 @@ class Trainer:
         return recorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, loaded
-        checkpoint.
-        """
+        """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, checkpoint."""
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
         return {

@@ -16,7 +16,10 @@ class SegmentKind(msgspec.Struct, frozen=True):
 
 
 class CategoryTensors(msgspec.Struct, frozen=True):
-    """One category at the peak and the names of its largest tensors; all categories sum to the peak."""
+    """The tensors of one category at the peak; `largest` has the names of the largest of them.
+
+    The bytes of all categories sum to the peak.
+    """
 
     name: str
     bytes: int
@@ -25,7 +28,7 @@ class CategoryTensors(msgspec.Struct, frozen=True):
 
 
 class HighWaterMark(msgspec.Struct, frozen=True):
-    """The highest number of bytes that a short-lived category ever had, and the trace entry after which it had them."""
+    """The most bytes that one category of short-lived memory ever had, and the trace entry after which it had them."""
 
     name: str
     bytes: int
@@ -33,7 +36,7 @@ class HighWaterMark(msgspec.Struct, frozen=True):
 
 
 class LiveTensor(msgspec.Struct, frozen=True):
-    """One block that is alive at the peak: its recorded name, else the line that allocated it."""
+    """One block that is alive at the peak; `name` is its recorded name, else the line that allocated it."""
 
     name: str
     bytes: int

@@ -22,9 +22,9 @@ DEPTH = {"category": 1}
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two states that are compared: the memory of a device after one of its trace entries.
+    """One of the two states of memory that are compared: a device after one of its trace entries.
 
-    By default this is the entry of the peak; -1 means before the first entry.
+    If `entry` is None, it is the entry with the highest allocated memory; -1 means before the first entry.
     """
 
     artefact: Artefact
@@ -33,7 +33,7 @@ class Instant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeState(StrEnum):
-    """How a group changed from the first to the second instant."""
+    """How the live bytes of a group of blocks (a category, module or line) differ between the two compared states."""
 
     APPEARED = "appeared"
     GREW = "grew"
@@ -43,7 +43,7 @@ class ChangeState(StrEnum):
 
 
 class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes and blocks of one group (a category, module or line) at both instants."""
+    """The live bytes and blocks of one group (a category, module or line) in the two states `a` and `b` of a `Diff`."""
 
     what: str
     state: ChangeState
@@ -59,7 +59,10 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """All changes from `a` to `b`, the largest first: the same bytes by category, by module and by source line."""
+    """The difference between two states of memory, called `a` and `b`: two runs, steps, ranks or trace entries.
+
+    `categories`, `modules` and `lines` are three ways to group all live bytes; each list has the largest change first.
+    """
 
     a_bytes: int
     b_bytes: int
@@ -69,7 +72,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """The change in bytes; positive where `b` has more."""
+        """The live bytes of `b` minus those of `a`; positive where `b` has more."""
         return self.b_bytes - self.a_bytes
 
     def table(self, by: str) -> "pd.DataFrame":
@@ -84,10 +87,12 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
-    """Return the changes from `a` to `b`: two runs, two steps, two ranks, or one snapshot at two trace entries.
+    """Return the changes of live memory from instant `a` to instant `b`.
+
+    The instants may be in two runs, steps or ranks, or at two trace entries of one snapshot.
 
     Raises:
-        InputError: One of them cannot be read.
+        InputError: A snapshot cannot be read.
     """
     by_category, by_module, by_line = (
         changes(grouped(a, by, options), grouped(b, by, options), by) for by in ("category", "module", "line")
@@ -102,7 +107,10 @@ def between(a: Instant, b: Instant, options: store.Options | None = None) -> Dif
 
 
 def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[GroupPath, Usage]:
-    """Return the bytes and blocks alive at an instant, by group; paths of groups are cut to the length `DEPTH[by]`."""
+    """Return the bytes and blocks alive at an instant, by group: `by` is `category`, `module` or `line`.
+
+    The path of a group is cut to its first `DEPTH[by]` parts, if `DEPTH` has a value for `by`.
+    """
     groups: dict[GroupPath, Usage] = {}
     replay = Replay(open_snapshot(instant.artefact, options).device(instant.device))
     for path, usage in group_live_blocks(replay, by, instant.entry).items():
@@ -112,7 +120,7 @@ def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[Gr
 
 
 def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str) -> list[GroupChange]:
-    """Return the change of each group that exists in either state, the largest first."""
+    """Return the change of each group of blocks that exists in state `a` or `b`, the largest change first."""
     link = " " if by == "line" else "."
     rows = [change_of(link.join(path), *usages) for path, usages in aligned(a, b)]
     return sorted(rows, key=lambda change: (-abs(change.bytes), change.what))
@@ -168,10 +176,10 @@ def state_of(a: Usage, b: Usage) -> ChangeState:
 
 
 def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Instant:
-    """Return the peak of the device with the highest peak, among the snapshots of the last step.
+    """Return, as an `Instant`, the peak of the device that peaks highest among the snapshots of the last step.
 
     Raises:
-        InputError: None of them can be read.
+        InputError: No snapshot can be read.
     """
     instants = [
         (device["peak_allocated_bytes"], Instant(artefact=artefact, device=device["device"]))

@@ -1,6 +1,6 @@
-"""Read a snapshot in the child process: its columns, and every answer that needs no other file.
+"""Read a snapshot file in a child process, and compute every result that needs no other file.
 
-The answers are cached with the columns, so that opening the file again needs few of the columns.
+The results are cached with the columns, so that opening the file again needs few of the columns.
 """
 
 from pathlib import Path
@@ -24,11 +24,11 @@ VERSION = code_version(Path(__file__).parent)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns and the metadata of a snapshot file, with those that are computed from its content.
+    """Return the columns and the metadata of a snapshot file, and the results that are computed from them.
 
-    The columns are those of `reader.read` and of `derived_columns`. `meta["devices"]` has a `model.Device` for each
-    device, without the fields that come from the file's path; `meta["lifetimes"]` has the number of rows that each
-    device has in the `life_*` columns.
+    The columns are those that `reader.read` returns and those of `derived_columns`. `meta["devices"]` has a
+    `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
+    number of rows that each device has in the `life_*` columns.
 
     Raises:
         InputError: The file is not readable, or does not have the structure of a snapshot.

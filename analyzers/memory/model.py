@@ -13,7 +13,7 @@ from analyzers.memory.breakdown_model import Breakdown
 
 
 class MemoryClass(StrEnum):
-    """The class of a verdict on memory."""
+    """The kind of memory problem that the verdict of a report names; `HEALTHY` and `UNKNOWN` are no problems."""
 
     OOM = "oom"
     LEAK = "leak"
@@ -37,7 +37,7 @@ class OomPattern(StrEnum):
 
 
 class MissingEvidence(StrEnum):
-    """What a snapshot does not record about a device; `findings.verdict` has the words for it."""
+    """A kind of data that a snapshot does not record about a device; `findings.verdict` has a phrase for each."""
 
     HISTORY = "history"
     STACKS = "stacks"
@@ -93,10 +93,10 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The free blocks that one stream has in one pool at the snapshot, or only those in one segment.
+    """The free blocks of one CUDA stream in one memory pool at the snapshot, in all segments or only in one.
 
-    `segment` is the address of that segment, None for the whole pool. `split_bytes` of the free bytes are in segments
-    that live blocks also use, so that they cannot be released to the device.
+    `segment` is the address of that one segment, None for all. `split_bytes` of the free bytes are in segments that
+    live blocks also use, so that they cannot be released to the device.
     """
 
     pool: str
@@ -109,17 +109,17 @@ class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(StrEnum):
-    """When fragmentation is judged: at the last request that failed, else at the peak of the allocated memory."""
+    """The moment at which fragmentation is judged: the last request that failed, else the peak of allocated memory."""
 
     FAILED_REQUEST = "failed_request"
     PEAK = "peak"
 
 
 class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes that are reserved and free after trace entry `entry`.
+    """The memory that the allocator has reserved and that no block uses after trace entry `entry`, in bytes.
 
-    For a failed request only the memory counts that the request's stream and pool may use. `split_bytes` are in
-    segments that live blocks also use, so that they cannot be given back to the device.
+    After a failed request, only the memory counts that the stream and the pool of the request may use. `split_bytes`
+    are in segments that live blocks also use, so that they cannot be given back to the device.
     """
 
     moment: Moment
@@ -131,11 +131,12 @@ class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How the reserved segments are used at the end of the trace.
+    """How much of the reserved segments is allocated and how much is free, at the end of the trace.
 
     `segments` has those segments in use that have the most free bytes. A CPU has no caching allocator, so for its
-    recordings only `allocated_bytes` is meaningful. `request_bytes` is the request that failed, if one did. `decisive`
-    is the free memory at that failure, or at the peak; None without a history of the segments.
+    recordings only `allocated_bytes` is meaningful. `request_bytes` is the size of the request that failed; None if
+    none did. `decisive` is the free memory when that request failed, or at the peak; None without a history, or if the
+    segments of that time are not all known.
     """
 
     reserved_bytes: int
@@ -209,7 +210,7 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation (trace entry `index`) that only succeeded after cached segments were released to the device."""
+    """An allocation (trace entry `index`) for which the allocator had to release cached segments to the device."""
 
     index: int
     freed_bytes: int
@@ -218,7 +219,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes a remedy would free: `frees_bytes` of the `of_bytes` bytes that it can act on.
 
-    The memory is that at the failed allocation, or at the peak. `model` states the assumptions of the estimate.
+    Both count the memory alive at the failed allocation, or at the peak if none failed. `model` states the assumptions
+    of the estimate.
     """
 
     remedy: Remedy = msgspec.field(name="what")
@@ -228,7 +230,11 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the peak whose category one rule decided, and why; `category` is empty for recorded tags."""
+    """One rule for guessing categories, and the blocks at the peak whose category it decided.
+
+    `because` is the evidence that the rule uses, in words. `category` is empty for the rule of blocks that the recorder
+    tagged, as these have their own categories.
+    """
 
     rule: str
     category: str

@@ -92,7 +92,7 @@ def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[
 
 
 def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
-    """Yield the stored results about each device of a snapshot, with its path, rank and step filled in."""
+    """Yield a `Device` with the stored results about each device of a snapshot; its path, rank and step are set."""
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
     failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)

@@ -78,8 +78,9 @@ def timeline_by(
     buckets: int = 200,
     window: Window | None = None,
 ) -> pd.DataFrame:
-    """Return the allocated bytes by `pool`, `stream` or `phase`, after the trace entries that `timeline` returns.
+    """Return the allocated bytes by `pool`, `stream` or `phase` after some trace entries, in at most `buckets` rows.
 
+    The rows are those of `timeline`: one for each range of entries, after the entry with the most allocated bytes.
     Columns: entry, time_us, allocated, and one per pool (`0.0` is the default pool, `?` a pool that files before torch
     2.12 do not record), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the
     trace`); they sum to allocated, with `others` where there are too many to name.
@@ -98,7 +99,10 @@ def timeline_by(
 
 
 def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
-    """Return the live bytes after each of the trace entries `instants`, by pool or stream, the highest peak first."""
+    """Return {name of a pool or stream: its live bytes after each of the trace entries `instants`}.
+
+    `by` is `pool` or `stream`; the one with the highest peak comes first.
+    """
     arenas = BlockArenas(replay)
     names = arenas.pool_names if by == "pool" else arenas.stream_names
     curves = {name: arenas.usage(np.flatnonzero(names == name)) for name in dict.fromkeys(names[arenas.used])}
@@ -107,7 +111,7 @@ def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, 
 
 
 def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    """Return the live bytes after each of the trace entries `instants`, by the phase that allocated them."""
+    """Return {training phase: live bytes, after each of the trace entries `instants`, that this phase allocated}."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
@@ -119,7 +123,10 @@ def reserved_ranges(
     window: Window | None = None,
     limit: int = 500,
 ) -> pd.DataFrame:
-    """Return when each address range was reserved and released, as trace entries (`answers.history.segment_lives`)."""
+    """Return a table of address ranges, each with the trace entries that reserved and released it, the largest first.
+
+    See `answers.history.segment_lives` for the columns.
+    """
     return history.segment_lives(open_snapshot(artefact, options).device(device), window, limit)
 
 
@@ -151,7 +158,10 @@ def settings(artefact: Artefact, options: store.Options | None = None) -> pd.Dat
 
 
 def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
-    """Return the rows of a timeline: the state after each of the trace entries `instants`, which ascend."""
+    """Return a table with the state of memory after each of the trace entries `instants`, which ascend.
+
+    See `timeline` for the columns.
+    """
     time = replay.trace.entry("time")
     live = np.concatenate([[replay.start], replay.live_bytes])
     at_end = instants[0] == BEFORE  # no trace: the only row is the state at the snapshot
@@ -176,8 +186,8 @@ def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
 def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
     """Return the live bytes after each of the ascending trace entries `instants`, as an array (category, instant).
 
-    It sums the changes of all trace entries up to each instant by category, with a derived column that has each entry's
-    category. This takes a tenth of the time of going through the blocks.
+    The function sums the changes of all trace entries up to each instant by category; a derived column has the category
+    of each entry. This takes a tenth of the time of going through the blocks.
     """
     lives, guess = replay.lifetimes, categorise(replay)
     older = guess.sums(lives, np.flatnonzero(lives.born == BEFORE))
@@ -204,7 +214,7 @@ def steps(artefact: Artefact, options: store.Options | None = None, device: int 
 def clock(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, logged: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Return points (entry, step) that map trace entries to steps (`replay.step_clock`)."""
+    """Return a table that maps trace entries to training steps: points (entry, step), see `replay.step_clock`."""
     return step_clock(open_snapshot(artefact, options).device(device), logged)
 
 

@@ -1,4 +1,4 @@
-"""What does a configuration ask for that needs a device of a certain kind?"""
+"""Check whether the configuration asks for something that needs a device of a certain kind."""
 
 from trainer.config.converters import FLOAT8
 from trainer.config.sections import JobConfig

@@ -1,4 +1,4 @@
-"""In which types does a model compute, and do the settings of these types fit one another?"""
+"""Check that the settings of data types (float8, mixed precision) and of gradient clipping can be combined."""
 
 from trainer.config.converters import FLOAT8
 from trainer.config.degrees import Degrees

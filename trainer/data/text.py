@@ -40,8 +40,9 @@ def held_out_documents(seed: int) -> Iterator[str]:
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:
-    """Yield sentences of a hundred invented words without end. Each word has four possible successors: easy to
-    learn.
+    """Yield texts of a hundred invented words without end.
+
+    Only four words may follow each word, so the text is easy to learn.
     """
     rng = random.Random(seed)  # noqa: S311
     # Sorted, because the order of a set of strings differs between processes, and with it the text.

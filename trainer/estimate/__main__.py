@@ -30,9 +30,9 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Case(NamedTuple):
-    """One memory estimate: it is computed for data-parallel rank `rank` of pipeline stage `stage`.
+    """One memory estimate to make: for data-parallel rank `rank` of pipeline stage `stage`.
 
-    It is valid for `alike` data-parallel ranks of that stage.
+    The result is valid for `alike` data-parallel ranks of that stage, which need the same memory.
     """
 
     local: LocalProblem
@@ -174,9 +174,7 @@ class ShardedRows(NamedTuple):
 
 
 def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
-    """Yield the number of rows of each parameter of a pipeline stage, and the number of ranks that they are sharded
-    over.
-    """
+    """Yield, for each parameter of a pipeline stage, its number of rows and over how many ranks they are sharded."""
     config, tensor = local.config, local.degrees.tp
     shards, experts = local.degrees.sharding, local.degrees.ep
     for part in model_parts(stage, model_args(config).n_layers, config.parallelism):

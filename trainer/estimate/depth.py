@@ -1,6 +1,4 @@
-"""Extrapolate the memory of a deep model from two shallow ones: memory grows linearly with the number of equal
-layers.
-"""
+"""Extrapolate a deep model's memory from two shallow ones: it grows linearly with the number of equal layers."""
 
 import math
 from collections.abc import Sequence

@@ -36,9 +36,7 @@ class SizedProduct(torch.autograd.Function):
 
 @contextmanager
 def even_routing(copies: int) -> Iterator[None]:
-    """Assume within this context that a rank's `copies` token copies are sent in equal parts to all ranks with
-    experts.
-    """
+    """Assume within this context that a rank sends its `copies` token copies in equal parts to all expert ranks."""
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
     expert_parallel.split_sizes = lambda counts: even_split(copies, len(counts))

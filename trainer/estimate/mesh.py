@@ -1,4 +1,4 @@
-"""The job whose step runs on fake tensors in place of the configured job, and what this assumes."""
+"""Derive the job whose step runs on fake tensors in place of the configured job, and say what this assumes."""
 
 from dataclasses import dataclass, field, replace
 
@@ -24,8 +24,9 @@ class LocalProblem:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks in a pipeline stage that shard or copy the weights; tensor-parallel ranks count as
-        one.
+        """The number of ranks in a pipeline stage that shard or copy the weights.
+
+        The ranks that split one matrix product (tensor parallelism) count as one.
         """
         return self.degrees.dp_replicate * self.degrees.sharding
 

@@ -38,7 +38,7 @@ NUMBER_SIGN = " #"
 
 
 def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
-    """Join PyTorch's fake process group as data-parallel rank `rank` in pipeline stage `stage`; return its World."""
+    """Join PyTorch's fake process group as data-parallel rank `rank` of pipeline stage `stage`; return the `World`."""
     place = (stage * local.ranks + rank) * local.degrees.tp
     size = local.degrees.pp * local.ranks * local.degrees.tp
     dist.init_process_group("fake", rank=place, world_size=size)
@@ -75,7 +75,11 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
 
 @dataclass
 class Rehearsal:
-    """Runs steps of one rank on fake tensors and tracks their memory. Use it inside FakeTensorMode."""
+    """Runs steps of one rank on fake tensors and tracks their memory. Use it inside FakeTensorMode.
+
+    `models` are the model parts of the rank; there are several only in a pipeline. A window is a named part of the step
+    for which the tracker keeps a peak of its own.
+    """
 
     config: JobConfig
     world: World
@@ -112,7 +116,7 @@ class Rehearsal:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Track the peak memory inside this context as the window `name`."""
+        """Track the peak memory inside this context under the name `name`, as a window of its own."""
         if name == "bwd":
             self.tracker.keep_for_backward()
         self.tracker.window(name)
@@ -142,8 +146,10 @@ class Rehearsal:
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
-        """Add hooks to the layers of part `number` that start a window at each layer's forward and backward; yield
-        the handles.
+        """Add hooks to the layers of `models[number]`, and yield the handles that remove these hooks.
+
+        At the start of a layer's forward or backward pass, the hooks let the memory tracker begin a new window, such as
+        `fwd +0`.
         """
         layers = list(self.models[number].layers.values())
         for place, layer in enumerate(layers):
@@ -152,13 +158,11 @@ class Rehearsal:
             yield layer.register_forward_hook(self.at_end_of_forward(number, name, last=layer is layers[-1]))
 
     def pass_suffix(self, number: int) -> str:
-        """Return the suffix that marks window names with the current pass through part `number`; empty without a
-        pipeline.
-        """
+        """Return the suffix of window names for the current pass through `models[number]`; empty without a pipeline."""
         return f"{NUMBER_SIGN}{number}.{self.passes[number]}" if self.world.pipeline else ""
 
     def at_begin(self, number: int, name: str, *, first: bool) -> Callable[[nn.Module, object], None]:
-        """Return a forward pre-hook that starts the window `fwd NAME`; `first` marks the first layer of the part."""
+        """Return a forward pre-hook that starts the window `fwd NAME`; `first` marks the first layer of its part."""
 
         def begin(*_: object) -> None:
             self.passes[number] += first
@@ -167,10 +171,10 @@ class Rehearsal:
         return begin
 
     def at_end_of_forward(self, number: int, name: str, *, last: bool) -> Callable[[nn.Module, object, Tensor], None]:
-        """Return a forward hook that prepares the window `bwd NAME`: it starts when the gradient of the layer's output
-        is ready.
+        """Return a forward hook that prepares the window `bwd NAME`, which tracks the layer's backward pass.
 
-        After the part's `last` layer the hook also starts the window `fwd head`.
+        That window starts when the gradient of the layer's output is ready. After the `last` layer of a model part, the
+        hook also starts the window `fwd head`.
         """
 
         def end(_: nn.Module, __: object, output: Tensor) -> None:

@@ -37,7 +37,7 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
 
 
 def join_parts(models: Sequence[Decoder]) -> nn.Module:
-    """Return one module with the weights of all of a rank's parts; each weight has its name in the whole model."""
+    """Return one module with the weights of all model parts of this rank, named as in the whole model."""
     if len(models) == 1:
         return models[0]
     joined = nn.Module()

@@ -91,7 +91,7 @@ def described(one: Plan) -> dict[str, object]:
 
 
 def given(arguments: Sequence[str]) -> list[str]:
-    """Return the keys that the search could change but that a flag sets: the search keeps the values of these keys."""
+    """Return the keys that the search could change but that a flag sets; the search keeps their values."""
     flags = [word.removeprefix("--").partition("=")[0].removeprefix("no_") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 

@@ -1,7 +1,7 @@
 """Search for the fastest settings that fit into memory.
 
-A formula discards the candidates that are too large. The others are rehearsed: one step runs on fake tensors, and the
-peak memory that it measures decides whether a candidate fits.
+A formula discards the settings that need too much memory. The others are rehearsed: one step runs on fake tensors, and
+the peak memory that it measures decides whether they fit.
 """
 
 import os
@@ -31,7 +31,7 @@ NEVER_LOWER = 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """A candidate with its peak memory in bytes, measured on fake tensors, and its estimated time for a step."""
+    """A candidate (one choice of settings), its peak memory in bytes as measured on fake tensors, and its step time."""
 
     candidate: Candidate
     peak: int
@@ -104,7 +104,7 @@ class Search:
         return self.formula(choice) * max(self.rehearsed[nearest] / self.formula(nearest), NEVER_LOWER)
 
     def formula(self, choice: Candidate) -> int:
-        """Return the peak memory of a candidate in bytes according to the formula `peak_bytes`."""
+        """Return the peak memory of a candidate in bytes according to a formula, without measuring it."""
         return peak_bytes(self.model, choice, self.microbatch)
 
     def time_of(self, choice: Candidate) -> StepTime:
@@ -139,7 +139,7 @@ class Search:
         return answer(process)
 
     def cases(self, choice: Candidate) -> Iterator[Case]:
-        """Yield the memory estimates to make for a candidate: a rank of the first pipeline stage, and one of the last.
+        """Yield the memory estimates to make for a candidate: one rank of the first pipeline stage, one of the last.
 
         Ranks in these two stages need the most memory.
         """

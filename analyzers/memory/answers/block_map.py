@@ -1,6 +1,4 @@
-"""Draw segments as rows of cells, each named after the category that fills it most;
-and find the content of an address.
-"""
+"""Show each segment as a row of cells, each with the category that fills it most, and find what is at an address."""
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,9 +36,9 @@ def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows
 
 
 def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
-    """Return two arrays (segment, cell): the category that fills most of the cell, and its largest block there.
+    """Return two arrays (segment, cell): the category with the most bytes in each cell, and its largest block there.
 
-    A segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given by
+    Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given by
     its row label in `blocks`.
     """
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
@@ -61,7 +59,7 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
 
 
 def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
-    """Return, for each address offset from `base`, the bytes of the blocks below it.
+    """Return, for each address in `offsets` (counted from `base`), the bytes of the blocks below that address.
 
     The blocks are sorted by address and do not overlap, so the result grows linearly inside a block and is constant
     between blocks. So interpolating between the ends of blocks is exact.

@@ -175,8 +175,9 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """Return the memory that the device or process uses in addition to the allocator's;
-    None if that is not recorded.
+    """Return the memory that the device or the process uses, and how much of it the allocator does not track.
+
+    The result is None if the recorder did not ask how much is in use.
     """
     # CUDA: the driver's number includes what the allocator reserved. CPU: the resident set includes the tensors.
     if used := trace.snapshot.recorded_number("device_used_bytes"):

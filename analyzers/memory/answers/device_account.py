@@ -1,4 +1,4 @@
-"""Divide the memory of a whole device into parts, if the recorder asked the driver how much is in use."""
+"""Divide the memory of a whole device into parts, if the file records how much of the device was in use."""
 
 from collections.abc import Mapping
 

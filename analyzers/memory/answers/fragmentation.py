@@ -1,6 +1,7 @@
 """Measure reserved memory that is free: how much, in how many blocks, where, and how large the largest block is.
 
-This is done for the end of the trace. Whether fragmentation did harm is judged when a request failed, or at the peak.
+This is measured at the end of the trace. Whether fragmentation did harm is judged when a request failed, or at the
+peak.
 """
 
 import numpy as np
@@ -40,7 +41,10 @@ def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
 
 
 def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
-    """Return the free memory when the last request failed, or at the peak if none did; None if not known."""
+    """Return the free memory at the moment at which fragmentation is judged; None if it is not known.
+
+    That is the moment when the last request failed, or the peak if none failed.
+    """
     index = oom.index if oom else replay.peak[1]
     reserved = int(replay.reserved[index]) if index >= 0 else replay.trace.reserved_bytes
     live = int(replay.live_bytes[index]) if index >= 0 else replay.start
@@ -112,10 +116,10 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
-    """Return the free bytes, count and largest size of the `selected` blocks,
-    which belong to one arena (stream and pool).
+    """Return the free bytes, count and largest size of the `selected` blocks, which all have arena number `arena`.
 
-    `segment` is the address of their segment, if all are in the same one.
+    An arena is one stream's part of one memory pool. `segment` is the address of the blocks' segment, if all are in the
+    same one.
     """
     trace = arenas.replay.trace
     sizes = trace.block("size")[selected & (trace.block("state") == BlockState.INACTIVE)]

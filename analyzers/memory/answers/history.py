@@ -153,7 +153,8 @@ def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> li
 def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask]:
     """Return the arena number of each reserved address range, and a mask of the ranges in expandable segments.
 
-    `spans` has one row per range: address, bytes, and the trace entries that reserved (born) and released it (died).
+    An arena is one stream's part of one memory pool. `spans` has one row per range: address, bytes, and the trace
+    entries that reserved (born) and released it (died).
     """
     address, _, born, died = spans.T
     c, recorded = trace.snapshot.columns, trace.entry("arena")

@@ -1,4 +1,4 @@
-"""Describe the allocation that failed: what was alive then, and how the step differs from those before it."""
+"""Describe the last allocation that failed: what was alive then, and how its step differs from earlier steps."""
 
 import re
 from collections import Counter
@@ -22,7 +22,10 @@ MODULES_AT_MOST = 8
 
 
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
-    """Return the last allocation that failed; None if none failed. The program survived the failures before it."""
+    """Return the description of the last allocation that failed; None if none failed.
+
+    The program survived the failures before the last one.
+    """
     trace = replay.trace
     failed = trace.where(Action.OOM)
     if not len(failed):

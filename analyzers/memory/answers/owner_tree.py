@@ -10,10 +10,10 @@ NODES_AT_MOST = 500
 
 
 def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> pd.DataFrame:
-    """Return a table of the groups as a tree, the largest nodes only, each after its parent.
+    """Return a table of the groups as a tree of at most `NODES_AT_MOST` nodes, the largest, each after its parent.
 
-    A node counts all bytes below it, also those of nodes that are not shown. Columns: node (its number), parent (-1:
-    none), depth, name, bytes, blocks, path (names from the root, tuple).
+    The bytes of a node include all bytes below it, also those of nodes that are not shown. Columns: node (its number),
+    parent (-1: none), depth, name, bytes, blocks, path (names from the root, tuple).
     """
     usage = usage_of_nodes(groups, depth)
     # A parent has at least the bytes of each child and a shorter path, so every node shown comes after its parent.

@@ -28,10 +28,10 @@ LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 
 @dataclass
 class Scenario:
-    """The blocks of a recording after changes of settings; there is one row per row of `Lifetimes`.
+    """The blocks of a recording with other settings, such as a larger batch: functions move and resize them in place.
 
-    `extra` are bytes that belong to no block, after trace entry k at index k + 1 (index 0: before the first entry).
-    `layers` has the rows of each numbered layer, in order.
+    Columns have one row per row of `Lifetimes` (one per block). `extra` are bytes that belong to no block, after trace
+    entry k at index k + 1 (index 0: before the first entry). `layers` has the rows of each numbered layer, in order.
     """
 
     replay: Replay
@@ -47,7 +47,7 @@ class Scenario:
 
     @classmethod
     def recorded(cls, replay: Replay, guess: Guess, job: Job | None = None) -> "Scenario":
-        """Return the scenario of the recording itself, unchanged. Its columns are copies and may be written to."""
+        """Return the scenario of the recording without any change. Its columns are copies and may be written to."""
         lives, trace = replay.lifetimes, replay.trace
         return cls(
             replay=replay,
@@ -86,7 +86,10 @@ class Scenario:
         return self.extra + np.cumsum(change)[:-1]
 
     def categories_at(self, position: int) -> dict[str, int]:
-        """Return the live bytes by category at one index of the array that `live_bytes` returns."""
+        """Return the live bytes of each category after trace entry `position` - 1 (0: before the first entry).
+
+        `extra` bytes count as parameters, because only gathered weights have no block of their own.
+        """
         alive = (self.born + 1 <= position) & (self.died + 1 > position)
         total = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
         # Only gathered weights have no block of their own.
@@ -117,9 +120,10 @@ def rows_by_layer(replay: Replay) -> dict[str, Integers]:
 
 
 def grows_with_batch(scenario: Scenario) -> Mask:
-    """Return a mask of the blocks that grow with batch and sequence: inputs, activations, temporaries of the passes.
+    """Return a mask of the blocks whose size grows with the batch size and the sequence length.
 
-    The gradients of weights do not grow; they are recognised by their sizes, which are those of weights.
+    These are inputs, activations, and temporary tensors of the forward and backward passes. The gradients of weights do
+    not grow; they are recognised by their sizes, which are those of weights.
     """
     size, category = scenario.replay.lifetimes.size, scenario.category
     weights = np.unique(size[(category == Category.PARAMETERS) | (category == Category.GRADIENTS)])

@@ -42,7 +42,7 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
 
 
 def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of the rows of a table of stacks, with a difference between the stacks added to equal names.
+    """Return the names of the rows of a table of stacks; a difference between the stacks is added to equal names.
 
     `paths` has for each row the lines in which its stack may differ; the first line that differs is added. The result
     is empty if no name changes.

@@ -1,4 +1,4 @@
-"""Find unusual memory use that is no failure: optimizer state allocated late, the loss, activations kept over steps."""
+"""Find memory use that is unusual but no failure: late optimizer state, a large loss, activations kept over steps."""
 
 import re
 
@@ -33,9 +33,9 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
 def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
     """Return how much the optimizer's state grew in the first step that allocated some; None if most existed before.
 
-    It compares the state alive before that step's first allocation of state with the state alive at its end: an
-    optimizer that writes `state["m"] = beta * state["m"] + ...` frees as much as it allocates, and a script may move
-    state away and back.
+    The function compares the state that was alive before that step first allocated state with the state alive at the
+    step's end. Counting allocations would be wrong: an optimizer that writes `state["m"] = beta * state["m"] + ...`
+    frees as much as it allocates, and a script may move state away and back.
     """
     lives, last = replay.lifetimes, len(replay.trace) - 1
     state = np.flatnonzero(guess.category == Category.OPTIMIZER_STATE)
@@ -106,7 +106,7 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 
 
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
-    """Return by how many bytes the peak falls if the selected blocks are computed in pieces, one after the other.
+    """Return by how many bytes the peak falls if the selected blocks are computed in `LOSS_PIECES` pieces in turn.
 
     The function changes the scenario.
     """

@@ -56,7 +56,7 @@ class Guess:
 
 
 def basis(number: int, total: int, blocks: int) -> CategoryBasis:
-    """Return one rule, by its number, with the bytes and the number of blocks whose category it decided."""
+    """Return a `CategoryBasis`: rule `number` of `RULES`, with the bytes and the number of blocks that it decided."""
     rule = RULES[number]
     return CategoryBasis(
         rule=rule.name,
@@ -69,7 +69,7 @@ def basis(number: int, total: int, blocks: int) -> CategoryBasis:
 
 
 def categorise(replay: Replay) -> Guess:
-    """Return the category of every block that ever lived in the trace, and the rule behind it."""
+    """Return a `Guess`: the category of every block that ever lived in the trace, and the rule that decided it."""
     lives, trace = replay.lifetimes, replay.trace
     tagged = lives.category != UNTAGGED
     exact = bool(trace.snapshot.recorder.get("exact")) or (bool(len(tagged)) and bool(tagged.all()))

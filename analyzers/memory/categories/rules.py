@@ -22,9 +22,10 @@ from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windo
 
 
 class Rule(NamedTuple):
-    """The category of the blocks for which the rule holds, its confidence, and the evidence in words.
+    """A rule that guesses the category of blocks: its name, the category, how certain it is, and the evidence in words.
 
-    A category of None is for blocks that the recorder tagged, each with its own category.
+    The category is None for the rule `noted` alone: the blocks that it stands for were tagged by the recorder, and each
+    has the category of its tag.
     """
 
     name: str
@@ -91,7 +92,11 @@ SignsOfBlocks = Mapping[Sign, Mask]
 
 
 def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
-    """Return the number of the first rule that holds for each block that ever lived; 0 if none does."""
+    """Return, for each block that ever lived, the number in `RULES` of the rule that decides its category; 0: none.
+
+    The first rule that holds decides. Then blocks of uncertain category may get the category of blocks that they
+    replaced, or one that follows from their size.
+    """
     rule = np.zeros(len(lives.born), np.int8)
     # Backwards, so that the weightier rules overwrite the others.
     for name, mask in reversed(list(matches(trace, lives))):

@@ -1,4 +1,4 @@
-"""Derive from the frames of a stack what its allocations are for: optimizer, backward pass, a collective, ..."""
+"""Recognise in the frames of a stack what its allocations are for, such as the optimizer or a collective."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from analyzers.memory.replay.phases import Phase
 
 
 class Sign(StrEnum):
-    """The kind of code that a frame belongs to, such as the optimizer, the autograd engine or a collective."""
+    """A sign that a frame gives: the kind of code that it belongs to, such as the optimizer or a collective."""
 
     WORKSPACE = auto()
     ACCUMULATE = auto()

@@ -1,4 +1,4 @@
-"""Finding about one rank that has clearly more memory in use than the others."""
+"""Write the finding that one rank has clearly more memory in use than the others."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Finding about two snapshots whose peaks differ."""
+"""Write the finding that the peaks of two snapshots differ."""
 
 from analyzers.memory.diff import Diff, Instant
 from analyzers.memory.findings.evidence import in_words
@@ -12,7 +12,10 @@ GROUPS_SHOWN = 3
 
 
 def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
-    """Return the finding that the peak changed by more than noise, in a list; `b` is the second of the two instants."""
+    """Return a list with the finding that the peak changed; empty if the change is no more than noise.
+
+    `b` is the second of the two compared states; the finding has its rank and step.
+    """
     if abs(diff.bytes) < max(NOISE_BYTES, NOISE_SHARE * diff.a_bytes):
         return []
     grew = diff.bytes > 0

@@ -1,4 +1,4 @@
-"""All findings about one device."""
+"""Collect all findings about one device."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Findings about reserved memory that is free but cannot be used or given back, as it is fragmented."""
+"""Write findings about reserved memory that is free but cannot be used or given back, because it is fragmented."""
 
 from collections.abc import Iterator
 

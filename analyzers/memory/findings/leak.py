@@ -1,4 +1,4 @@
-"""Findings about memory that grows from step to step."""
+"""Write the finding that memory grows from step to step."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Findings about an allocation that failed, or a peak that came close to the limit."""
+"""Write the findings that an allocation failed, or that the peak came close to the memory limit."""
 
 from collections.abc import Iterator
 

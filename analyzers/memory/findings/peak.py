@@ -1,4 +1,4 @@
-"""Findings about the largest parts of the peak if nothing failed, each with how much its remedy would free."""
+"""Write findings about the largest parts of the peak, and how much a remedy would free."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Findings about how far the numbers of a snapshot can be trusted."""
+"""Write findings about how far the numbers of a snapshot can be trusted."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Findings about memory of the device that PyTorch's allocator does not manage."""
+"""Write the finding that PyTorch's allocator does not manage a large part of the device's memory."""
 
 from collections.abc import Iterator
 

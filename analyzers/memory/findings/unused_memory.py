@@ -1,4 +1,4 @@
-"""Findings about memory that the allocator reserved and no block uses: retries, unused pools, unused cache."""
+"""Write findings about memory that the allocator reserved and no block uses: retries, unused pools, unused cache."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""The verdict on the memory of a run: one class, the ranks concerned, and one sentence."""
+"""Write the verdict on the memory of a run: one class of problem, the ranks concerned, and one sentence."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -99,18 +99,18 @@ def peak_sentence(devices: Sequence[Device]) -> str:
 
 
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
-    """Return the ranks as the subject of a sentence;
-    if they are not known and there are several files, the file's name.
+    """Return the subject of the verdict's sentence: the ranks, such as `rank 3`.
+
+    If no rank is known and there are several files, it is the name of the file `path`.
     """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
 
 
 def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
-    """Return a sentence on which rank ran out of memory, when, where,
-    for how many bytes, and what used most of the memory.
+    """Return a sentence that says which rank ran out of memory, when, where, and what used most of the memory.
 
-    `present` has the findings by id.
+    It also names the size of the failed request. `present` has the findings by id.
     """
     ranks = present[finding_id(MemoryClass.OOM)].ranks
     path, oom = next((device.path, device.oom) for device in devices if device.oom)

@@ -75,23 +75,29 @@ class Frames:
         return [(operation, "", 0), *native] if operation else native
 
     def operation(self, stack: int) -> str:
-        """Return the operation of the native frames below the user's innermost frame,
-        such as `backward of bmm`; empty if unknown.
+        """Return what PyTorch or a library did below the user's innermost frame, such as `backward of bmm`.
+
+        The result is empty if the functions in the stack do not show it.
         """
         if stack not in self._operations:
             self._operations[stack] = operation_of(self.native_names(stack))
         return self._operations[stack]
 
     def native_names(self, stack: int) -> list[str]:
-        """Return the functions below the user's innermost frame, innermost first;
-        all functions if the user has no frame.
+        """Return the names of the functions below the user's innermost frame, innermost first.
+
+        For a stack without a frame of the user's, these are all of its functions.
         """
         start, end = self._bounds(stack)
         first = min(int(self._next_user[start]), end) if start < end else end
         return [self.frame(number)[0] for number in self._stack_frames[start:first].tolist()]
 
     def innermost(self, stack: int) -> Frame | None:
-        """Return the first frame of `user_stack`; None for a stack without frames."""
+        """Return the innermost frame of the user's code in a stack; None for a stack without frames.
+
+        If the user has no frame in it, the result is a made-up frame that names the stack's operation, such as
+        `backward of bmm`. If that is unknown too, it is the innermost frame outside of the allocator.
+        """
         start, end = self._bounds(stack)
         if start == end:
             return None
@@ -102,7 +108,10 @@ class Frames:
         return self.frame(int(self._stack_frames[first]))
 
     def line(self, stack: int) -> str:
-        """Return the first frame of `user_stack` as `file:line function`; empty for a stack without frames."""
+        """Return the innermost frame of the user's code as `file:line function`; empty for a stack without frames.
+
+        For a stack without a frame of the user's, see `innermost`.
+        """
         frame = self.innermost(stack)
         return frame_text(frame) if frame else ""
 

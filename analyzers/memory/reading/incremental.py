@@ -57,7 +57,7 @@ class IncrementalReader:
 
     @contextmanager
     def watch(self, file: IO[bytes]) -> Iterator["WatchedFile"]:
-        """Yield a file for an unpickler; each read from it first converts the trace entries that are complete."""
+        """Yield a file to unpickle from; each read from it first converts the trace entries that are complete."""
         gc.freeze()
         try:
             yield WatchedFile(file, self.collect)
@@ -76,7 +76,11 @@ class IncrementalReader:
         return iter(partial.tables)
 
     def collect(self) -> None:
-        """Find the traces among the lists created since the last call, and convert their complete entries to tables."""
+        """Convert the trace entries that the unpickler has completed since the last call, in chunks of `CHUNK` entries.
+
+        New traces are found among the lists that were created since the last call. Entries that do not fill a chunk
+        wait for a later call or for `columns`.
+        """
         new_objects = gc.get_objects(generation=0)
         gc.freeze()  # so that the next call sees only newer objects
         lists = [

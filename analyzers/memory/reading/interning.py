@@ -75,7 +75,7 @@ class ArenaTable:
         return np.fromiter(map(self.number, streams.tolist(), pools), np.int32, len(pools))
 
     def columns(self) -> dict[str, Column]:
-        """Return the stream and the pool (two numbers) of each arena."""
+        """Return two columns with one row per arena: its stream, and its pool as two numbers."""
         table = np.array(list(self.known), np.int64).reshape(-1, 3)
         return {"arena_stream": table[:, 0], "arena_pool": table[:, 1:]}
 
@@ -158,7 +158,7 @@ class StackTable:
 
 
 class InternTables:
-    """The texts, stacks and arenas that the other columns of a snapshot refer to by number."""
+    """Tables that number each distinct text, stack and arena (stream and pool); other columns hold only the numbers."""
 
     def __init__(self) -> None:
         self.texts = TextTable()

@@ -1,6 +1,6 @@
 """Read a memory snapshot into columns, for every schema since torch 2.0: pickle or JSON, gzipped or not.
 
-It runs in a child process with limits on memory and time (`analyzers.child`). The pickle may hold data only. Nothing
+This runs in a child process with limits on memory and time (`analyzers.child`). The pickle may hold data only. Nothing
 is read deeper than the schema goes, so a list that contains itself is refused as a wrong type.
 """
 
@@ -47,7 +47,7 @@ RECORDER_KEYS: dict[str, type] = {
 
 
 class ActionNumbers(dict[str, int]):
-    """The numbers of actions by name; an unknown name has the number `Action.UNKNOWN`.
+    """A dict from the name of an action to its number; an unknown name has the number `Action.UNKNOWN`.
 
     It is a dict because it must answer a million look-ups quickly.
     """

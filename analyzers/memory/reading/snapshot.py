@@ -1,4 +1,4 @@
-"""Typed access to the columns of one snapshot: the whole file, and the part of each device.
+"""Give typed access to the columns of a snapshot: `Snapshot` is the whole file, `DeviceTrace` the part of one device.
 
 The columns of entries, segments, blocks and annotations come from `reader`, the derived columns from `digest`.
 """
@@ -132,18 +132,18 @@ class DeviceTrace:
 
     @property
     def is_digested(self) -> bool:
-        """Whether the derived columns exist already; they do not while the file is being read."""
+        """Whether the columns that `digest` computes exist already; they do not while the file is being read."""
         return "lifetimes" in self.snapshot.columns.meta
 
     @cached_property
     def lifetime_rows(self) -> slice:
-        """The rows of this device in the derived columns of block lifetimes."""
+        """The rows of this device in the columns `life_*`, which have a row per block that ever lived on any device."""
         counts = dict(zip(self.snapshot.devices, self.snapshot.columns.meta["lifetimes"], strict=True))
         start = sum(count for device, count in counts.items() if device < self.number)
         return slice(start, start + counts.get(self.number, 0))
 
     def lifetime(self, name: str) -> Column:
-        """Return a derived column with one row per block that ever lived (see `digest.derived_columns`)."""
+        """Return the column `life_NAME` of this device, with one row per block that ever lived (see `digest`)."""
         return self.snapshot.columns[f"life_{name}"][self.lifetime_rows]
 
     @property

@@ -25,9 +25,9 @@ NO_ARENA = -1
 
 @dataclass(frozen=True)
 class UsageCurve:
-    """The live bytes of a group of blocks: `start` before the trace, `live_bytes` after the trace entries `entries`.
+    """The live bytes of some blocks over the trace: `start` before it, `live_bytes` after the trace entries `entries`.
 
-    Only the entries that change the live bytes of the group are in `entries`.
+    `entries` has only those entries that allocate or free one of these blocks.
     """
 
     start: int
@@ -44,24 +44,28 @@ class UsageCurve:
 
     @property
     def end(self) -> int:
-        """The live bytes of the group after the last trace entry."""
+        """The bytes of these blocks that are alive after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     def after(self, instants: Integers) -> Integers:
-        """Return the live bytes of the group after each of the trace entries `instants`."""
+        """Return the bytes of these blocks that are alive after each of the trace entries `instants`."""
         levels = np.concatenate([[self.start], self.live_bytes])
         return levels[np.searchsorted(self.entries, instants, side="right")]
 
 
 @dataclass(frozen=True)
 class BlockArenas:
-    """The arena of each block and trace entry of one device, as a row number of `arena_stream` and `arena_pool`."""
+    """The arena (stream and pool) of each block and each trace entry of one device, as a number.
+
+    The number of an arena is its row in the columns `arena_stream` and `arena_pool`, and in the columns of this class
+    that have one row per arena.
+    """
 
     replay: Replay
 
     @cached_property
     def by_block(self) -> Column:
-        """The arena of each row of `Lifetimes`; -1 where it is not known.
+        """The arena number of each row of `Lifetimes` (one per block); -1 where it is not known.
 
         The trace entry that allocated a block records its stream, and since torch 2.12 its pool. Without a recorded
         pool, it is the arena of the segment that contains the block's address at the end of the trace, if there is such
@@ -97,22 +101,22 @@ class BlockArenas:
 
     @property
     def pools(self) -> Integers:
-        """The pool (two numbers) of each arena."""
+        """The pool (two numbers) of each arena, one row per arena number."""
         return self.replay.trace.snapshot.columns["arena_pool"]
 
     @property
     def streams(self) -> Integers:
-        """The stream of each arena."""
+        """The number of the CUDA stream of each arena, one row per arena number."""
         return self.replay.trace.snapshot.columns["arena_stream"]
 
     @cached_property
     def pool_names(self) -> Column:
-        """The name of each arena's pool; `0.0` is the default pool."""
+        """The name of the pool of each arena, one text per arena number; `0.0` is the default pool."""
         return np.array([pool_name(*pool) for pool in self.pools.tolist()], object)
 
     @cached_property
     def stream_names(self) -> Column:
-        """The name of each arena's stream: `stream 0`."""
+        """The name of the CUDA stream of each arena, one text per arena number, such as `stream 0`."""
         return np.array([f"stream {stream}" for stream in self.streams.tolist()], object)
 
     def usage(self, arenas: Integers) -> UsageCurve:

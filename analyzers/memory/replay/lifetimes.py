@@ -1,4 +1,4 @@
-"""Compute from which entry to which each block lived, and so how many bytes were allocated after each entry.
+"""Compute the trace entries that allocated and freed each block, and from them the bytes allocated after each entry.
 
 The result is exact even if the ring buffer lost the oldest entries of the trace. Worked example, addresses A to D:
 
@@ -66,7 +66,7 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Replay:
-    """The allocated bytes of one device over its trace, and the blocks behind them."""
+    """The memory of one device over its trace: each block's lifetime, and the live bytes after each trace entry."""
 
     trace: DeviceTrace
 
@@ -168,7 +168,7 @@ def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
 
 
 def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
-    """Return the addresses of blocks of the snapshot, given by their positions among the device's blocks."""
+    """Return the addresses of blocks of the snapshot; `blocks` has their positions among the blocks of this device."""
     return trace.block("address")[blocks]
 
 
