@@ -88,7 +88,10 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per kernel of each device or host: rank, device, and the fields of `Kernel`."""
+    """Return a table with a row per kernel of each device: rank, device, and the fields of `Kernel`.
+
+    A host that worked without a device has a row per operator instead.
+    """
     return of_accounts(report, "kernels")
 
 

@@ -341,7 +341,7 @@ class Debug:
 
 @dataclass
 class MemoryEstimation:
-    """Torchtitan's keys for memory estimation; this project has a separate command for it."""
+    """Torchtitan's keys for memory estimation, which are refused with a hint: `workbench estimate` does it here."""
 
     enable: bool = False
     """Estimate memory instead of training; `workbench estimate` does."""

@@ -199,9 +199,9 @@ def off_switches(
 ) -> Iterator[tuple[str, Switch]]:
     """Yield (key, its switch) for each written key that has no effect because its switch is off.
 
-    `written` is {key: whether a flag set it}. If the user wrote the switch itself too, only keys set by flags are
-    reported: a file may well turn a feature off and keep its settings. `world_size` is the number of ranks; without it,
-    keys that only FSDP uses are not reported.
+    `written` maps each key that the user wrote to whether a flag on the command line set it, not the file. A file may
+    turn a feature off by its switch and keep the settings of that feature, so keys in such a file are not reported, but
+    flags are. `world_size` is the number of ranks; without it, keys that only FSDP uses are not reported.
     """
     switches = SWITCHES if world_size is None or uses_fsdp(config, world_size) else (*SWITCHES, SHARDING)
     for key, is_flag in written.items():

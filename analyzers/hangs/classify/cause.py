@@ -51,11 +51,13 @@ class HostState:
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of a hang: its culprit and the facts behind it; a fact is set only if the `reason` needs it.
+    """One cause of a hang: its culprit and the facts behind it.
 
+    `reason` says which kind of evidence blames the culprit; the other facts are set only as far as that kind has them.
     `sides` are the different operations that ranks issued where they should have issued the same one, each with its
-    ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are the numbers of
-    elements sent and received, or, if gloo aborted a rank, of bytes received and expected. `completed` is how many of
+    ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two
+    sizes that differ: of a message, the elements sent and received; of a rank that gloo aborted, the bytes received and
+    expected. `completed` is how many of
     the `members` of the group have completed the operation. `end` is how the culprit ended.
     """
 

@@ -14,14 +14,14 @@ NAME = re.compile(r"(?P<verb>send|recv) (?P<me>\d+)(?:->|<-)(?P<peer>\d+)")
 
 
 class Half(StrEnum):
-    """Whether an operation is the send or the recv of a message."""
+    """One half of a message between two ranks: the send or the recv."""
 
     SEND = "send"
     RECV = "recv"
 
     @property
     def other(self) -> "Half":
-        """The counterpart of this operation: a recv for a send, and the reverse."""
+        """`Half.RECV` for `Half.SEND`, and the reverse."""
         return Half.RECV if self is Half.SEND else Half.SEND
 
     def name_between(self, rank: str | int, peer: str | int) -> str:

@@ -122,11 +122,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
 
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
-    """Remove the addresses that trace entry `born` reserved from `present`, and return them as spans.
+    """Remove the `length` bytes from address `at`, which trace entry `born` reserved, from `present`; return them.
 
-    These are the `length` bytes from address `at`. `present` has the ranges that are still reserved: it maps the start
-    address of each to its length and to the entry that releases it. Parts of these ranges outside of the removed
-    addresses stay in `present`.
+    `present` has the ranges of addresses that are still reserved: it maps the start of each range to its length and to
+    the entry that releases it. Of a range that is removed only in part, the rest stays in `present`. The result has a
+    span (start, length, `born`, entry that releases it) for each removed piece.
     """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):

@@ -41,10 +41,10 @@ class Event(NamedTuple):
 
 
 class Replacements:
-    """Pairs of blocks of which the newer one replaced the older one.
+    """Pairs of blocks of equal size, of which the newer one took the place of the older one, as in `p.data = ...`.
 
     `older` and `newer` are rows of `Lifetimes`, one pair each, in the order in which the older blocks were freed.
-    `open_rows` is a mask of the blocks whose category is not certain yet.
+    `open_rows` is a mask of all blocks: true for those whose category is not certain yet.
     """
 
     def __init__(self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> None:

@@ -24,9 +24,9 @@ class Work:
     """The work (kernels, copies) of one device in one trace, or of a CPU-only host; arrays have an entry per event.
 
     The events of a host are its operators and collectives. `rows` has the row of each event in the trace, `kind` is
-    COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the event: NONE if the file has no
-    such call; a host event launches itself. `own` is the duration of the event in ns, without events that it calls
-    (which only exist on a host).
+    COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the event, or NONE if the file has
+    no such call; for an event of a host it is the event's own row. `own` is the duration of the event in ns; on a host,
+    where events call others, the time inside of those is left out.
     """
 
     trace: Trace

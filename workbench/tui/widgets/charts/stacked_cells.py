@@ -117,9 +117,10 @@ def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
 
 
 def lost(runs: list[tuple[int, int]], cell: Cell, owed: Floats) -> float:
-    """Return the error, in eighths, of drawing the layers in `runs` as `cell`: missing area plus excess area.
+    """Return the error of drawing some layers as `cell`: missing plus excess area, in eighths of a character cell.
 
-    `owed` has for each layer the area, in eighths, that is still to be drawn from earlier cells.
+    `runs` has for each layer its number and the area that it should have in this cell. `owed` has for each layer the
+    area that earlier cells left out (negative: drew too much). Both are in eighths of a cell.
     """
     drawn = {cell.below: cell.eighths}
     drawn[cell.above] = drawn.get(cell.above, 0) + EIGHTHS - cell.eighths
