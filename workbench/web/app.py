@@ -144,11 +144,12 @@ def install_pages(app: Dash, served: ServedRun) -> None:
     )
     def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
         (_, state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
-        current, now, text = [name, without_window(query)], window_state(state), typed_text(typed)
+        current, now, text = [name, without_window(query), own_window(query)], window_state(state), typed_text(typed)
         # Dash reports the address at times without a change, the field when the script fills it, and both at once when
         # someone goes back while the field is being filled: what triggered the call does not tell what has changed.
         causes = {cause.partition(".")[0] for cause in ctx.triggered_prop_ids}
-        turned = "address" in causes and (shown != current or now["own"] != own_window(query))
+        is_shown = isinstance(shown, list) and shown[:2] == current[:2] and now["own"] == current[2]
+        turned = "address" in causes and shown != current and not is_shown
         typing = "steps" in causes and text.strip() != now["steps"]
         if not (turned or typing or causes & {"reset", "themed"}):
             raise PreventUpdate
