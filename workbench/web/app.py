@@ -117,6 +117,7 @@ def frame(served: ServedRun) -> html.Div:
             dcc.Store(id="window", data={**Window().state()}),
             dcc.Store(id="shown"),
             dcc.Store(id="themed"),
+            dcc.Store(id="typed"),
             dcc.Store(id="asked"),
             header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
             rail(served, [*names.items()]),
@@ -137,24 +138,23 @@ def install_pages(app: Dash, served: ServedRun) -> None:
         Input("address", "pathname"),
         Input("address", "search"),
         Input("reset", "n_clicks"),
-        Input("steps", "value"),
+        Input("typed", "data"),
         Input("themed", "data"),
         State("window", "data"),
         State("shown", "data"),
     )
     def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
         (_, state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
-        current, now, text = [name, without_window(query), own_window(query)], window_state(state), typed_text(typed)
-        # Dash reports the address at times without a change, the field when the script fills it, and both at once when
-        # someone goes back while the field is being filled: what triggered the call does not tell what has changed.
+        current, own = [name, without_window(query), own_window(query)], window_state(state)["own"]
+        # Dash reports the address at times without a change.
         causes = {cause.partition(".")[0] for cause in ctx.triggered_prop_ids}
-        is_shown = isinstance(shown, list) and shown[:2] == current[:2] and now["own"] == current[2]
+        is_shown = isinstance(shown, list) and shown[:2] == current[:2] and own == current[2]
         turned = "address" in causes and shown != current and not is_shown
-        typing = "steps" in causes and text.strip() != now["steps"]
-        if not (turned or typing or causes & {"reset", "themed"}):
+        if not (turned or causes & {"typed", "reset", "themed"}):
             raise PreventUpdate
-        if not turned and (typing or "reset" in causes):
-            query = without_window(query) | {"steps": (typing and text) or ALL_STEPS}
+        if not turned and causes & {"typed", "reset"}:
+            text = typed_text(typed).strip() if "typed" in causes else ""
+            query = without_window(query) | {"steps": text or ALL_STEPS}
         return page(served, name, query), window(served, name, query).state(), current
 
 

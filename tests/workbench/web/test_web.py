@@ -334,9 +334,9 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
     body = {
         "output": "timeline.figure",
         "outputs": {"id": "timeline", "property": "figure"},
-        "inputs": [{"id": "timeline", "property": "relayoutData", "value": {"xaxis.autorange": True}}],
+        "inputs": [{"id": "timeline-zoom", "property": "data", "value": {"xaxis.autorange": True}}],
         "state": [{"id": "device", "property": "data", "value": "/etc/passwd"}],
-        "changedPropIds": ["timeline.relayoutData"],
+        "changedPropIds": ["timeline-zoom.data"],
     }
     request = urllib.request.Request(
         f"{site}/_dash-update-component", json.dumps(body).encode(), {"Content-Type": "application/json"}

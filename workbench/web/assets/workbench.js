@@ -48,8 +48,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
       window.workbench.go(new URL(search, window.location));
     },
     // The window that is in sight goes into the address and into the links that lead on. replaceState does not wake
-    // Dash, so that the page is not asked for again. The field for steps is set by hand: as an output of this callback
-    // it would close a circle, which Dash leaves out without a word.
+    // Dash, so that the page is not asked for again. What is typed into the field for steps goes another way than this
+    // value: the server could not tell one from the other.
     carry(shown) {
       inSight = shown;
       window.history.replaceState(window.history.state, "", put(new URL(window.location), shown.own));
@@ -90,18 +90,16 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     drawAgain();
   }
 
-  // Dash answers a zoom by drawing the chart once more as it is, and only then asks for what is in the window. Of a chart
-  // that is zoomed the server is asked at once instead; before Dash listens, it is left to Dash.
+  // Dash answers a zoom by drawing the chart once more as it is, and only then asks for what is in the window; and it asks
+  // for the last change alone, which may be one of the size. Here the server is asked at once, and for zooms alone.
   function askAtOnce(event) {
     const figure = event.target.closest && event.target.closest("figure[data-zooms]");
     const graph = figure && figure.querySelector(".js-plotly-plot");
-    if (!graph || graph.asksAtOnce || graph.classList.contains("dash-graph--pending")) return;
-    graph.asksAtOnce = true;
+    if (!graph) return;
     graph.removeAllListeners("plotly_relayout");
     graph.on("plotly_relayout", (change) => {
-      // Plotly also tells of a new size of the chart; Dash would keep that alone if it came at once after a zoom.
       if (!Object.keys(change).some((name) => name.startsWith("xaxis"))) return;
-      window.dash_clientside.set_props(graph.parentElement.id, { relayoutData: change });
+      window.dash_clientside.set_props(`${graph.parentElement.id}-zoom`, { data: change });
     });
   }
   for (const gesture of ["pointerdown", "wheel", "keydown"]) {
@@ -135,6 +133,9 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
 
 
   document.addEventListener("change", (event) => {
+    if (event.target.id === "steps" && event.target.value.trim() !== inSight.steps) {
+      window.dash_clientside.set_props("typed", { data: event.target.value });
+    }
     const link = event.target.matches("select.picker") && event.target.selectedOptions[0];
     if (link) window.workbench.go(window.workbench.carried(new URL(link.value, window.location)));
   });

@@ -121,12 +121,21 @@ def legend_entry(name: str, colour: str) -> go.Scatter:
 def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False, fills: bool = False) -> html.Figure:
     """Return a figure as HTML with the id `name`; `label` is read by screen readers.
 
-    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus. With `fills`, it is as high as
-    the space that the page has for it.
+    With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus; the browser stores each zoom
+    under the id `zoom_of(name)`. With `fills`, it is as high as the space that the page has for it.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
         spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
-    if not fills:
-        return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR), **spoken)
-    return html.Figure(dcc.Graph(id=name, figure=figure, config=BAR, responsive=True, className="fills"), **spoken)
+    size: dict[str, Any] = {"responsive": True, "className": "fills"} if fills else {}
+    graph = dcc.Graph(id=name, figure=figure, config=BAR, **size)
+    return html.Figure([graph, dcc.Store(id=zoom_of(name))] if zooms else graph, **spoken)
+
+
+def zoom_of(chart: str) -> str:
+    """Return the id of the store in which the browser puts the last zoom of a chart, in Plotly's format.
+
+    Dash's own property for it, `relayoutData`, also takes changes of the size: one that comes right after a zoom would
+    replace it before the server is asked.
+    """
+    return f"{chart}-zoom"

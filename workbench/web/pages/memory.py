@@ -14,7 +14,7 @@ from analyzers.memory import Device, matrix, views
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
 from workbench.step_axis import Span
-from workbench.web.components.figure import drawn
+from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, picker
 from workbench.web.components.memory import rank_matrix
 from workbench.web.components.text import table
@@ -152,7 +152,7 @@ def install(app: Dash, served: ServedRun) -> None:
     @app.callback(
         Output("timeline", "figure"),
         Output("window", "data", allow_duplicate=True),
-        Input("timeline", "relayoutData"),
+        Input(zoom_of("timeline"), "data"),
         State("device", "data"),
         State("address", "search"),
         prevent_initial_call=True,

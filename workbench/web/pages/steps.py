@@ -15,7 +15,7 @@ from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
 from workbench.step_axis import Span
-from workbench.web.components.figure import drawn
+from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice
 from workbench.web.components.step_charts import loss_chart, phase_bars, phase_stack, step_durations
 from workbench.web.components.workspace import table_tab, workspace
@@ -111,13 +111,14 @@ def install(app: Dash, served: ServedRun) -> None:
     @app.callback(
         *(Output(chart, "figure") for chart in CHARTS),
         Output("window", "data", allow_duplicate=True),
-        *(Input(chart, "relayoutData") for chart in CHARTS),
+        *(Input(zoom_of(chart), "data") for chart in CHARTS),
         State("rank", "data"),
         prevent_initial_call=True,
     )
     def zoom(*given: object) -> object:
         *zooms, rank = given
-        at = CHARTS.index(str(ctx.triggered_id)) if ctx.triggered_id in CHARTS else 0
+        triggers = [zoom_of(chart) for chart in CHARTS]
+        at = triggers.index(str(ctx.triggered_id)) if ctx.triggered_id in triggers else 0
         if (wanted := zoomed_range(zooms[at])) is None:
             return (no_update,) * (len(CHARTS) + 1)
         shown = Window(None, None if wanted == ALL else steps_between(wanted))

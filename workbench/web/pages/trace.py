@@ -13,7 +13,7 @@ from analyzers.traces.report import TraceData
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
-from workbench.web.components.figure import drawn
+from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice
 from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
 from workbench.web.components.text import table
@@ -205,7 +205,7 @@ def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
         Output("gantt", "figure", allow_duplicate=True),
         Output("within", "children", allow_duplicate=True),
         Output("window", "data", allow_duplicate=True),
-        Input(chart, "relayoutData"),
+        Input(zoom_of(chart), "data"),
         State("file", "data"),
         State("address", "search"),
         prevent_initial_call=True,
