@@ -113,6 +113,8 @@ def decode(request: bytes) -> Task:
     return Task(reader, target, paths, memory, seconds)
 
 
+ATTEMPTS = 2
+"""How many servers may be killed before a task is given up."""
 STARTED: list[ReaderServer] = []
 LOCK = threading.Lock()
 
@@ -120,16 +122,19 @@ LOCK = threading.Lock()
 def run_by_server(task: Task) -> ChildExit:
     """Run the task in a fork of this process's server, which is started when it is first needed; return
     how it ended.
+
+    If one server after another is killed before it has forked, the task counts as killed.
     """
-    server = running_server()
-    try:
-        return server.run(task)
-    except OSError:  # somebody has killed the server since the last task
-        with LOCK:
-            if [server] == STARTED:
-                STARTED.clear()
-                server.stop()
-        return running_server().run(task)
+    for _ in range(ATTEMPTS):
+        server = running_server()
+        try:
+            return server.run(task)
+        except OSError:  # somebody has killed the server since the last task
+            with LOCK:
+                if [server] == STARTED:
+                    STARTED.clear()
+                    server.stop()
+    return ChildExit(-signal.SIGKILL, b"")
 
 
 def running_server() -> ReaderServer:

@@ -95,6 +95,18 @@ def test_a_killed_server_is_started_again(task):
     assert running_server().process.pid != killed.pid
 
 
+def test_a_task_whose_servers_are_killed_again_and_again_counts_as_killed(task, monkeypatch):
+    def no_server(server, _task):
+        server.process.kill()
+        server.process.wait()
+        raise BrokenPipeError
+
+    monkeypatch.setattr(reader_server.ReaderServer, "run", no_server)
+    assert isinstance(explain(run_by_server(made := task()), made), LimitExceeded)
+    monkeypatch.undo()
+    assert run_by_server(task(name="next")).status == DONE
+
+
 def reader_of(server):
     """Wait until a server's only handler has forked, and return the two."""
     for _ in range(2000):

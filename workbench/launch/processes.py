@@ -8,23 +8,25 @@ from pathlib import Path
 
 MARK = "WORKBENCH_JOB"
 """The environment variable that holds the id of the job that a process belongs to."""
-COLLECTOR = b"workbench.recorders.hang.collector"
-"""The module of the dump collectors. They are not ended: they end by themselves after they took dumps of the ranks."""
+END_BY_THEMSELVES = {b"workbench.recorders.hang.collector", b"analyzers.reader_server", b"analyzers.child"}
+"""The modules of processes that inherit the id and are not ended: the dump collectors end after they took dumps of the
+ranks, and the readers of files with the launcher, which started them.
+"""
 GRACE_S = 30.0
 POLL_S = 0.2
 
 
 def processes_of(job: str) -> Iterator[int]:
-    """Yield the process ids of a job on this machine, without this process and the dump collectors; needs Linux.
+    """Yield the process ids of a job on this machine, without this process and those that end by themselves.
 
-    `job` is the job's id, which its processes have in the environment variable `MARK`.
+    `job` is the job's id, which its processes have in the environment variable `MARK`. Linux only.
     """
     mark = f"{MARK}={job}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
         if pid != os.getpid() and mark in read(entry / "environ").split(b"\0"):
-            words = read(entry / "cmdline")
-            if words and COLLECTOR not in words:  # a zombie has no command line
+            words = set(read(entry / "cmdline").split(b"\0")) - {b""}
+            if words and not words & END_BY_THEMSELVES:  # a zombie has no command line
                 yield pid
 
 
