@@ -22,9 +22,10 @@ SMALLEST = "import typer; app = typer.Typer(); app.command()(lambda: None); app(
 
 
 def test_help_is_quick():
-    """The processor time of the quickest of five, against that of the smallest program with the same library.
+    """The processor time against that of the smallest program with the same library, in the best of five pairs.
 
-    Counting branches is not part of it.
+    The two of a pair run one after the other, because the speed of a shared machine changes. Counting branches is not
+    part of it.
     """
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST"))}
     ways = {"ours": ["-m", "workbench", "--help"], "smallest": ["-c", SMALLEST]}
@@ -35,7 +36,7 @@ def test_help_is_quick():
             subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True, env=plain)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent[way].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent["ours"]) < 1.5 * min(spent["smallest"])
+    assert min(ours / smallest for ours, smallest in zip(*spent.values(), strict=True)) < 1.5
 
 
 @pytest.mark.parametrize(
