@@ -32,12 +32,12 @@ from trainer.hugging_face import load_weights, save_weights
 
 logger = logging.getLogger("root")
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-"""Optimizer state is keyed by the names of parameters: their numbers differ from mesh to mesh."""
+"""Key the optimizer state by the names of parameters: the numbers that PyTorch gives them differ between meshes."""
 StateDict = dict[str, Any]
-"""What torch saves and loads: tensors and other values, nested by name."""
+"""A nested dict of tensors and other values, which torch.distributed.checkpoint saves and loads."""
 STEP_FOLDER = re.compile(r"step-(\d+)")
 SEED = "step-0"
-"""The folder of a seed checkpoint: the initial weights alone."""
+"""Folder name of a seed checkpoint, which has only the initial weights; runs on other meshes can start from it."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Checkpointer:
         self.job, self.config, self.state, self.made = config, config.checkpoint, state, made
         self.takes_seed = config.debug.seed is None
         self.audit: resume.Audit | None = None
-        """What does not match the run that a checkpoint was resumed from."""
+        """The settings that differ from those of the run that saved the loaded checkpoint; None if none was resumed."""
         self.folder = Path(config.job.dump_folder, config.checkpoint.folder)
         self.last_step = config.training.steps
         self._saving: Future[Any] | None = None

@@ -1,4 +1,4 @@
-"""Process group, timeouts and seeds, which must be set up alike on all ranks before the first step."""
+"""Set up and leave the process group of a rank, and set the timeouts, the random seeds and the deterministic mode."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 
 CHECKPOINT_GROUP = "checkpoint"
-"""What the group is called whose collectives save checkpoints beside the training steps."""
+"""Description of the process group that asynchronous checkpoint saves use, beside the collectives of training."""
 
 
 def join(config: JobConfig) -> World:
@@ -61,7 +61,7 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Set the timeout of later collectives in every process group; saving checkpoints has a longer one."""
+    """Set the timeout of later collectives in all process groups except that of checkpoint saves, which take longer."""
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001

@@ -28,7 +28,7 @@ from trainer.parallel.plan import build_parts
 logger = logging.getLogger("root")
 FORK = multiprocessing.get_context("fork")
 WORLD_SIZE = "NGPU"
-"""The environment variable with the number of ranks to stand for, as in torchtitan's scripts."""
+"""The environment variable with the number of ranks to simulate; torchtitan's scripts use the same name."""
 
 
 def dry_run(config: JobConfig) -> None:
@@ -70,7 +70,9 @@ def world_size() -> int:
 
 
 def in_process(local: LocalProblem, stage: int) -> None:
-    """Run `rehearse_stage` in a new process, because DTensor caches process groups that no longer exist.
+    """Run the step of a pipeline stage (`rehearse_stage`) in a new process, and wait for its end.
+
+    DTensor caches process groups, so a second stage in the same process would use groups that no longer exist.
 
     Raises:
         TrainerError: The process failed; it has printed the reason.

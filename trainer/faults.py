@@ -46,7 +46,7 @@ Batch = TypeVar("Batch")
 
 
 class FaultConfig(Protocol):
-    """The `[faults]` section of the configuration."""
+    """The fields of the configuration's section `[faults]`: which fault, on which rank, in which step, how long."""
 
     @property
     def name(self) -> str: ...
@@ -116,7 +116,7 @@ class Faults:
             compute(self.seconds)
 
     def _make_nan(self, output: torch.Tensor) -> torch.Tensor:
-        """Return NaN instead of this rank's logits; the gradients then spread it to all ranks."""
+        """Return NaN in place of this rank's logits from the configured step on; gradients spread it to all ranks."""
         return output * float("nan") if self._current_step >= self.step else output
 
     def _leak(self, output: object) -> None:

@@ -1,4 +1,4 @@
-"""Matrix products in float8, by torchao: linear layers scale their operands and round them to 8 bits."""
+"""Compute matrix products in float8 with torchao: linear layers scale their operands and round them to 8 bits."""
 
 import importlib
 from dataclasses import replace
@@ -9,7 +9,7 @@ from torch import nn
 from trainer.config import ConfigError, JobConfig
 
 MULTIPLE = 16
-"""Float8 products take matrices whose sides are multiples of this."""
+"""Both sides of a weight must be multiples of this number for a float8 product."""
 
 
 def convert(model: nn.Module, config: JobConfig) -> None:

@@ -1,4 +1,4 @@
-"""One step of all ranks in one process: PyTorch's `LocalTensor` holds one tensor per rank, and computes on each.
+"""Run one step of all ranks in one process: PyTorch's `LocalTensor` holds one tensor per rank, and computes on each.
 
 Losses and gradients are those of real ranks. This works for tensor parallelism only, where all ranks run the same
 program and all collectives belong to DTensor. It does not work for FSDP2, DDP, pipelines, context or expert
@@ -91,5 +91,5 @@ def copied(values: Tensor) -> Tensor:
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:
-    """Return the tensor of each rank in a local tensor, in the order of the ranks."""
+    """Return the list of each rank's own tensor in a local tensor, in the order of the ranks."""
     return list(tensor._local_tensors.values()) if isinstance(tensor, LocalTensor) else [tensor]  # noqa: SLF001

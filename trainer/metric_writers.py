@@ -1,4 +1,4 @@
-"""Destinations of metrics besides the console: TensorBoard files, and an offline wandb run."""
+"""Write metrics to places besides the console: to TensorBoard files, and to an offline wandb run."""
 
 import importlib
 import os

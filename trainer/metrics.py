@@ -1,4 +1,4 @@
-"""Metrics of a run: torchtitan's console line and torchtitan's names of metrics."""
+"""Compute the metrics of a run, and log them under torchtitan's names and in torchtitan's line format."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ PEAK_FLOPS = {
     "MI325X": 1300e12,
     "MI355X": 2500e12,
 }
-"""Part of a device's name -> dense bf16 operations a second, from the makers' data sheets; the first match counts."""
+"""{part of a device's name: dense bf16 operations per second}, from the makers' data sheets; the first match counts."""
 COLORS = {"step": 31, "loss": 32, "grad_norm": 33, "memory": 36, "tps": 34, "tflops": 36, "mfu": 35}
 logger = logging.getLogger("root")
 
@@ -52,16 +52,16 @@ class Usage:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The metrics of a step that the training loop computes. The Meter computes the others: speed, times and memory."""
+    """The metrics of a step that the training loop computes; `Meter` computes the others: speed, times and memory."""
 
     step: int
     loss: float
-    """Mean over the ranks."""
+    """Mean loss over all ranks."""
     max_loss: float
     grad_norm: float
     lr: float
     tokens_seen: int
-    """By all ranks since the first step."""
+    """Number of tokens that all ranks together have trained on since the first step."""
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""The optimizer and the learning-rate schedule."""
+"""Build the optimizer, and compute the learning rate of each step."""
 
 import math
 

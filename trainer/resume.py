@@ -21,10 +21,10 @@ from trainer.optim import lr_factor
 from workbench.recorders.files import write_json
 
 FILE = "made_with.json"
-"""The file in a checkpoint that says what it was made with."""
+"""Name of the file in a checkpoint's folder that holds the settings of the run that saved the checkpoint."""
 Made = Mapping[str, Any]
 SAMPLED_STEPS = 1000
-"""Steps whose learning rates are compared."""
+"""The learning rates of at most this many steps after the resume are compared."""
 SETTINGS = {
     "model": "another model",
     "optimizer.name": "other updates",
@@ -38,9 +38,9 @@ SETTINGS = {
     "training.mixed_precision_param": "another precision",
     "debug.moe_force_load_balance": "tokens go to other experts",
 }
-"""Setting -> what a change of it means for the steps that follow."""
+"""{configuration key: what a change of its value means for the steps after the resume}."""
 REBUILT = ("torch", "mesh")
-"""What changes the order of sums, and with it the last digits alone."""
+"""Settings whose change alters only the order in which numbers are added, so that results differ by rounding alone."""
 
 
 class Agreement(Enum):
@@ -95,7 +95,7 @@ class Audit:
         return f"Resumed {path} after step {step}: {verdict}"
 
     def as_json(self) -> dict[str, object]:
-        """Return the audit as a dict for run.json."""
+        """Return the agreement and the differences as a dict for run.json."""
         return {"agreement": self.agreement.value, "mismatches": list(map(str, self.mismatches))}
 
 
@@ -148,7 +148,10 @@ def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = (
 
 
 def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield each setting whose change affects the steps after `step`."""
+    """Yield a `Mismatch` for each setting that differs between two runs and affects the steps after `step`.
+
+    `before` has the settings of the run that saved the checkpoint, `now` those of the run that loads it.
+    """
     if before["model"] != now["model"]:
         yield Mismatch("model", before["model"], now["model"], SETTINGS["model"])
     for key, value in now["settings"].items():

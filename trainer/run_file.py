@@ -1,4 +1,4 @@
-"""run.json: the configuration, hosts and outcome of a run. See docs/reference/run-folder.md."""
+"""Write run.json, which describes a run: configuration, hosts and outcome. See docs/reference/run-folder.md."""
 
 import json
 import platform
@@ -24,9 +24,9 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
 
 
 class RunFile:
-    """The file run.json. Rank 0 writes it at the start and at a clean end of a run.
+    """The file run.json. Rank 0 writes it at the start of a run, and again at its end if the run ends cleanly.
 
-    After any other end the launcher corrects it.
+    If the run ends in any other way, the launcher corrects the file.
     """
 
     def __init__(self, config: JobConfig, world: World, facts: dict[str, object]) -> None:
@@ -36,7 +36,7 @@ class RunFile:
         self._write()
 
     def end(self, step: int) -> None:
-        """Write that the run ended cleanly after `step`."""
+        """Write to run.json that the run ended cleanly, with `step` as its last step."""
         self.content |= {"status": "completed", "ended_ns": time.time_ns(), "last_step": step}
         self._write()
 

@@ -1,4 +1,4 @@
-"""One training step: forward, backward, clipping, optimizer. Both real runs and memory estimates use it."""
+"""Run one optimizer step: forward, backward, clipping, update. Both real runs and memory estimates use this code."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -30,7 +30,10 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class OptimizerStep:
-    """One optimizer step: forward, backward, clipping, update. Each of them runs inside the context `phase(name)`."""
+    """Runs the parts of an optimizer step: forward pass, backward pass, gradient clipping and update.
+
+    Each part runs inside the context manager that `phase(name)` returns, so that the caller can measure it.
+    """
 
     config: JobConfig
     world: World
@@ -51,7 +54,7 @@ class OptimizerStep:
         return True
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Accumulate the gradients of one batch, and return its share of the step's mean loss."""
+        """Accumulate the gradients of one batch; return its loss divided by the number of batches in the step."""
         inputs, labels = batch
         # The backward pass of a loss over split logits needs the same context as its forward pass.
         with split_loss(self.world.tensor):
@@ -76,7 +79,7 @@ class OptimizerStep:
         return contextlib.nullcontext()
 
     def update(self) -> Tensor:
-        """Clip the gradients and run the optimizer; returns the gradient norm before clipping."""
+        """Clip the gradients, run the optimizer and reset the gradients; return the gradient norm before clipping."""
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""Train a model on one rank: `Trainer` builds the model, its data and its recorders, and runs the training loop."""
 
 import gc
 import json
@@ -39,7 +39,7 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """The trainer of one rank; its constructor creates the components in the order of their dependencies."""
+    """Trains a model on one rank. The constructor builds model, data, optimizer, recorders; `train` runs the steps."""
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
@@ -76,7 +76,11 @@ class Trainer:
         self.faults = Faults(config.faults, model=self.parts[-1], timeout_s=config.comm.train_timeout_seconds)
 
     def value_recorder(self) -> ValueRecorder | None:
-        """Return the recorder of tensor values, configured with this rank's position in the mesh; None if it is off."""
+        """Return the recorder that debug.record_values or debug.record_tensors turns on; None if both are off.
+
+        It writes sums of the values of tensors in each step. The rank's position in the mesh decides how these sums are
+        scaled.
+        """
         debug = self.config.debug
         if not (debug.record_values or debug.record_tensors):
             return None
@@ -112,7 +116,7 @@ class Trainer:
         return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager in which a phase of the step, such as `fwd`, is recorded."""
+        """Return a context manager that records the code inside it as one phase of the step, such as `fwd`."""
         return self.recorders.phase(name)
 
     def announce(self) -> None:
@@ -160,7 +164,7 @@ class Trainer:
             logger.info(self.recorders.memory.breakdown())
 
     def validate(self, step: int, line: StepLine) -> None:
-        """Compute and log the validation loss if it is due after this step."""
+        """Compute and log the validation loss if it is due after `step`; `line` is the step's entry in the step log."""
         if self.validator and self.validator.is_due(step):
             line.tag("eval")
             with self.phase("eval"):
@@ -201,14 +205,18 @@ class Trainer:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens of one step that are credited to this rank: ranks that share a batch divide its tokens."""
+        """The number of tokens that this rank counts for one step.
+
+        Ranks that compute on the same batch each count an equal share of it, so that the sum over all ranks is right.
+        """
         training = self.config.training
         tokens = self.compute.accumulation_steps * training.local_batch_size * training.seq_len
         return tokens / self.world.degrees.per_batch
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
-        """Run Python's garbage collection in the same steps on all ranks, so that ranks do not delay each other in
-        turn.
+        """Run Python's garbage collection if it is due, in the same steps on all ranks.
+
+        Otherwise each rank would pause in a different step, and all other ranks would wait for it.
         """
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")

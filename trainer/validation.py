@@ -1,4 +1,4 @@
-"""The loss on validation data, which the model is not trained on, at regular steps."""
+"""Compute the loss on validation data, which the model is not trained on, at regular steps."""
 
 import logging
 from collections.abc import Iterator, Sequence

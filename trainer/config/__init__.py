@@ -1,4 +1,4 @@
-"""The configuration of a run. This package does not import torch, so that a launcher can use it."""
+"""Read and check the configuration of a training run. This package does not import torch: launchers use it, too."""
 
 from trainer.config.checks import validate
 from trainer.config.load import KeyReport, explain, load, load_for_training, startup_notes

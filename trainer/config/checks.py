@@ -1,4 +1,4 @@
-"""Checks that need only the configuration: sizes that cannot be divided, and settings that exclude each other."""
+"""Check a configuration before training starts: sizes divide evenly among ranks, no settings exclude each other."""
 
 import importlib
 from typing import Protocol
@@ -11,7 +11,7 @@ from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
 WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
-"""Backends of the compiler that divide a graph into a forward and a backward pass by their cost."""
+"""Backends of torch.compile that decide by cost what is recomputed, and so can keep within a memory budget."""
 
 
 class Shape(Protocol):
@@ -110,7 +110,7 @@ def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
 
 
 def check_experts(config: JobConfig, experts: int) -> None:
-    """Raise ConfigError if expert parallelism cannot divide the experts evenly."""
+    """Raise ConfigError if expert parallelism is on, but does not divide `experts`, the number of experts, evenly."""
     ranks = config.parallelism.expert_parallel_degree
     if ranks > 1 and (not experts or experts % ranks):
         raise ConfigError(
@@ -254,7 +254,7 @@ NOT_LOCAL = {
     PIPELINE: "the ranks of a pipeline run different programs",
     EXPERT: "each rank sends another number of tokens",
 }
-"""Why ranks of a mesh do not run on local tensors, on which all ranks run one program in one process."""
+"""{kind of parallelism: why comm.mode local_tensor, in which one process runs all ranks, does not support it}."""
 
 
 def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
@@ -309,7 +309,7 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
 
 
 def check_compile(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if a setting goes with nothing that is compiled."""
+    """Raise ConfigError if torch.compile is on with a model or a setting that compiled code does not support."""
     if config.compile.enable and "model" in config.compile.components and hasattr(model_shape(config), "n_experts"):
         raise ConfigError(
             "compile.enable: blocks with experts cannot be compiled",
@@ -335,7 +335,7 @@ def check_compile(config: JobConfig, mesh: Degrees) -> None:
 
 
 def check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if asynchronous tensor parallelism is asked for without the compiler, which does it."""
+    """Raise ConfigError if asynchronous tensor parallelism is on without torch.compile's inductor, which does it."""
     compiling = config.compile
     compiles = compiling.enable and "model" in compiling.components and compiling.backend == "inductor"
     if config.parallelism.enable_async_tensor_parallel and mesh.tp > 1 and not compiles:

@@ -19,7 +19,7 @@ class Translation(NamedTuple):
 
 
 Values = Mapping[str, object]
-"""All keys that were written: some keys mean something else beside others."""
+"""{key: value} of all that the user wrote; the meaning of some keys depends on others."""
 Converter = Callable[[object, Values], Translation | None]
 
 RENAMED = {
@@ -134,7 +134,7 @@ def data_parallel_type(value: object, _: Values) -> Translation:
 
 
 def number(key: str, value: object) -> float:
-    """Return `value` if it is a number; `key` names it in the error.
+    """Return `value` if it is a number, else raise an error that names the key `key`.
 
     Raises:
         ConfigError: `value` is not a number.
@@ -181,7 +181,7 @@ def microbatch_size(key: str) -> Converter:
 
 
 CONVERTER_NAMES = {f"quantize.{products}.float8": "float8" for products in ("linear", "dense")}
-"""Other names of a converter in versions of torchtitan -> its name here."""
+"""{name of a model converter in other torchtitan versions: its name in this trainer}."""
 
 
 def float8_converter(value: object, _: Values) -> Translation:
@@ -244,7 +244,7 @@ CONVERTED: dict[str, Converter] = {
     "training.warmup_pct": warmup_share,
     "validation.dataset": test_dataset("validation"),
 }
-"""Keys whose value changes too. A conversion that returns None leaves the value as it is."""
+"""{key of another torchtitan version: function that translates it}; the function returns None to change nothing."""
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:

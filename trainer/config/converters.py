@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from trainer.config.sections import JobConfig
 
 Converter = Callable[..., None]
-"""Called with the model and the configuration."""
+"""A function that changes a model in place; it is called with the model and the configuration."""
 Function = TypeVar("Function", bound=Converter)
 REGISTERED: dict[str, Converter] = {}
 FLOAT8 = "float8"
 BUILT_IN = {FLOAT8: ("trainer.float8", "torchao")}
-"""Name of a converter that comes with the trainer -> its module, and the package that it needs."""
+"""{name of a converter that comes with the trainer: (its module, the optional package that it needs)}."""
 
 
 def is_installed(package: str) -> bool:

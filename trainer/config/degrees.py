@@ -1,4 +1,4 @@
-"""The number of ranks of each kind of parallelism."""
+"""Compute the degree of each kind of parallelism, which is the number of ranks that divide the work in this way."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ KEYS = {
     PIPELINE: "pipeline_parallel_degree",
     EXPERT: "expert_parallel_degree",
 }
-"""Dimension -> what it is called in the section `parallelism`."""
+"""{dimension of the device mesh: key of the section `parallelism` that sets its size}."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Degrees:
     dp_replicate: int = 1
     dp_shard: int = 1
     ep: int = 1
-    """Neighbours among the ranks of one copy that share the experts."""
+    """Number of neighbouring ranks within one copy of the model among which the experts are divided."""
     cp: int = 1
     tp: int = 1
     pp: int = 1
     offload: bool = False
-    """Whether weights stay in the CPU's memory, which FSDP alone can do, also on one rank."""
+    """Whether weights are kept in CPU memory. Only FSDP can do that, so FSDP is then used even on a single rank."""
 
     @property
     def data_parallel(self) -> int:

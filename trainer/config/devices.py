@@ -1,4 +1,4 @@
-"""Check whether the configuration asks for something that needs a device of a certain kind."""
+"""Check that this rank's device can do what the configuration asks for, such as products in float8."""
 
 from trainer.config.converters import FLOAT8
 from trainer.config.sections import JobConfig

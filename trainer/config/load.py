@@ -26,17 +26,17 @@ class KeyReport:
     """How one configuration key that the user wrote was handled: honoured, translated, ignored or unknown."""
 
     key: str
-    """Our name of the key."""
+    """This trainer's name of the key."""
     value: Any
     cls: Class
     source: str | None = None
-    """The name that was written, if it is another one."""
+    """The name that the user wrote, if this trainer uses another; else None."""
     reason: str | None = None
     suggestion: str | None = None
     line: int | None = None
-    """Line of the file; None for flags."""
+    """Line number in the file; None for flags."""
     refused: bool = False
-    """Whether it is refused, because training without it would give another result."""
+    """Whether the trainer refuses to start, because training without the key would give another result."""
 
     def as_json(self) -> dict[str, object]:
         """Return the report as a dict in the format `workbench.config/1`.
@@ -84,7 +84,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> JobConfig:
 
 
 def load_for_training(overrides: Sequence[str]) -> JobConfig:
-    """Return the configuration like `load`, but raise an error for each key that the trainer does not support.
+    """Return the configuration like `load`, but raise an error if the trainer does not support a key or its value.
 
     Raises:
         ConfigError: As for `load`, or the trainer does not support the value of a key.
@@ -137,7 +137,10 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
 
 
 def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[str]:
-    """Return a sentence if the warm-up that was written is longer than the schedule, and so is shortened."""
+    """Return a list with one sentence if the configured warm-up is longer than the schedule; else an empty list.
+
+    The trainer shortens such a warm-up to the length of the schedule.
+    """
     steps, total = config.lr_scheduler.warmup_steps, config.lr_scheduler.total_steps or config.training.steps
     if steps <= total or all(report.key != "lr_scheduler.warmup_steps" for report in reports):
         return []

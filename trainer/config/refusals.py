@@ -119,7 +119,7 @@ REFUSED: dict[str, Refusal] = {
     "profiling.profiler_skip_*": Refusal((None, 0), TRACES),
     "profiling.trace_post_processor*": Refusal((None,), "traces are written as they are"),
 }
-"""Key, or pattern of keys -> what is possible."""
+"""{key or pattern of keys: the supported values, and why others are refused}."""
 
 TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it"
 SHARDING = "there is one way to shard"
@@ -167,9 +167,9 @@ WITHOUT_EFFECT = {
     "validation.*": FLUX,
     "validation.dataloader.*": IN_PROCESS,
 }
-"""Pattern of keys that change no outcome -> why."""
+"""{pattern of keys that change nothing in a run: reason}."""
 ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")
-"""Keys without effect that ask for something where they are false."""
+"""Keys without effect whose default is true in torchtitan: here it is False that asks for a change."""
 
 
 def reason_without_effect(key: str) -> str | None:

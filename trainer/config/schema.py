@@ -160,7 +160,9 @@ def from_words(option: Option, words: list[str]) -> object:
 
 
 def number_of_word(kind: type, word: str) -> object:
-    """Convert a word to a number of type `kind`; forms such as 1_000, 0x10 and 1e-3 are accepted.
+    """Return a word of the command line as a number if `kind` is int or float, else unchanged.
+
+    Forms such as 1_000, 0x10 and 1e-3 are accepted.
 
     Raises:
         ValueError: The word is not such a number.
@@ -184,7 +186,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def checked_list(option: Option, value: object) -> list[str]:
-    """Return `value` if it is a list of strings.
+    """Return `value` if it is a list of strings that the option accepts.
 
     Raises:
         ConfigError: It is something else.

@@ -1,4 +1,4 @@
-"""The configuration as text: help for every flag, and the resolved values as TOML."""
+"""Write the configuration as text: the help for every flag, and the resolved values as TOML."""
 
 import json
 

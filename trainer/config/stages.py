@@ -9,11 +9,11 @@ from trainer.errors import ConfigError
 SINGLE = ("1F1B", "GPipe")
 """Schedules with one part of the model on each rank."""
 LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
-"""Schedules with several parts on each rank, dealt out in turn."""
+"""Schedules with several parts on each rank, assigned in turn: of 4 parts on 2 ranks, rank 0 has parts 0 and 2."""
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
-"""Schedules with two parts on each rank: the first rank has the first and the last one."""
+"""Schedules with two parts on each rank, assigned from both ends: of 4 parts on 2 ranks, rank 0 has parts 0 and 3."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", *V_SHAPED)
-"""Schedules that compute the gradients of weights after those of activations."""
+"""Schedules that split the backward pass: first the gradients of activations, later those of weights."""
 BY_NAME = {name.lower(): name for name in (*SINGLE, *LOOPED, *V_SHAPED)}
 IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 

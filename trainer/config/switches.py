@@ -22,11 +22,11 @@ class Switch(NamedTuple):
     is_on: Callable[[JobConfig], bool]
     keys: tuple[str, ...]
     is_always_reported: bool = False
-    """Whether it is reported, too, if one file turns the switch off and sets these keys."""
+    """Whether the keys are reported even if one file both sets them and turns the switch off."""
 
 
 def has_experts(config: JobConfig) -> bool:
-    """Return whether the configured model has experts, or is not known."""
+    """Return whether the configured model has experts; True if there is no such model, which another check reports."""
     try:
         return hasattr(model_shape(config), "n_experts")
     except ConfigError:
@@ -186,12 +186,12 @@ SHARDING = Switch(
     ("parallelism.fsdp_reshard_after_forward", "training.mixed_precision_reduce"),
     is_always_reported=True,
 )
-"""FSDP's switch, which depends on the number of ranks, too."""
+"""The switch of keys that only FSDP uses. It is apart from `SWITCHES`: the number of ranks decides if FSDP is on."""
 WEIGHTS = (
     *("checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "checkpoint.load_step"),
     *("checkpoint.last_save_in_hf", "checkpoint.load_only"),
 )
-"""Keys that decide which weights a run starts from or leaves: they are refused without their switch."""
+"""Keys that decide which weights a run loads or saves; training is refused if one is set while its switch is off."""
 
 
 def off_switches(

@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 SECTION = re.compile(r"\s*\[\s*([\w.\-\s]+?)\s*\]")
 LONGEST = 1 << 24
-"""Characters of a configuration that are read: a device such as /dev/zero has no end."""
+"""Number of characters that are read of a configuration file at most: a device such as /dev/zero has no end."""
 ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 

@@ -14,7 +14,7 @@ SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
 
 
 def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
-    """Return a dict with the first `count` training sequences in `rows`, one row per token, and with token counts.
+    """Return the first `count` training sequences as a dict: `rows` has one row per token, next to token counts.
 
     `tokens` is the number of tokens in the whole training text; `left_over` counts those after the last full sequence.
 

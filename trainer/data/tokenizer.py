@@ -2,7 +2,7 @@
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 320
-"""256 bytes and specials, rounded up to a number that many degrees divide."""
+"""256 byte values and two special tokens, rounded up to a number that many parallel degrees divide evenly."""
 
 
 def encode(text: str) -> list[int]:

@@ -1,6 +1,4 @@
-"""Experts on fake tensors: each expert is assumed to get equally many tokens, and products have a size but no
-values.
-"""
+"""Let experts run on fake tensors: assume equally many tokens for each, and compute only the sizes of products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +34,10 @@ class SizedProduct(torch.autograd.Function):
 
 @contextmanager
 def even_routing(copies: int) -> Iterator[None]:
-    """Assume within this context that a rank sends its `copies` token copies in equal parts to all expert ranks."""
+    """Let experts run on fake tensors inside this context: products have a size but no values.
+
+    Each rank is assumed to send its `copies` token copies in equal parts to all ranks that have experts.
+    """
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]
     expert_parallel.split_sizes = lambda counts: even_split(copies, len(counts))

@@ -48,7 +48,7 @@ def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
 
 
 def assumptions(config: JobConfig) -> list[str]:
-    """Return sentences that say what the estimate assumes, where a run may differ from it."""
+    """Return sentences that say what the estimate assumes, for the settings in which a real run may differ from it."""
     has_experts = hasattr(model_args(config), "n_experts")
     assumed = {
         "products in the type of mixed_precision_param; float8 keeps smaller operands": FLOAT8

@@ -27,14 +27,14 @@ from trainer.step import Batch
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS = 2
-"""The first step makes the optimizer's state, so that the second is like all that follow."""
+"""Number of steps to run. The first creates the optimizer's state; the second needs as much memory as later ones."""
 MAX_BATCHES = 2
-"""Batches of a step that are rehearsed: all after the first find the gradients of those before."""
+"""Number of accumulated batches to run at most: from the second on, gradients exist already and memory is the same."""
 ENDS = 2
-"""Layers at either end of a model that differ from those between: FSDP gathers one ahead."""
+"""Number of layers at either end whose memory differs from that of the layers between: FSDP gathers one layer ahead."""
 Phase = Callable[[str], AbstractContextManager[None]]
 NUMBER_SIGN = " #"
-"""Separates a window's name from the pass in a pipeline."""
+"""Separates the name of a window (a part of the step) from the number of the pass through the pipeline."""
 
 
 def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:

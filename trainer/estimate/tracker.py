@@ -18,9 +18,12 @@ from workbench.recorders.memory.library_functions import category_of_function
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PRIORITY, TEMPORARY, TensorHooks, local_tensor
 
 MAX_CALLERS = 30
-"""How many callers of an allocation are looked at for its purpose."""
+"""Number of callers on the call stack that are searched for the purpose of an allocation."""
 NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
-"""DTensor asks tensors without memory, whole ones, for the shapes of results: no run allocates these."""
+"""The category of allocations that no real run makes, and the file of DTensor that makes them.
+
+DTensor computes the shapes of results on whole tensors, which have no memory.
+"""
 
 
 @dataclass(slots=True)

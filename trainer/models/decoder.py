@@ -18,7 +18,7 @@ from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
 Draw = Callable[[str, Tensor, int, int], Tensor]
-"""Returns the first values of a parameter, by its name, itself, the number of layers and the seed."""
+"""A function (parameter name, parameter, number of layers, seed) that returns the initial values of the parameter."""
 
 
 class Decoder(nn.Module):
@@ -29,9 +29,9 @@ class Decoder(nn.Module):
     args: ModelArgs
     dim: int
     part: Part
-    """Which part of a pipeline this is."""
+    """The part of the model that this module holds if the model is divided for a pipeline."""
     positions: Sequence[int]
-    """The positions of the tokens in their sequence."""
+    """Positions of the input tokens in their sequence; with context parallelism, those of this rank alone."""
 
     @abstractmethod
     def expect_positions(self, positions: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 BIAS_STEP = 1e-3
-"""How far a step moves an expert's bias; torchtitan's load_balance_coeff."""
+"""Amount by which one step changes the routing bias of an expert; torchtitan calls it load_balance_coeff."""
 grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noqa: SLF001 - public since torch 2.10
 
 
@@ -28,9 +28,9 @@ class Router(nn.Module):
         self.gate = nn.Linear(dim, n_experts, bias=False)
         self.top_k = top_k
         self.force_balance = False
-        """Send tokens to the experts in turn, whatever the scores say."""
+        """Whether tokens go to the experts in turn, regardless of their scores."""
         self.whole_gradient: Callable[[Tensor], Tensor] | None = None
-        """Makes the gradient of a weight whole where each rank scores a part of the tokens."""
+        """A function that sums the gradient of a weight over ranks; needed if each rank scores other tokens."""
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights (N, K), float32, and the indices (N, K) of each token's experts."""

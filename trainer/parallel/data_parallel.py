@@ -25,7 +25,7 @@ from trainer.parallel.mesh import World
 from workbench.recorders.memory.tensor_hooks import local_tensor
 
 EXPERTS_DIM = 3
-"""Dimensions of the weights of experts, and of no others."""
+"""Number of dimensions of an expert weight: experts, rows, columns. No other weight has three."""
 
 
 class Policies(NamedTuple):

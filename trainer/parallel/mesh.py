@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from trainer.config.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
 
 SHARD_CONTEXT = "dp_shard_cp"
-"""The ranks that weights are sharded over, if those share sequences too."""
+"""Name of the mesh dimension that joins sharding and context parallelism: FSDP shards weights over both."""
 
 
 def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
@@ -51,7 +51,7 @@ class World:
     degrees: Degrees
     mesh: DeviceMesh | None
     experts: DeviceMesh | None
-    """The same ranks as the experts lie on them; None where each rank has parts of all."""
+    """The mesh for the experts, which has the same ranks as `mesh`; None without expert parallelism."""
 
     @property
     def data_rank(self) -> int:
@@ -61,7 +61,7 @@ class World:
 
     @property
     def stage(self) -> int:
-        """The index of this rank in its pipeline."""
+        """The index of this rank along the pipeline; 0 without a pipeline."""
         return self.rank // (self.size // self.degrees.pp)
 
     @cached_property

@@ -31,9 +31,9 @@ from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
 TOKENS = Shard(0)
-"""Of all sequences in one row."""
+"""Split of tokens among ranks, where the tokens of all sequences are flattened into the first dimension."""
 HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
-"""Where experts have their hidden width."""
+"""{name of an expert weight: split of it among ranks along the hidden width of the experts}."""
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:

@@ -1,4 +1,7 @@
-"""Plan: WORLD_SIZE=64 python -m trainer.plan LIMIT MARGIN DEVICE COUNT --config FILE [--key value ...]. Prints JSON."""
+"""Search for the fastest settings of a job that fit into memory, and print them as JSON.
+
+WORLD_SIZE=64 python -m trainer.plan LIMIT MARGIN DEVICE COUNT --config FILE [--key value ...]
+"""
 
 import json
 import os
@@ -15,13 +18,13 @@ from trainer.plan.devices import SPEEDS, speed_of
 from trainer.plan.search import Plan, Search
 
 SECONDS = 60.0
-"""The search starts no rehearsal later than this after its beginning; the last ones end soon after."""
+"""The search starts no new memory measurement later than this many seconds after its beginning."""
 LARGEST_BATCH = 64
 SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=False, dtype="float32").settings())
 
 
 class Wish(NamedTuple):
-    """The request for a plan: `plans` choices of settings for a job on `world_size` ranks with the device `device`.
+    """The request for a plan: `plans` different choices of settings for a job on `world_size` ranks of type `device`.
 
     A rank may use `limit` bytes of memory, of which the fraction `margin` stays free.
     """
@@ -91,7 +94,7 @@ def described(one: Plan) -> dict[str, object]:
 
 
 def given(arguments: Sequence[str]) -> list[str]:
-    """Return the keys that the search could change but that a flag sets; the search keeps their values."""
+    """Return the keys that a flag sets among those that the search would choose; the search keeps the flag's value."""
     flags = [word.removeprefix("--").partition("=")[0].removeprefix("no_") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 

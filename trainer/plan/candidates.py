@@ -10,13 +10,17 @@ from trainer.config.checks import validate
 from trainer.errors import ConfigError
 
 TENSOR_AT_MOST = 8
-"""Tensor parallelism stays within a node: it waits for its collectives in every layer."""
+"""Largest degree of tensor, pipeline and context parallelism that is tried.
+
+It is the usual number of devices in a node: tensor parallelism waits for collectives in every layer, so the links
+between nodes would be too slow.
+"""
 CONTEXT_TOKENS_AT_LEAST = 8192
-"""Sequences shorter than this are not worth dividing."""
+"""Shortest sequence, in tokens, for which context parallelism is tried."""
 ROUNDS_AT_MOST = 8
-"""Microbatches for each stage of a pipeline: more of them gain little."""
+"""Largest batch of a pipeline in sequences per stage: more microbatches make the pipeline hardly faster."""
 RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
-"""(mode, selective_ac_option) of activation checkpointing, what keeps most first."""
+"""(mode, selective_ac_option) of each kind of activation checkpointing to try; the first keeps most activations."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Candidate:
         return replace(self, batch=1)
 
     def settings(self) -> dict[str, Any]:
-        """Return {key of the configuration: value}."""
+        """Return the candidate as {configuration key: value}, such as "training.dtype": "bfloat16"."""
         values: dict[str, Any] = {
             "parallelism.data_parallel_replicate_degree": self.replicate,
             "parallelism.data_parallel_shard_degree": self.shard,

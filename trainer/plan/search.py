@@ -22,11 +22,14 @@ from trainer.plan.model_size import ModelSize
 from trainer.plan.step_time import StepTime, step_time
 
 OPTIMISM = 0.85
-"""A candidate is rehearsed if this share of its formula fits, as long as no rehearsal of its family is known."""
+"""Factor on a candidate's memory by the formula, until a candidate that differs only in the batch size is measured.
+
+It is below 1, so that no candidate is discarded that may fit.
+"""
 PATIENCE = 30.0
-"""Seconds after the deadline that a rehearsal which runs may still take."""
+"""Seconds after the deadline in which a memory measurement that is running may still end."""
 NEVER_LOWER = 0.5
-"""A family's correction is trusted down to this."""
+"""Smallest factor by which a measured peak may correct the formula for candidates with other batch sizes."""
 
 
 @dataclass(frozen=True)

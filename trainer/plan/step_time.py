@@ -14,10 +14,10 @@ from trainer.plan.model_size import ModelSize
 RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
 """Share of the forward pass that is computed twice; "selective" keeps the outputs of products."""
 HIDDEN = 0.8
-"""Share of the computation behind which FSDP hides its collectives."""
+"""Share of the computation time in which FSDP's collectives run beside the computation, and so cost no time."""
 FLOAT32_BYTES = 4
 ELEMENTWISE_PASSES = 6
-"""How often a step reads or writes what a layer computes between its products."""
+"""How many times a step reads or writes each value that a layer computes between its matrix products."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed
 def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
     """Return the bandwidth between `ranks` ranks in bytes per second: that inside a node, or that between nodes.
 
-    `inner` is the distance between the numbers of two neighbours in this group; it decides whether the group fits into
-    a node.
+    `inner` is the difference between the numbers of neighbouring ranks in this group; it decides whether the group fits
+    into a node.
     """
     return speed.near if ranks * inner <= speed.ranks_of_node else speed.far

@@ -1,1 +1,1 @@
-"""Dense Llama 3."""
+"""The dense model Llama 3: its modules, its published sizes, and ready-made configurations."""

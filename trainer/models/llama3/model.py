@@ -107,7 +107,7 @@ class Llama3(Decoder):
         self.register_buffer("rope", self.rotations(), persistent=False)
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
-        """Return layer `number`."""
+        """Return a new transformer block for layer `number`."""
         return Block(self.args)
 
     def rotations(self) -> Tensor:

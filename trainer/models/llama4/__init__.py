@@ -1,1 +1,1 @@
-"""Llama 4: Llama 3 whose feed-forward layers are mixtures of experts."""
+"""The model Llama 4: Llama 3 with mixtures of experts in place of some or all feed-forward layers."""

@@ -39,7 +39,7 @@ class Llama4(Llama3):
     args: ModelArgs
 
     def block(self, number: int) -> nn.Module:
-        """Return block number `number`: a dense one, or one with a mixture of experts."""
+        """Return a new transformer block for layer `number`: a dense block, or one with a mixture of experts."""
         return super().block(number) if (number + 1) % self.args.moe_every else SparseBlock(self.args)
 
     def reset_buffers(self) -> None:
