@@ -9,7 +9,7 @@ from workbench.recorders.memory.snapshot import Snapshot
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, TEMPORARY, UNKNOWN
 
 Tensor = tuple[str, str, int]
-"""(category, name, bytes)."""
+"""A live tensor as (category, name, size in bytes)."""
 MIB = 1 << 20
 TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
 
@@ -113,7 +113,7 @@ def category_lines(peak: list[Tensor]) -> Iterator[str]:
 
 
 def usage_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Yield lines of text about the memory that the device or process uses, tracked and untracked."""
+    """Yield lines of text with the memory that the device or process uses, and how much of it the snapshot explains."""
     details = snapshot["workbench"]
     tracked = sum(segment["allocated_size"] for segment in snapshot["segments"])
     user_of_memory, total = "process", details.get("process_bytes")

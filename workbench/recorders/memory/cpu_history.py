@@ -18,7 +18,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, activities, ex
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Return a context without garbage collections, which would scan a profiler session's many objects repeatedly."""
+    """Return a context without garbage collections, which would repeatedly scan a profiler session's many objects."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -98,7 +98,7 @@ class CpuHistory:
         }
 
     def details(self) -> Details:
-        """Return those of our additions to PyTorch's snapshot format whose values depend on how a CPU is recorded."""
+        """Return the part of a snapshot's entry `workbench` that depends on how a CPU's memory is recorded."""
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,

@@ -51,7 +51,7 @@ class CudaHistory:
         return snapshot
 
     def details(self) -> Details:
-        """Return those of our additions to PyTorch's snapshot format whose values depend on the CUDA device."""
+        """Return the part of a snapshot's entry `workbench` that depends on the CUDA device."""
         free, total = torch.cuda.mem_get_info()
         return {
             "made_up_segments": False,

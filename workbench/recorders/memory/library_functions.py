@@ -1,4 +1,4 @@
-"""Name functions of torch that allocate memory of a known category, such as communication."""
+"""Map functions of torch to the category of the memory that they allocate, such as communication."""
 
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, PARAMETERS
 

@@ -119,7 +119,7 @@ def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
 
 
 def trace_entry(event: Event) -> TraceEntry:
-    """Return one entry of a device trace."""
+    """Return an allocation or a free as an entry of a device's trace, in PyTorch's format."""
     entry: TraceEntry = {
         "action": event.action,
         "addr": event.block.address,

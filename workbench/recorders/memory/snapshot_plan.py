@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 WINDOW = 5
-"""The default number of recorded steps: no fewer complete steps in a row show growth from step to step."""
+"""Default number of steps that are recorded before a snapshot: fewer would not show growth from step to step."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class StepTable:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
 
     def add(self, line: StepRecord) -> None:
-        """Add a finished line of the step log."""
+        """Add a finished line of the step log, unless a tag says that the step took longer than usual ones."""
         if not SPECIAL_TAGS.intersection(line["tags"]):
             self._steps.append(line)
 

@@ -30,7 +30,8 @@ INPUTS_SHOWN = 6
 
 
 class FiniteCheck:
-    """Checks in each step of one rank whether gradients and parameters are finite, and writes where they became not so.
+    """Checks in each step of one rank whether gradients and parameters are finite; if not, reports the first bad
+    operation.
 
     It begins at once, and ends at `close` or when a parameter is not finite. `step` is the number of the current step:
     the training loop may set it; otherwise the optimizer's updates are counted from 1.

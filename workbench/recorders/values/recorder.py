@@ -1,4 +1,4 @@
-"""Writes sums over tensors in each step to `values/rank_R.jsonl`, so that two runs of a training can be compared.
+"""Write sums over tensors in each step to `values/rank_R.jsonl`, so that two runs of a training can be compared.
 
     values = ValueRecorder("outputs", model)
     with values.step(n):
@@ -139,7 +139,7 @@ class ValueRecorder:
 
     @property
     def _is_forward(self) -> bool:
-        """Whether a forward pass runs that is recorded; recomputation in the backward pass is no second one."""
+        """Whether a forward pass to record is running; recomputation in the backward pass does not count as one."""
         return self._recording and torch._C._current_graph_task_id() == OUTSIDE_BACKWARD  # noqa: SLF001  # no public name
 
     def _record_output(self, name: str, output: Tensor) -> None:
@@ -147,7 +147,7 @@ class ValueRecorder:
         self._record_gradient(ACTIVATION_GRADIENT, name, output)
 
     def _record_gradient(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Record the gradient of a tensor, once the backward pass has it."""
+        """Record sums over the gradient of a tensor when the backward pass has computed it."""
         share = self._place.loss_share
         if share is not None and tensor.requires_grad:
 
@@ -157,7 +157,7 @@ class ValueRecorder:
             tensor.register_hook(add_gradient)  # type: ignore[no-untyped-call]
 
     def _add(self, kind: str, name: str, sums: Sums) -> None:
-        """Add sums to those of earlier microbatches of the same step."""
+        """Store the sums over a tensor, added to those of earlier microbatches of the same step."""
         if before := self._rows.get((kind, name)):
             values, elements = before.values + sums.values.to(before.values.device), before.elements + sums.elements
             sums = sums._replace(values=values, elements=elements, calls=before.calls + 1)
@@ -177,12 +177,12 @@ class ValueRecorder:
         self._file.flush()
 
     def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
-        """Return what a line has besides the step, kind, name, copies and sums."""
+        """Return the fields that a subclass adds to a line, besides step, kind, name, copies and sums."""
         return {}
 
 
 def open_log(folder: Path) -> IO[str]:
-    """Create this rank's file, write its header line, and return the file."""
+    """Create this rank's file `values/rank_R.jsonl` below `folder`, write its header line, and return the open file."""
     info = RankInfo.here()
     path = folder / "values" / f"rank_{info.rank}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,12 @@
-"""Record what each module gets and returns, so that `workbench bisect A B` finds where two runs part. In any script:
+"""Record sums over the inputs and outputs of each module; `workbench bisect A B` finds where two runs first differ.
+
+In any training script:
 
     from workbench import recorders
     recorders.record_tensors(model, "outputs")
 
 Call it on every rank before the first step. Each tensor is recorded as four sums, never whole: a line of about 250
-bytes for each tensor and step in `values/rank_R.jsonl`. It ends by itself after 100 steps.
+bytes for each tensor and step in `values/rank_R.jsonl`. The recording ends by itself after 100 steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,17 +27,18 @@ from workbench.recorders.values.tensor_sums import Sums, sums_of
 
 INPUT, INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", "optimizer"
 STEPS = 100
-"""A recording of 100 steps of a thousand tensors takes 25 MB."""
+"""Number of steps that are recorded by default; with a thousand tensors, they take 25 MB."""
 TENSORS_AT_MOST = 16
-"""Of one call of a module, such as its caches of keys and values."""
+"""Number of tensors that are recorded of one call of a module, at most: a cache of keys and values may have many."""
 CALLS_AT_MOST = 64
-"""A module that is called more often in one forward pass, such as in a loop over time, has one name from then on."""
+"""Number of calls of a module in one forward pass that get names of their own; all later calls share the last name."""
 
 
 class TensorRecorder(ValueRecorder):
-    """Records inputs and outputs of modules, their gradients, parameters, and the optimizer's settings and state.
+    """Records sums over modules' inputs and outputs, gradients, parameters, and the optimizer's settings and state.
 
-    Unlike a `ValueRecorder` it also writes a projection, which tells tensors with equal sums apart, and the dtype.
+    Unlike a `ValueRecorder` it also writes the dtype and a projection, the product with a fixed random vector.
+    Projections differ between tensors whose sums are equal.
     """
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
@@ -48,7 +51,7 @@ class TensorRecorder(ValueRecorder):
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record the step inside this context, unless enough steps are recorded."""
+        """Record the step inside this context; the context does nothing once `STEPS` steps are recorded."""
         self._steps_left -= 1
         with super().step(step) if self._steps_left >= 0 else nullcontext():
             yield
@@ -59,7 +62,7 @@ class TensorRecorder(ValueRecorder):
         super()._begin()
 
     def optimizer(self, optimizer: Optimizer) -> None:
-        """Record the numbers that an optimizer is set to, and sums over its state. Call it before the update."""
+        """Record an optimizer's numeric settings, such as `lr`, and sums over its state. Call it before the update."""
         if not self._recording:
             return
         groups = optimizer.param_groups
@@ -83,7 +86,10 @@ class TensorRecorder(ValueRecorder):
         yield from super()._hook(model)
 
     def _start_forward(self, *_: object) -> None:
-        """Count the calls of modules from 1 again: another microbatch is no second call."""
+        """Restart the count of each module's calls (a forward pre-hook of the whole model).
+
+        So a module has the same name in each microbatch, and only a second call in one forward pass gets another.
+        """
         if self._is_forward:
             self._calls.clear()
             self._seen.clear()
@@ -118,7 +124,7 @@ class TensorRecorder(ValueRecorder):
             self._record_gradient("activation_gradient", name, output)
 
     def _label(self, name: str) -> str:
-        """Return the name of a module's current call: a module that is called twice has two names."""
+        """Return the name of a module's current call: the module's, with `#2` added for a second call, and so on."""
         number = self._calls.get(name, 1)
         return name if number == 1 else f"{name}#{number}"
 
@@ -127,7 +133,7 @@ class TensorRecorder(ValueRecorder):
         return known is not None and known[0]() is tensor and known[1] == tensor._version  # noqa: SLF001  # no public name
 
     def _sums_once(self, tensor: Tensor) -> Sums:
-        """Return the sums over a tensor, which are computed once for all modules that get the same tensor."""
+        """Return the sums over a tensor; they are computed only once if several modules get the same tensor."""
         if not self._is_known(tensor):
             self._seen[id(tensor)] = ref(tensor), tensor._version, self._sums(tensor)  # noqa: SLF001
         return self._seen[id(tensor)][2]
@@ -145,9 +151,9 @@ class TensorRecorder(ValueRecorder):
 
 
 class ScriptRecorder(TensorRecorder):
-    """Records the steps of a script, from one update of an optimizer to the next.
+    """Records the steps of a training script, which it tells apart by the optimizer's updates.
 
-    `current_step` is counted up by the updates of the optimizer.
+    A step lasts from one update to the next. `current_step` is its number.
     """
 
     def __init__(self, models: Sequence[nn.Module], folder: str | Path, first_step: int, steps: int) -> None:
@@ -191,13 +197,17 @@ class ScriptRecorder(TensorRecorder):
 
 
 def named(label: str, value: object) -> list[tuple[str, Tensor]]:
-    """Return the tensors in what a module gets or returns, and a name for each; some tensors hold no values."""
+    """Return (name, tensor) of each tensor with values in `value`, which is what a module gets or returns.
+
+    The first tensor is named `label`, the others `label[1]`, `label[2]` and so on. At most `TENSORS_AT_MOST` are
+    returned.
+    """
     tensors = [tensor for tensor in tensors_in(value) if has_values(tensor)][:TENSORS_AT_MOST]
     return [(f"{label}[{number}]" if number else label, tensor) for number, tensor in enumerate(tensors)]
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Return whether sums over a tensor can be computed."""
+    """Return whether sums over a tensor can be computed: it is dense, has memory, and is not complex."""
     return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_complex()
 
 

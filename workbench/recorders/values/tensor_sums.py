@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 SIGNATURE = 4096
-"""Length of the fixed random vector that values are multiplied by."""
+"""Length of the fixed random vector with which values are multiplied for a projection."""
 
 
 class Sums(NamedTuple):
