@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Sets up a virtual environment of its own beside this file and runs something in it.
+"""Set up a virtual environment beside this file, and run a command in it.
 
-    python3 dev.py demo [INCIDENT]    a 2-rank CPU run that breaks, and why it broke
-    python3 dev.py test               the tests, but for those that start training jobs of several processes
-    python3 dev.py test --slow        those
-    python3 dev.py test ARGS...       pytest with these arguments
-    python3 dev.py run COMMAND...     any command of the environment, such as `run workbench --help`
+    python3 dev.py demo [INCIDENT]    run 2 ranks on the CPU until they break, and show why
+    python3 dev.py test               run the tests, except those that start training jobs of several processes
+    python3 dev.py test --slow        run only the tests that start such jobs
+    python3 dev.py test ARGS...       run pytest with these arguments
+    python3 dev.py run COMMAND...     run any command of the environment, such as `run workbench --help`
 
 Needs only Python 3.11 or newer; what it installs goes into .venv.
 """

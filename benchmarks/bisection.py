@@ -1,4 +1,4 @@
-"""Whether `workbench bisect` names the planted difference of two runs: python -m benchmarks.bisection [--cost].
+"""Check that `workbench bisect` names the planted difference of two runs: python -m benchmarks.bisection [--cost].
 
 Each case is a small script that runs twice, the second time with a change, and what an engineer would want to be told.
 """
@@ -21,7 +21,7 @@ VOCABULARY, WIDTH, HEADS, LENGTH, BATCH, STEPS = 64, 32, 4, 16, 4, 3
 
 
 class Change(NamedTuple):
-    """What a run does differently; the defaults change nothing."""
+    """The settings that a run changes; the defaults change nothing."""
 
     scale: float = 1.0
     seed_of_noise: int = 0
@@ -124,7 +124,7 @@ def train(folder: Path, change: Change, state: dict[str, object] | None = None, 
 
 
 def batch(step: int, change: Change) -> tuple[Tensor, Tensor]:
-    """Return (inputs, labels) of a step."""
+    """Return (inputs, labels) of a step, (B, T) int64 each."""
     random = torch.Generator().manual_seed(change.seed_of_data * 1000 + step)
     inputs = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=random)
     random.manual_seed(change.seed_of_labels * 1000 + step + 500)
@@ -178,7 +178,7 @@ def half_layer(model: nn.Module) -> None:
 
 
 def slower(optimizer: torch.optim.Optimizer) -> None:
-    """Take away the weight decay."""
+    """Set the weight decay to zero."""
     optimizer.param_groups[0]["weight_decay"] = 0.0
 
 
@@ -224,7 +224,7 @@ RESUMED = {
 
 
 def answer(a: Change, b: Change) -> parity.BisectReport:
-    """Run both, and return the report on them."""
+    """Train once with each of the two changes, and return the report of the bisection on both runs."""
     with tempfile.TemporaryDirectory() as folder:
         train(Path(folder, "a"), a)
         train(Path(folder, "b"), b)
@@ -232,7 +232,7 @@ def answer(a: Change, b: Change) -> parity.BisectReport:
 
 
 def answer_resumed(lost: tuple[str, ...]) -> parity.BisectReport:
-    """Run four steps, and two steps that resume after the second without a part of the state."""
+    """Compare a run of four steps with a run that resumes after step 2 without the parts `lost` of the state."""
     with tempfile.TemporaryDirectory() as folder:
         train(Path(folder, "a"), Change(steps=4))
         state = train(Path(folder, "start"), Change(steps=2))

@@ -28,9 +28,9 @@ HEALTHY_STEPS, STEP_S = 150, 0.02
 TIMEOUT_S = 6.0
 GIVE_UP_S = 40.0
 SLOW_S = 0.5 * TIMEOUT_S
-"""In seconds: between the two requests for dumps, at 0.4 and 0.6 of the timeout."""
+"""Seconds that a slow rank sleeps: it continues between the two requests for dumps, at 0.4 and 0.6 of the timeout."""
 SHAPES = {4: (2, 2, 1), 6: (3, 2, 1), 8: (2, 2, 2)}
-"""(tp, dp, pp) by world size."""
+"""{world size: size of the dimensions (tp, dp, pp) of the mesh}."""
 KINDS = ("default", "tp", "dp", "pp")
 STATES = {
     "healthy": "its steps, nothing wrong",
@@ -96,7 +96,7 @@ class Job:
 
 
 EVERYWHERE = ("stuck_loop", "stuck_sleep", "stuck_gil", "stopped", "slow", "error", "memory", "kill")
-"""States that strike in every kind of group; of the others one place is enough."""
+"""States that are tested in every kind of group; for all others one kind is enough."""
 
 
 def jobs() -> Iterator[Job]:
@@ -141,7 +141,7 @@ def groups_of(shape: tuple[int, int, int], rank: int) -> dict[str, tuple[dist.Pr
 
 
 class Loop:
-    """The training loop of one rank."""
+    """The training loop of one rank, which causes the job's fault if this rank is the faulty one."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
@@ -258,7 +258,7 @@ BREAKS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "left": lambda: os._exit(0),
 }
-"""What keeps a rank from its operation, by the name of the state."""
+"""{name of a state: function that keeps a rank from its operation}."""
 
 
 def rank_main(job: Job, rank: int, folder: Path) -> None:

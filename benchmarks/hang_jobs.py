@@ -1,4 +1,4 @@
-"""Synthetic NCCL jobs with faults for `hangs.py`: a mesh of ranks whose hosts run ahead of their devices.
+"""Simulate NCCL jobs with faults for `hangs.py`: a mesh of ranks whose hosts run ahead of their devices.
 
 An event simulation: hosts issue launches, devices start them in order, and a launch completes when all its ranks have
 reached it with the same signature. So faults have realistic consequences, and dumps look like those of a running job.
@@ -22,7 +22,7 @@ TIMEOUT_NS = 600_000_000_000
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 Group = tuple[str, str, tuple[int, ...]]
-"""Name, description, global ranks."""
+"""A process group: (name, description, global ranks)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Style:
     layers: int = 3
     steps: int = 4
     depth: int = 1 << 30
-    """Launches that a host may be ahead of its device."""
+    """Number of launches that a host may be ahead of its device."""
     streams: bool = False
     """Whether each group has a stream of its own."""
     exchange: bool = False
@@ -97,7 +97,7 @@ class Style:
     ring: int = 2000
     only_active: bool = False
     skew_ns: int = 0
-    """How far apart the dumps were taken."""
+    """Time between the first and the last dump, at most."""
 
 
 def program(mesh: Mesh, rank: int, style: Style) -> list[Launch]:

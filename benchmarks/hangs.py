@@ -42,7 +42,7 @@ PLACES = {
     "order_cycle": ("order",),
     "swapped": ("same",),
 }
-"""Where a fault may strike; elsewhere in collectives of tp and dp."""
+"""{fault: kinds of groups in which it may happen}; all other faults happen in collectives of tp and dp."""
 CLASS = {
     "gpu_hang": "all_arrived", "shape": "mismatch", "type": "mismatch", "dtype": "mismatch", "swapped": "mismatch",
     "extra": "mismatch",
@@ -58,12 +58,12 @@ Truth = set[tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Case:
-    """A folder of dumps, and the simulated causes."""
+    """A folder of dumps, and the simulated causes as (class, culprit ranks)."""
 
     folder: Path
     truth: Truth
     groups: dict[tuple[int, ...], str] = field(default_factory=dict)
-    """The group of the operation that each fault struck."""
+    """{culprit ranks: group of the operation at which the fault happened}."""
 
     @property
     def ranks(self) -> set[int]:

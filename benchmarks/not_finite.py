@@ -1,4 +1,4 @@
-"""Whether `recorders.check_finite` names the planted origin of a NaN: python -m benchmarks.not_finite.
+"""Check that `recorders.check_finite` names the planted origin of a NaN: python -m benchmarks.not_finite.
 
 Each case is a small script's loop with one fault, and what an engineer would want to be told; healthy loops must give
 no answer. `--cost` measures what the check adds to a step.
@@ -22,7 +22,7 @@ WIDTH, STEPS = 16, 5
 
 
 class Case(NamedTuple):
-    """A loop, and the expected words in the kind, operation, module and inputs of the answer; None: no answer."""
+    """A loop to run, and words that the kind, operation, module and inputs of the answer must have; None: no answer."""
 
     run: Callable[[Path], None]
     kind: str | None
@@ -37,7 +37,7 @@ def perceptron(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 
 def train(model: nn.Module, folder: Path, loss: Callable[[int], Tensor], optimizer: Any = None) -> None:
-    """Run a few steps of a loop that is watched; `loss` is called with the number of each step."""
+    """Run a few steps of a loop under `check_finite`; `loss` is called with the number of each step."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
     check = check_finite(model, folder)
     try:
@@ -136,7 +136,7 @@ def causal_attention(folder: Path) -> None:
 
 
 def skipped_overflow(folder: Path) -> None:
-    """A loss scaler skips the update after an overflow and goes on."""
+    """Train like with a loss scaler, which skips the update after an overflow and goes on."""
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     check = check_finite(model, folder)

@@ -105,9 +105,7 @@ def record(folder: Path, kind: str, flags: tuple[str, ...]) -> Artefact:
 
 
 def compared(folder: Path, flags: tuple[str, ...], kind: str) -> tuple[int, int, int]:
-    """Return three peaks in bytes: of the run with float32, of the run with `kind`, and the peak predicted for
-    `kind`.
-    """
+    """Return three peaks in bytes: measured with float32, measured with `kind`, and predicted for `kind`."""
     [told] = what_if([record(folder, "float32", flags)], f"optim_dtype={kind}")
     [device] = analyze([record(folder, kind, flags)]).data.devices
     return told.peak_bytes, device.peak_allocated_bytes, told.new_peak_bytes

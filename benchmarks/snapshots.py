@@ -166,7 +166,7 @@ def snapshot(entries: int, seed: int = 0) -> dict[str, Any]:
 
 
 def write(path: Path, entries: int, seed: int = 0) -> None:
-    """Write such a snapshot in PyTorch's format."""
+    """Write a snapshot with at least `entries` trace entries, in PyTorch's format."""
     with path.open("wb") as file:
         pickle.dump(snapshot(entries, seed), file, protocol=4)
 

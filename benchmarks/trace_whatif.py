@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def steps_ns(data: traces.TraceData) -> int:
-    """Return the time of the steps of the slowest rank, in ns."""
+    """Return the total time of the recorded steps on the slowest rank, in ns."""
     return max(sum(step.dur_ns for step in account.step_times) for account in data.ranks)
 
 

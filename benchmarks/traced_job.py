@@ -215,7 +215,10 @@ class Rank:
     arrivals: list[int] = field(default_factory=list)
 
     def shown(self, at: int) -> int:
-        """Return the time on this rank's clock at `at`: it is `offset` ns ahead, and fast by `ppm` (us a second)."""
+        """Return the time that this rank's clock shows at the true time `at`, in ns.
+
+        The clock is `offset` ns ahead, and gains `ppm` us per second.
+        """
         return at + self.offset + round((at - BEGIN_NS) * self.ppm / 1_000_000)
 
     def lost(self, name: str) -> int:

@@ -27,7 +27,7 @@ COLD_BYTES, LARGER_BYTES = 250e6, 450e6
 RANKS, RANK_EVENTS, JOBS, FLEET_BYTES = 64, 200_000, 2, 1 << 30
 FLEET = f"trace, {RANKS} ranks of {RANK_EVENTS} events"
 BUSY = 1.6
-"""Target: how many of two readers run on average, from the first import to the last byte of the report."""
+"""Target: how many of two reader processes are busy on average while the ranks of a job are read."""
 FIELDS = ("span_ns", "busy_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "device_events")
 
 LOADS = "import gzip, orjson, sys; orjson.loads(gzip.open(sys.argv[1]).read())"
@@ -70,7 +70,7 @@ def is_exact(path: Path) -> bool:
 
 
 def bounds(event: dict) -> list[tuple[int, int, str]]:
-    """Return (time in ns, 1 for a start and -1 for an end, kind) of device work; nothing for other events."""
+    """Return the start and end of an event as (time in ns, 1 or -1, kind of work); empty if it is no device work."""
     if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
         return []
     kind = "memory" if event["cat"] != "kernel" else "communication" if "nccl" in event["name"] else "compute"
@@ -79,7 +79,7 @@ def bounds(event: dict) -> list[tuple[int, int, str]]:
 
 
 def swept(changes: list[tuple[int, int, str]]) -> dict[str, int]:
-    """Return the account of device work, by walking over its starts and ends one by one."""
+    """Return the busy and idle times of a device, by walking over the starts and ends of its work one by one."""
     changes.sort()
     sums = dict.fromkeys(FIELDS, 0) | {"span_ns": changes[-1][0] - changes[0][0], "device_events": len(changes) // 2}
     running, before = {"compute": 0, "communication": 0, "memory": 0}, changes[0][0]
@@ -94,7 +94,7 @@ def swept(changes: list[tuple[int, int, str]]) -> dict[str, int]:
 
 
 def fleet(folder: Path) -> Cost:
-    """Return what it costs to read all ranks of a job, two readers at a time, within a limit on their memory."""
+    """Return the cost of reading the traces of all ranks of a job, with two reader processes and a memory limit."""
     run = folder / "profile_traces" / "iteration_10"
     run.mkdir(parents=True)
     first = run / "first.json.gz"

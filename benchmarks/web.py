@@ -1,4 +1,4 @@
-"""How long the dashboard takes, in a headless Chromium: the first page, a zoom, another instant; pages of a trace.
+"""Measure how long the dashboard takes in a headless Chromium: first page, zoom, another entry; pages of a trace.
 
     python benchmarks/web.py [--entries 1000000] [--events 1000000] [--times 5] [SNAPSHOT]
 
@@ -31,19 +31,19 @@ from workbench.web.served_run import served_run
 GANTT = "#gantt .barlayer .point"
 TIMELINE = "#timeline .scatterlayer .trace"
 SETTLED_MS = 1500
-"""Until Dash listens to a chart that is drawn already: a zoom before that is lost."""
+"""Milliseconds until Dash reacts to actions on a chart that is drawn already; an earlier zoom is lost."""
 KEEP = "chart => { window.before = document.querySelector(`#${chart} .js-plotly-plot`).data; }"
 ANSWERED = """chart => {
     const graph = document.querySelector(`#${chart} .js-plotly-plot`);
     return graph.data !== window.before && !graph.classList.contains('dash-graph--pending');
 }"""
 ZOOMED = (0.2, 0.7)
-"""Parts of the picture between which the mouse is dragged."""
+"""The mouse is dragged between these parts of the chart's width."""
 
 
 @contextmanager
 def served(path: Path) -> Iterator[tuple[str, int]]:
-    """The address of a dashboard of a snapshot or trace, and how many entries, or nanoseconds, it has."""
+    """Yield the address of a dashboard of a snapshot or trace, and how many entries (or ns) the file has."""
     run = discover(path)
     view = served_run(run, room_for(run), Options())
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
@@ -69,7 +69,7 @@ def open_page(page: Page, address: str, drawn: str) -> float:
 
 
 def answered(page: Page, chart: str, gesture: Callable[[], object]) -> float:
-    """From the end of a gesture until what the server told of the new window is drawn."""
+    """Return the seconds from the end of a gesture until the chart shows the server's answer."""
     page.evaluate(KEEP, chart)
 
     def go() -> None:
@@ -82,7 +82,7 @@ def answered(page: Page, chart: str, gesture: Callable[[], object]) -> float:
 
 
 def zooms(page: Page, chart: str, times: int) -> tuple[list[float], list[float]]:
-    """By mouse into the picture, and by a key back to the whole of it."""
+    """Return the seconds of each zoom into a chart by the mouse, and of each return to the whole of it by a key."""
     page.wait_for_timeout(SETTLED_MS)
     page.locator(f"#{chart}").scroll_into_view_if_needed()
     box = page.locator(f"#{chart} .nsewdrag").first.bounding_box()
@@ -100,7 +100,7 @@ def zooms(page: Page, chart: str, times: int) -> tuple[list[float], list[float]]
 
 
 def look(page: Page, address: str, entry: int) -> float:
-    """Another instant, by its address, until the tree of what is alive is drawn."""
+    """Return the seconds until the memory page at trace entry `entry` is drawn."""
 
     def go() -> None:
         page.goto(f"{address}/memory?entry={entry}")
@@ -116,7 +116,7 @@ def told(what: str, seconds: list[float], limit: float) -> None:
 
 @contextmanager
 def watched(address: str) -> Iterator[Page]:
-    """A page; tells at the end what it asked of the network, and what it complained of."""
+    """Yield a browser page; at the end, print how many requests it made and how many errors it logged."""
     asked: list[str] = []
     errors: list[str] = []
     with sync_playwright() as p:

@@ -27,7 +27,7 @@ FIXTURES = (ROOT / "tests" / "fixtures").relative_to(Path.cwd())
 OOM, STUCK, SLOW = (FIXTURES / name for name in ("oom_2ranks", "stuck_4ranks", "straggler_data_4ranks"))
 HEALTHY, GARBAGE = (FIXTURES / name for name in ("healthy_4ranks", "straggler_gc_4ranks"))
 FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
-"""Textual's pictures load a font from the network; a system font will do."""
+"""Textual's pictures load a font from the network; without this rule they use a system font."""
 
 
 async def terminal(app: App[object], keys: str, name: str, title: str) -> None:
@@ -41,7 +41,7 @@ async def terminal(app: App[object], keys: str, name: str, title: str) -> None:
 
 
 async def settled(app: App[object], pilot: Pilot[object]) -> None:
-    """Wait until all that was asked for is drawn."""
+    """Wait until the app has computed and drawn everything."""
     await app.workers.wait_for_complete()
     await pilot.pause(1.5)
     await app.workers.wait_for_complete()

@@ -1,6 +1,6 @@
-"""Writes what the documentation says of the program anew, from the program: `python docs/refresh.py`.
+"""Write the generated parts of the documentation again, from the program itself: `python docs/refresh.py`.
 
-That is: the reference of commands, settings and keys, the skill, and what the commands shown in the tutorials print.
+These are the reference of commands, settings and keys, the skill for agents, and the output of commands in tutorials.
 """
 
 import os
@@ -48,7 +48,7 @@ GENERATED = "<!-- Made by docs/refresh.py. -->"
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page that depends on the program, with what it should hold."""
+    """Yield (path, expected text) of each page that depends on the program."""
     yield DOCS / "reference" / "commands.md", commands()
     yield DOCS / "reference" / "settings.md", settings()
     yield DOCS / "reference" / "keys.md", keys()
@@ -60,7 +60,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def shown(words: str, lines: str | None) -> str:
-    """A command and the first lines of what it prints."""
+    """Return a Markdown block with a command and the first lines that it prints; `lines` is None for all of them."""
     environment = os.environ | {"COLUMNS": "110", "NO_COLOR": "1"}
     ended = subprocess.run(
         [sys.executable, "-m", "workbench", *words.split()],
@@ -81,7 +81,7 @@ def commands() -> str:
 
 
 def parameters(command: Command) -> str:
-    """The arguments and options of a command as a table."""
+    """Return the arguments and options of a command as a Markdown table."""
     heads = ["| option | type | |", "|---|---|---|"]
     return "\n".join([*heads, *map(row, command.parameters)]) if command.parameters else ""
 
@@ -94,7 +94,7 @@ def row(one: Parameter) -> str:
 
 
 def settings() -> str:
-    """Every key of the trainer's configuration."""
+    """Return the Markdown page with every key of the trainer's configuration."""
     parts, section = ["# Settings of the trainer", GENERATED], ""
     parts.append("In TOML they stand in their section; on the command line they are `--section.key value`.")
     for key, option in options().items():
@@ -106,7 +106,7 @@ def settings() -> str:
 
 
 def keys() -> str:
-    """Every key of the terminal apps, by where it works."""
+    """Return the Markdown page with every key of the terminal apps, by the place where it works."""
     parts = ["# Keys", GENERATED, "`?` shows those of the place that you are in."]
     for place, bindings in KEYS.items():
         rows = "\n".join(f"| {spelled(binding.key)} | {binding.description} |" for binding in bindings)
@@ -115,7 +115,7 @@ def keys() -> str:
 
 
 def spelled(key: str) -> str:
-    """Names such as `plus` as the character on the key."""
+    """Return Markdown for keys, with the character on the key in place of a name such as `plus`."""
     return ", ".join(f"`{CHARACTERS.get(one, one)}`" for one in key.split(","))
 
 

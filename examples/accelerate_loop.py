@@ -1,4 +1,4 @@
-"""A loop of one's own with Accelerate and the recorders attached: one line, after `Accelerator()`.
+"""Attach the recorders to a training loop with Accelerate: one line, after `Accelerator()`.
 
 accelerate launch --num_processes 2 examples/accelerate_loop.py      # or torchrun --nproc-per-node 2 ...
 workbench inspect outputs

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with the recorders attached: a callback that starts them when training begins.
+"""Attach the recorders to Hugging Face's Trainer: a callback starts them when training begins.
 
 torchrun --nproc-per-node 2 examples/hf_trainer.py
 workbench inspect outputs
@@ -31,7 +31,7 @@ class StartRecorders(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Start them on every rank."""
+        """Start the recorders on every rank."""
         recorders.start(self.outputs)
 
 

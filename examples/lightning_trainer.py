@@ -1,4 +1,4 @@
-"""Lightning with the recorders attached: a callback that starts them when training begins.
+"""Attach the recorders to Lightning: a callback starts them when training begins.
 
 torchrun --nproc-per-node 2 examples/lightning_trainer.py
 workbench inspect outputs
@@ -21,12 +21,12 @@ class StartRecorders(lightning.Callback):
         self.outputs = outputs
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Start them on every rank."""
+        """Start the recorders on every rank."""
         recorders.start(self.outputs)
 
 
 class Regression(lightning.LightningModule):
-    """A small model on random numbers."""
+    """A small regression model, trained on random numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Plain PyTorch with the recorders attached: two lines, after `init_process_group`.
+"""Attach the recorders to plain PyTorch: two lines, after `init_process_group`.
 
 torchrun --nproc-per-node 2 examples/plain_pytorch.py
 workbench inspect outputs
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def train(steps: int) -> None:
-    """Train for so many steps."""
+    """Train a small model for `steps` steps."""
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).to(device))

@@ -43,7 +43,7 @@ class ProcessStart:
 
 
 class Durations:
-    """The time of each phase in each row of the steps table: a column of durations for each name of a phase.
+    """The time of each phase in each row of the steps table, as a mapping {phase: column of seconds}.
 
     They are stored as whole ns and are converted to seconds only when they are used: as float64 all columns together
     would take twice the memory.
@@ -65,12 +65,12 @@ class Durations:
         return self._ns[name] / 1e9
 
     def at(self, name: str, rows: Mask | Integers | slice) -> Floats:
-        """Return column `name` in seconds, for the selected rows only."""
+        """Return the seconds of phase `name` in the selected rows only."""
         seconds: Floats = self._ns[name].to_numpy()[rows] / 1e9
         return seconds
 
     def total(self, names: Iterable[str]) -> "pd.Series[float]":
-        """Return the sum of several columns in seconds; a column that is not recorded counts as 0."""
+        """Return the sum of several phases' seconds, row by row; a phase that is not recorded counts as 0."""
         return sum((self[name] for name in names if name in self), pd.Series(0.0, index=self._ns.index))
 
 
@@ -155,7 +155,7 @@ class Steps:
         return column_medians(self.cells(values, usable))
 
     def grid_rows(self, steps: pd.Index) -> Integers:
-        """Return, for each of the given step numbers, the index of its row in the tables that `grid` returns."""
+        """Return, for each of these step numbers, the step's row index in the [step, rank] tables of `grid`."""
         return np.searchsorted(self._index[1], steps.to_numpy())
 
     @cached_property

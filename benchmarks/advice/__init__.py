@@ -1,1 +1,1 @@
-"""Whether advice holds when a job follows it: plans of settings, and changes after a failed allocation."""
+"""Check that advice holds when a job follows it: plans of settings, and changes after a failed allocation."""

@@ -1,4 +1,4 @@
-"""Whether the plans of `workbench plan` run within the limit, and the next larger batch does not.
+"""Check that the plans of `workbench plan` run within the memory limit, and that the next larger batch does not.
 
 `python -m benchmarks.advice.plans`: each case is planned without a margin; the plans and the batch after the first are
 trained for 14 steps, whose median gives the speed.
@@ -52,7 +52,7 @@ CASES = [
 
 
 def flags_of(planned: PlannedSettings) -> Iterator[str]:
-    """Yield the flags that set what was planned."""
+    """Yield the trainer's command-line flags for the settings of a plan."""
     for key, value in planned.settings.items():
         if value is True:
             yield f"--{key}"
@@ -75,7 +75,7 @@ def measured(case: Case, planned: PlannedSettings) -> tuple[int, float]:
 
 
 def checked(case: Case) -> dict[str, Any]:
-    """Return what was planned for a case and what runs of it measured."""
+    """Plan a case and run its plans; return the planned and the measured numbers as a dict."""
     began = time.monotonic()
     request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
     data = plan(request, case.limit, 0.0, "cpu", 3).data
@@ -89,7 +89,7 @@ def checked(case: Case) -> dict[str, Any]:
 
 
 def summary(planned: PlannedSettings, peak: int, speed: float) -> dict[str, Any]:
-    """Return the planned and the measured numbers of one choice."""
+    """Return the planned and the measured memory and speed of one choice of settings."""
     shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if value not in (1, False)}
     return {
         "settings": shown, "planned": planned.peak_bytes, "measured": peak,

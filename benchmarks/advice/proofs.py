@@ -1,4 +1,4 @@
-"""Whether the advice of `workbench inspect RUN --prove` makes a run fit that ran out of memory.
+"""Check that the advice of `workbench inspect RUN --prove` makes a run fit that ran out of memory.
 
 `python -m benchmarks.advice.proofs`: each case is a job on CPU under a limit on its memory, which it exceeds; the
 advice is applied and run, and predicted and measured peaks are printed as one line of JSON a case.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 MB = 1_000_000
 BASE = 700 * MB
-"""What a rank with torch holds besides tensors, about."""
+"""About how many bytes a rank with torch uses besides its tensors."""
 LARGE = ("--model.flavor", "debugmodel_large")
 FULL = ("--activation_checkpoint.mode", "full")
 EVAL = ("--validation.enable", "--validation.freq", "1", "--validation.steps", "1")
@@ -87,7 +87,7 @@ except RuntimeError as error:
 
 
 def limited(limit: int | None) -> None:
-    """Limit the data of this process, and of those that it starts."""
+    """Limit the data segment of this process, and of those that it starts, to `limit` bytes; None means no limit."""
     if limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 

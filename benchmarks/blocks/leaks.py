@@ -30,7 +30,7 @@ Entry = dict[str, Any]
 Frames = list[dict[str, Any]]
 BASE = 0x7F00_0000_0000
 SIZEABLE = 0.002
-"""A block counts from this part of the twenty largest of a step on."""
+"""A block may leak if it has at least this share of the bytes of the twenty largest blocks of a step."""
 SITE = {"name": "log_metrics", "filename": "/home/me/train.py", "line": 77}
 
 
@@ -162,7 +162,10 @@ class Job:
 
 
 Build = Callable[[list[Block], random.Random], tuple[Pretended, int]]
-"""Makes a job of the operations of a step; returns its device, and how many of the oldest entries are lost."""
+"""A function (operations of a step, random generator) that simulates a job with them.
+
+It returns the simulated device, and how many of the oldest trace entries are lost.
+"""
 
 
 @dataclass(frozen=True)

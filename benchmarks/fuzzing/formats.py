@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 LARGEST_SEED = 300_000
 CONFIGURATION = "configuration"
-"""The kind of seed that is explained instead of analysed."""
+"""The kind of the TOML configurations: `workbench config` reads these, no analyzer."""
 Files = dict[str, bytes]
 
 

@@ -1,6 +1,4 @@
-"""Checks that every input must pass: it is analysed or refused, and nothing harmful reaches a document, page or
-screen.
-"""
+"""Check each input: it is analysed or refused, and nothing harmful reaches a document, page or screen."""
 
 import asyncio
 import contextlib

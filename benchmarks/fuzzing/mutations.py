@@ -118,7 +118,7 @@ def any_fields(rng: random.Random, message: bytes) -> bytes:
 
 LENGTH_PREFIXED = 2
 FIXED = {1: 8, 5: 4}
-"""Wire types of fixed width, and their bytes."""
+"""{wire type of protobuf with a fixed width: number of bytes}."""
 
 
 def odd_field(rng: random.Random, wire: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Measurements that need a CUDA device, in a single command: `python -m benchmarks.gpu`."""
+"""Measure what needs a CUDA device, in a single command: `python -m benchmarks.gpu`."""

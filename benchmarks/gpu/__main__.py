@@ -27,7 +27,7 @@ from benchmarks.gpu.case import ROOT, Case, Place, Row, State, environment_of
 from benchmarks.gpu.table import markdown
 
 SECTIONS = (machine, out_of_memory, memory, collectives, profiles, training)
-"""In order of worth, as the time may not reach for all."""
+"""The sections of cases, the most important first, because the time may not be enough for all."""
 LARGEST_ARCHIVE = 15 << 20
 
 

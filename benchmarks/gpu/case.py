@@ -1,4 +1,4 @@
-"""A case: a measurement that runs in a separate process and gives one row of the table."""
+"""Define a case: a measurement that runs in a separate process and gives one row of the table."""
 
 import json
 import os
@@ -18,7 +18,7 @@ Measured = dict[str, object]
 
 
 class State(StrEnum):
-    """How a case ended. `SKIPPED`: it needs a device. `NOT_RUN`: there was no time left for it."""
+    """How a case ended. A case is `SKIPPED` if it needs a device that is missing, and `NOT_RUN` if no time was left."""
 
     PASSED = "passed"
     FAILED = "failed"

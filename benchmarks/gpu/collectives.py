@@ -1,4 +1,4 @@
-"""Flight Recorder on one device: dumps of NCCL, a watchdog timeout, a stuck rank, and two ranks on one device."""
+"""Test Flight Recorder on one device: dumps of NCCL, a watchdog timeout, a stuck rank, two ranks on one device."""
 
 import contextlib
 import json

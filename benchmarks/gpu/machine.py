@@ -1,4 +1,4 @@
-"""Facts about the machine: versions, the device, its memory and its speed; the other rows are judged by them."""
+"""Measure the machine: versions, the device, its memory and its speed; the other rows are judged by these."""
 
 import platform
 import time

@@ -1,6 +1,4 @@
-"""Memory on a device: categories, the recorder's cost, estimates against measured peaks, and total against tracked
-memory.
-"""
+"""Measure memory on a device: categories, the recorder's cost, errors of estimates, total and tracked memory."""
 
 import gc
 import json
@@ -18,7 +16,7 @@ WIDTH, LAYERS = 256, 4
 MANY, FEW = 512, 16
 """Rows of a batch: with few of them memory is highest in the optimizer's step, where all gradients are there."""
 EXACT = 0.01
-"""Blocks of a device are rounded up, so that sums of requested bytes agree only about."""
+"""Tolerated relative difference between bytes in blocks and requested bytes: a device rounds blocks up."""
 RULES_RIGHT = 0.9
 ESTIMATE_OFF = 0.10
 ALWAYS_ON, STEP_S = 0.01, 0.05

@@ -1,4 +1,4 @@
-"""Real out-of-memory failures: check that the snapshot can be read and that the verdict names the failed allocation.
+"""Run out of memory, and check that the snapshot can be read and that the verdict names the failed allocation.
 
 Each job fills memory in another way under a limit. On a device, most jobs are recorded by PyTorch's own history;
 `recorder` and `trainer` are recorded by ours. The jobs are functions in this file, so that the report must name them.

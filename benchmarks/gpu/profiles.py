@@ -1,4 +1,4 @@
-"""Profiler traces with and without memory events: check that they can be read and that their times add up."""
+"""Record profiler traces with and without memory events; check that they can be read and their times add up."""
 
 import gzip
 import time

@@ -1,4 +1,4 @@
-"""The process of one case: python -m benchmarks.gpu.run_case SECTION.NAME DEVICE OUT.
+"""Run one case in this process: python -m benchmarks.gpu.run_case SECTION.NAME DEVICE OUT.
 
 Writes OUT/rows/SECTION.NAME.json.
 """

@@ -1,4 +1,4 @@
-"""The table of results as Markdown: a summary, then a section for each group of cases."""
+"""Write the table of results as Markdown: a summary, then a section for each group of cases."""
 
 import json
 from collections import Counter

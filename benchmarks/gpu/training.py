@@ -1,4 +1,4 @@
-"""Training with each feature on the device: check that it runs and that the loss falls, and measure the step time."""
+"""Train with each feature on the device: check that it runs and the loss falls, and measure the step time."""
 
 import json
 import math
@@ -21,7 +21,7 @@ SMALL = (
 )
 LARGE = ("--model.flavor", "debugmodel_large", "--training.seq_len", "2048", "--training.local_batch_size", "16")
 FSDP = ("--training.enable_cpu_offload",)
-"""On one rank FSDP shards only what it keeps in the CPU's memory."""
+"""The flag with which the trainer uses FSDP even on one rank: weights are kept in the CPU's memory."""
 BF16 = ("--training.mixed_precision_param", "bfloat16")
 CHECKPOINT = ("--checkpoint.enable", "--checkpoint.interval", "4")
 MOE = ("--model.name", "llama4")

@@ -25,7 +25,7 @@ from analyzers.words import duration, size
 from benchmarks.hostile.artefacts import KINDS
 
 SECONDS = 120
-"""Of processor time: reading and analysing have limits of their own, 20 s and 40 s and more for large files."""
+"""Limit of a command's processor time; reading and analysing a small file are limited to 20 s and 40 s of it."""
 MEMORY = 5 << 30
 WALL_S = 900
 VIEWS = ("pages", "terminal")

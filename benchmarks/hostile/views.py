@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 PATIENCE_S = 300
 SCREEN = (120, 40)
 VALUES_TRIED = 2
-"""Of each parameter of a page's address, such as the rank; of the parameter that selects a tab, all are tried."""
+"""Number of values that are tried of each parameter of a page's address, such as the rank.
+
+Of the parameter that selects a tab, all values are tried.
+"""
 MOST_VIEWS = 60
 KEYS = ("j", "enter", "+", "]", "i", "escape")
-"""Pressed in each view of the terminal app, as far as it has a use for them."""
+"""The keys that are pressed in each view of the terminal app; a view ignores those that it does not use."""
 
 
 def timed_views(face: str, folder: Path) -> dict[str, float]:

@@ -37,7 +37,7 @@ from benchmarks.jobs.live import answer_by_stacks
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = {"launch": 240.0}
-"""Here each rank imports torch, on a machine that may be busy."""
+"""{form: seconds after which a job is ended}; under `launch` each rank imports torch, perhaps on a busy machine."""
 LONGEST_OTHERWISE_S = 90.0
 COLLECTOR_S = 15.0
 
@@ -83,12 +83,12 @@ def under_launch(case: Case, folder: Path) -> int:
 
 
 BARE = "bare"
-"""The form of which only logs are left."""
+"""The form in which a script runs without recorders, so that only logs exist."""
 FORMS: dict[str, Callable[[Case, Path], int]] = {"recorders": with_recorders, BARE: bare, "launch": under_launch}
 
 
 STACKS = "stacks"
-"""The form that is not started by a function of `FORMS`."""
+"""The form in which nothing is recorded and `workbench hang --pid` reads the processes; `FORMS` does not have it."""
 
 
 def wait_for(pid: int, longest_s: float) -> None:

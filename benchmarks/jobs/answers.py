@@ -1,4 +1,4 @@
-"""The workbench's answer about a job, and its comparison with the answer that the case expects."""
+"""Get the workbench's answer about a job, and compare it with the answer that the case expects."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from analyzers.report import Finding, Severity
 from benchmarks.jobs.cases import Case
 
 NO_CULPRIT = {"unknown", "collective_timeout", "network", "terminated"}
-"""Classes that tell of a failure without a culprit."""
+"""Classes of verdicts that report a failure without a culprit."""
 
 
 class Hit(StrEnum):
@@ -23,9 +23,10 @@ class Hit(StrEnum):
 
     RIGHT = "right"
     OPEN = "open"
-    """The answer is less than the header's, but all that logs show.
+    """The answer says less than the script's header, but all that the logs show.
 
-    Of a healthy job: no failure is told, and not whether it ended. Of others: an answer that the header allows.
+    Of a healthy job, it reports no failure, but also not that the job ended well. Of others, the header allows the
+    answer.
     """
     RANKS_ONLY = "ranks only"
     AMONG = "among"
@@ -43,7 +44,7 @@ class Answer(msgspec.Struct, frozen=True):
     sentence: str
     lines: list[int]
     has_errors: bool = False
-    """Whether a finding is an error."""
+    """Whether one of the findings has the severity error."""
 
     def hit(self, case: Case, *, by_logs: bool = False) -> Hit:
         """Return the result of comparing this answer with the expected one; `by_logs`: the job left only logs.

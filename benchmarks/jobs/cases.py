@@ -21,7 +21,7 @@ MORE_EXACT = {
     "oom": {"host_oom"},
     "startup": {"crashed"},
 }
-"""Classes that say the same as one in a header, or say it more exactly, as logs allow."""
+"""{class in a header: classes that are accepted in its place, because they say the same or say it more exactly}."""
 
 
 class Part(StrEnum):
@@ -29,16 +29,16 @@ class Part(StrEnum):
 
     TUNED = "tuned"
     KNOWN = "known"
-    """It was kept back until rules were tuned on the second collection."""
+    """The third of the first collection that was kept back until rules were tuned on the second collection."""
     SECOND = "second"
     SECOND_KNOWN = "second, known"
-    """It was kept back until rules were tuned on the third collection."""
+    """The third of the second collection that was kept back until rules were tuned on the third."""
     THIRD = "third"
     THIRD_KNOWN = "third, known"
-    """It was kept back until rules were tuned on the fourth collection."""
+    """The third of the third collection that was kept back until rules were tuned on the fourth."""
     FOURTH = "fourth"
     KEPT = "kept"
-    """No rule was tuned on it, and how it fails is not looked at."""
+    """The cases on which no rule was tuned; nobody looks at how they fail."""
 
 
 PARTS = {
@@ -87,7 +87,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Return the cases in order of collection, folder and name."""
+    """Yield the cases in order of collection, folder and name."""
     for script in sorted(HERE.glob("*/*/*.py")):
         yield case_of(script)
 

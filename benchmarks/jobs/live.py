@@ -20,7 +20,10 @@ from benchmarks.jobs.cases import Case
 TIMEOUT = re.compile(r"seconds=\d+")
 LONGEST_START_S, QUIET_S, QUIET_CPU_S, ASKING_S = 90.0, 5.0, 0.3, 180.0
 START_CPU_S, QUIET_TIMES = 6.0, 2
-"""Importing torch takes more on each rank; a busy machine may pause all of them for a while."""
+"""A job can be quiet only after this many processor seconds, as importing torch takes more on each rank.
+
+It must be quiet `QUIET_TIMES` times in a row, as a busy machine may pause all its processes for a while.
+"""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -1,4 +1,4 @@
-"""Replacements for the CUDA libraries of a torch build, so that it can be tested without downloading gigabytes.
+"""Replace the CUDA libraries of a torch build, so that it can be tested without downloading gigabytes.
 
 The registry has CUDA builds of most torch versions, but CPU builds of few. Importing a CUDA build loads its CUDA
 libraries, although it calls none of them if no device is used. In the replacements each function returns an error, so
@@ -13,7 +13,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 NO_DEVICE = 100
-"""`cudaErrorNoDevice`."""
+"""The value of the CUDA error `cudaErrorNoDevice`."""
 CUDA = re.compile(r"cuda|nvidia|triton")
 SYSTEM = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 

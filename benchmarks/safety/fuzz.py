@@ -53,7 +53,7 @@ from workbench.command_options.options import Format  # noqa: E402
 CPU_S = 20
 MEMORY = 3 << 30
 SINGLE_FILES, WHOLE_RUNS, PAGES, TERMINAL, COMPARED = 0.35, 0.1, 0.02, 0.0005, 0.02
-"""Shares of the runs."""
+"""Shares of the runs: of a single file, of whole runs, shown as pages, shown in the terminal app, and compared."""
 RANKS, RANKS_OF_DUMPS, RANKS_OF_LARGE_FILES = (4, 8, 16), (16, 32, 64), (2, 4, 8)
 """How many files of one kind a run may have: more of those that are read in a millisecond. An analysis of steps costs
 a tenth of a second whatever it reads, so more files a run are more files a second.

@@ -1,4 +1,4 @@
-"""Long and heavy use of `serve` and `watch`: no error, bounded memory, answers in time.
+"""Use `serve` and `watch` long and heavily: there must be no error, memory stays bounded, answers come in time.
 
     python benchmarks/safety/soak.py serve [--clients 200] [--seconds 600]
     python benchmarks/safety/soak.py watch [--ranks 8] [--hours 1]

@@ -66,9 +66,9 @@ def has_failed(end: RankEnd) -> bool:
 
 
 def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return the `Departure` at the first number under which ranks created different process groups; None without one.
+    """Return a `Departure` on the first process-group number under which ranks created different groups; or None.
 
-    `made` has the groups that each rank created, by number.
+    `made` has, for each rank, the groups that it created by their numbers.
     """
     numbers = sorted({number for groups in made.values() for number in groups})
     for number in numbers:
@@ -82,7 +82,7 @@ def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
 def departure_at(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
 ) -> Departure:
-    """Return the `Departure` at a number under which ranks created different groups; it says who is to blame.
+    """Return the `Departure` for one process-group number under which ranks created different groups: who is to blame.
 
     `made` has all groups of each rank by number, `present` the group that each rank created under this number, and
     `votes` how many ranks created each of these groups. The group with the most votes is right. With equal votes, a

@@ -20,27 +20,27 @@ RANKS_AT_MOST = 1 << 14
 
 
 class Basis(StrEnum):
-    """The evidence that separates the missing ranks ("they" below) from the ranks that waited for them."""
+    """The evidence that separates the ranks to blame from the ranks that waited for them."""
 
     NAMED = "named"
-    """A message names the missing ranks: that of a monitored barrier, or a desync report."""
+    """A message names the ranks to blame: that of a monitored barrier, or a desync report."""
     BEHIND = "behind"
-    """The missing ranks enqueued fewer operations."""
+    """The ranks to blame enqueued fewer operations than the others."""
     OTHER_OPERATION = "other_operation"
     OTHER_LINE = "other_line"
-    """They timed out in a collective at a different line than most ranks."""
+    """The ranks to blame timed out in a collective at a different line than most ranks."""
     MESSAGES = "messages"
     """Ranks timed out in a send or recv whose counterpart was not issued."""
     STACKS = "stacks"
-    """Their stacks are outside of the collective that the others wait in."""
+    """The stacks of the ranks to blame are outside of the collective in which the others wait."""
     CAUGHT = "caught"
-    """They ended earlier than the others, and only they had caught an error before and gone on."""
+    """The ranks to blame ended earlier than the others, and only they had caught an error before and continued."""
     SILENT = "silent"
-    """They printed no timeout, while all others did."""
+    """The ranks to blame printed no timeout, while all others did."""
     NOT_LISTED = "not_listed"
-    """torchrun's table of failures lists all other ranks, so the missing ranks ended with exit code 0."""
+    """torchrun's table of failures lists all ranks but those to blame, so these ended with exit code 0."""
     LEFT_ALONE = "left_alone"
-    """They waited, and torchrun's table lists no other rank: all others had ended with exit code 0."""
+    """The ranks to blame waited, and torchrun's table lists no other rank: all others had ended with exit code 0."""
     THREADS = "threads"
     """A thread other than the main thread timed out in a collective: the order of collectives may differ
     between ranks.
@@ -56,7 +56,7 @@ class Basis(StrEnum):
     MOST_SILENT = "most_silent"
     """Most ranks printed no timeout: they were missing, or were ended before they timed out elsewhere."""
     LATE = "late"
-    """One rank timed out, and all others then lost the connection to this rank: they came later, or waited too."""
+    """One rank timed out, and all others then lost their connection to it: they came later, or they waited, too."""
     ONE_SIDE = "one_side"
     """Only the logs of some ranks are available."""
 

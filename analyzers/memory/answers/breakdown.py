@@ -1,6 +1,4 @@
-"""Break the memory of a device down by segments, categories, tensors and layers,
-and find the part that no tensor explains.
-"""
+"""Break down a device's memory by segment, category, tensor and layer, and find the part that no tensor explains."""
 
 import re
 from collections import Counter, defaultdict
@@ -41,7 +39,7 @@ SPECIAL_WEIGHTS = {
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:
-    """Return the breakdown table of each device in each of these files.
+    """Return a `Breakdown` for each device in each of these snapshots: what its memory is used for.
 
     Raises:
         InputError: A file cannot be read.
@@ -55,7 +53,7 @@ def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = No
 
 
 def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
-    """Return the breakdown table of one device."""
+    """Return the `Breakdown` of one device: its memory by kind of segment, category, tensor and layer, and the rest."""
     replay, job, snapshot = Replay(trace), job_of(artefact.path), trace.snapshot
     guess = categorise(replay)
     peak, entry = replay.peak

@@ -55,17 +55,17 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateRank(NamedTuple):
-    """A straggler without its sentence (`detail` is empty), and how its computing differs from that of the others."""
+    """A late rank: its `Straggler` without the sentence `detail`, and by how much it computes longer than others."""
 
     straggler: Straggler
     growth: ComputeGrowth
 
 
 def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
-    """Return the rank with most extra work at each compared step of the run, if it stands out; each rank once.
+    """Return the late rank of each of these comparisons, if one stands out; each rank once, the largest excess first.
 
-    Extra is the work beyond that of the other ranks. If several comparisons have the same rank, the one with its
-    largest excess counts.
+    A comparison is of the recordings of all ranks at one step of the run. The excess of a rank is its work beyond that
+    of the others. If several comparisons have the same rank, the one with its largest excess counts.
     """
     worst: dict[int, LateRank] = {}
     for comparison in comparisons:
@@ -101,8 +101,8 @@ def source_of(comparison: RankComparison, index: int) -> str:
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
     """Return whether the rank with index `index` may be late by chance, as happens on a busy machine.
 
-    Work of a device, or a phase recorded on the host, is no chance. A process on a CPU may only have waited for a core,
-    so it must be late in most of several steps.
+    Work of a device, or a phase recorded on the host, is not late by chance. A process on a CPU may only have waited
+    for a core, so it must be late in most of several steps.
     """
     evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:

@@ -12,12 +12,12 @@ from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, O
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size
 
 TELLING = 0.05
-"""The share of a step from which on an opportunity is a finding."""
+"""The share of a step's time that an opportunity must be able to save to become a finding."""
 WARNING = 0.1
-"""The share of a step from which on it is a warning."""
+"""The share of a step's time from which on a finding about an opportunity is a warning."""
 CONFIDENCE = 0.7
 EQUAL_WAITS = 0.02
-"""The share of the waiting by which causes and gaps may differ without a word on it."""
+"""The causes of waiting and the gaps between kernels may differ by this share before a sentence explains it."""
 NAME_AT_MOST = 120
 TOLD_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
@@ -161,7 +161,7 @@ EVENTS = dict.fromkeys(WAITS, "wait") | {
     OpportunityKind.MISALIGNED: "kernel",
     OpportunityKind.ELEMENTWISE: "kernel",
 }
-"""What is counted of each kind of opportunity: waits of the device, kernels, and of the other kinds events."""
+"""{kind of opportunity: what its count refers to}: waits of the device, or kernels; other kinds count events."""
 AMPERE = 8
 
 
@@ -256,7 +256,7 @@ def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[F
 
 
 def opportunity_finding(row: Advice) -> Finding:
-    """Return an opportunity as a finding; its title says how much time it saves at most."""
+    """Return a finding about an opportunity; its title says how much time of each step can be saved at most."""
     return Finding(
         id=f"trace.{row.kind}",
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,

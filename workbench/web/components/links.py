@@ -1,4 +1,4 @@
-"""Links of the dashboard: to its pages in any state, and to source files."""
+"""Make the links of the dashboard: to its own pages in any state, and to source files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -79,17 +79,17 @@ def source_code(line: str) -> html.Code:
 
 
 def with_source_link(text: str) -> list[Component | str]:
-    """Return a text as HTML, in which the first source position such as `train.py:22` is a link.
+    """Return a text as HTML, in which the first source position such as `train.py:22` is a link to its page.
 
-    It is no link if its file is not on this machine.
+    The position is plain text if the source file is not on this machine.
     """
     return [part if isinstance(part, str) else link(*part[:2]) for part in source_parts(text)]
 
 
 def source_parts(text: str) -> list[Part]:
-    """Return a text as parts, in which its first source position such as `train.py:22` is a link.
+    """Split a text into three parts: before its first source position such as `train.py:22`, this as a link, and after.
 
-    It is no link if its file is not on this machine.
+    The list has a single part, the whole text, if there is no such position or its file is not on this machine.
     """
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     match = SOURCE_LINE.search(shown)

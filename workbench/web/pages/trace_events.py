@@ -1,4 +1,4 @@
-"""The parts of the trace page about the events in a time range, and about what all ranks did in this time."""
+"""Make the parts of the trace page about the events in a time range, and about what all ranks did in this time."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,7 +37,7 @@ Nanoseconds = tuple[int, int]
 
 @dataclass(frozen=True)
 class EventQuery:
-    """How the address asks for events to be drawn.
+    """The options for drawing events that the query of the page's address (URL) contains.
 
     `colour` says what colours stand for (`kind`, `stream` or `phase`), `find` is the searched text, and `path` says
     whether the critical path is shown.
@@ -49,7 +49,7 @@ class EventQuery:
 
 
 def event_query(query: Query) -> EventQuery:
-    """Return how events are to be drawn, according to the query of an address."""
+    """Return the options for drawing events that the query of an address contains; missing ones get their defaults."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
@@ -122,7 +122,7 @@ def block_colours(
 def named_colours(
     artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the legend name of each block's colour, and {legend name: colour}, as if no text was searched.
+    """Return the legend name of each block's colour, and {legend name: colour}; a searched text plays no role.
 
     `colour` says what colours stand for: `kind`, `stream` or `phase`.
     """
