@@ -1,4 +1,4 @@
-"""Fixtures that all tests share."""
+"""Define the fixtures that all tests share, and the order in which test files start."""
 
 import importlib.util
 import sys
@@ -17,17 +17,19 @@ LONGEST = (
     "workbench",
     "analyzers/steps/test_compare.py",
 )
-"""The files that take longest, in the order in which they start: a long file that starts last keeps one core busy while
-the other waits."""
+"""The tests that take longest, in the order in which they start.
+
+A long file that starts last would keep one core busy while the others have nothing to do.
+"""
 
 
 def pytest_collection_modifyitems(items):
-    """Start with the files that take longest; the order of the others, and that within a file, stays."""
+    """Move the tests that take longest to the front; the order of the others, and that within a file, stays."""
     items.sort(key=place_in_line)
 
 
 def place_in_line(item):
-    """Return the number of a test's part of the suite in `LONGEST`."""
+    """Return the index in `LONGEST` of the entry that a test belongs to; a test in no entry comes last."""
     parts = (number for number, part in enumerate(LONGEST) if item.path.is_relative_to(TESTS / part))
     return next(parts, len(LONGEST))
 

@@ -4,11 +4,11 @@ import http.cookiejar
 import urllib.request
 
 TOKEN = "s3cret"
-"""Of every dashboard of the tests."""
+"""The access token of every dashboard that the tests start."""
 FOLDER = "f0lder"
-"""The first folder of every address of theirs."""
+"""The first folder in the path of every address of these dashboards."""
 PATIENCE_MS = 120_000
-"""What a page may take on a busy machine."""
+"""Milliseconds that a page may take, because the machine may be busy."""
 ZOOM = """([name, span]) => {
   const graph = document.querySelector(`#${name} .js-plotly-plot`);
   graph.dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }));
@@ -19,7 +19,7 @@ LISTENS = "name => document.querySelector(`#${name} .js-plotly-plot:not(.dash-gr
 
 
 def heard(page, chart, gesture):
-    """Perform an action on a chart and wait until the address changes; actions before Dash is ready are lost."""
+    """Perform an action on a chart once Dash reacts to actions, and wait until the address changes."""
     page.wait_for_function(LISTENS, arg=chart)
     page.wait_for_load_state("networkidle")
     before = page.url

@@ -1,4 +1,4 @@
-"""The JSON documents of the recorded runs without their sentences: they must stay equal when the wording changes.
+"""Compute the JSON documents of recorded runs without sentences: they must stay equal when the wording changes.
 
 `python tests/documents.py` writes them again, after an intended change of numbers.
 """

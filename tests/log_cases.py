@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Realistic logs with the expected answers: the texts follow the documented formats of PyTorch, NCCL and Slurm.
+"""List realistic logs with the expected answers; their texts follow the formats of PyTorch, NCCL and Slurm.
 
 `RECORDED`: real runs of `analyzers/logs/crashing_job.py` (see `record.py`). `COMPOSED`: cases for GPUs and clusters.
 """

@@ -1,4 +1,4 @@
-"""A folder of `workbench parity`: two equal runs of a few steps, and a run that differs from step 3 on."""
+"""Write a folder like `workbench parity`: two equal runs of a few steps, and a run that differs from step 3 on."""
 
 import json
 from pathlib import Path
@@ -8,12 +8,12 @@ from analyzers.parity.folder import write_runs
 
 LOSSES = (6.2, 6.14, 6.07, 6.05, 6.06, 5.87)
 RUNS = {"dp_shard=2": 0.0, "tp=2": 1e-7, "tp=2,optimizer.lr=4e-3": 0.01}
-"""What a run is called, and by how much its losses differ, relative; a planted one only from step 3 on."""
+"""{name of a run: relative difference of its losses}; a difference above 1e-5 begins only at step 3."""
 GRADIENT = "layers.1.attention.wk.weight"
 
 
 def meshes(folder: Path, name: str = "meshes") -> Path:
-    """Write the folder, and return it."""
+    """Write such a folder below `folder`, and return its path."""
     root = folder / name
     for number, difference in enumerate(RUNS.values(), 1):
         write_run(root / f"run_{number}", difference)
@@ -22,7 +22,7 @@ def meshes(folder: Path, name: str = "meshes") -> Path:
 
 
 def write_run(folder: Path, difference: float) -> None:
-    """Write the step log and the sums of two tensors in each step."""
+    """Write a run with the step log of one rank and, for each step, the sums over two tensors."""
     steps = ['{"schema": "workbench.steps/1", "rank": 0}']
     values = ['{"schema": "workbench.values/1", "rank": 0, "world_size": 1}']
     for step, loss in enumerate(LOSSES, 1):

@@ -1,4 +1,4 @@
-"""The trainer with a mistake in one module, on the ranks that have the module; `job.description` names the mistake."""
+"""Run the trainer with a mistake in one module, on the ranks that have it; `job.description` names the mistake."""
 
 import runpy
 import sys

@@ -10,7 +10,7 @@ from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import subject_of
 
 PATIENCE_S = 120.0
-"""A busy machine is slow, and a wait that succeeds costs nothing."""
+"""Seconds that a wait may take: a busy machine is slow, and a wait that succeeds costs nothing."""
 
 
 def app_on(run, room=None):

@@ -26,7 +26,7 @@ def test_the_command_line_is_light():
 
 
 def test_a_trace_as_text_waits_for_no_tables():
-    """Nor for other rooms, with all that these import."""
+    """Printing a trace imports neither pandas nor the rooms of memory and hangs, with all that these import."""
     recorded = ROOT / "tests" / "fixtures" / "traces"
     code = (
         "import contextlib, sys\n"
@@ -39,7 +39,7 @@ def test_a_trace_as_text_waits_for_no_tables():
 
 
 def test_the_analyzers_need_no_face_and_no_torch():
-    """Every module of the analyzers loads without them."""
+    """Every module of the analyzers loads without torch and without a user interface."""
     code = (
         "import importlib, pkgutil, analyzers\n"
         "for found in pkgutil.walk_packages(analyzers.__path__, 'analyzers.'):\n"

@@ -25,7 +25,7 @@ def refreshed(tmp_path_factory):
 
 
 def test_commands_settings_and_examples_are_true(refreshed):
-    """`python docs/refresh.py` mends it."""
+    """If a generated page is out of date, `python docs/refresh.py` writes it again."""
     assert {path.name for path, text in refreshed.items() if path.read_text() != text} == set()
 
 
@@ -51,7 +51,7 @@ def test_the_bill_of_materials_is_what_the_constraints_pin():
 
 
 def test_the_library_page_is_true(tmp_path, monkeypatch):
-    """Every example of it runs, and prints what stands there."""
+    """Every example of the page on the library runs, and prints what the page says."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     monkeypatch.chdir(ROOT)
     page = str(ROOT / "docs" / "reference" / "library.md")

@@ -17,7 +17,7 @@ def fuzz(script):
 
 @pytest.mark.parametrize(("seed", "seconds"), [(1, 20), pytest.param(2, 40, marks=pytest.mark.slow)])
 def test_new_inputs_are_answered_or_refused(fuzz, seed, seconds):
-    """A minute of processor time in all."""
+    """New inputs are tried for a minute of processor time in all."""
     tally = fuzz.run(seed=seed, seconds=seconds, inputs=10_000)
     assert not tally.failures
     assert tally.runs > 5
@@ -33,7 +33,7 @@ def test_what_failed_once_is_answered_or_refused(fuzz, folder, tmp_path, monkeyp
 
 
 def test_the_harness_notices_what_it_looks_for(fuzz):
-    """Control characters, markup, constants that JSON has not, and time."""
+    """The harness reports control characters, markup, constants that JSON does not have, and slow inputs."""
     from benchmarks.fuzzing.invariants import check_components, check_document
     from benchmarks.fuzzing.mutations import MARKUP
 

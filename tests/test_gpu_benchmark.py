@@ -1,4 +1,4 @@
-"""The measurements for CUDA machines, tried on a CPU: isolation, limits, table, resuming."""
+"""Try the measurements for CUDA machines on a CPU: isolation, limits, table, resuming."""
 
 import json
 import time

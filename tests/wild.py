@@ -1,4 +1,4 @@
-"""Files that other people's jobs recorded, on machines that have them."""
+"""Find files that other people's jobs recorded, on machines that have them."""
 
 import os
 from pathlib import Path

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
-"""How many parts of a path are compared: for categories only the name, else the whole path."""
+"""{kind of group: number of leading parts of a path that are compared}; other kinds compare the whole path."""
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):

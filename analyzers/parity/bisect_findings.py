@@ -86,7 +86,7 @@ def rounding(one: Divergence) -> Finding:
 
 
 def title(one: Divergence) -> str:
-    """Return what differs, without the names of the runs."""
+    """Return the title of the finding: what differs between the runs, without their names."""
     return TITLES[one.cause].format(**words(one))
 
 
@@ -136,7 +136,7 @@ def difference_text(one: Divergence) -> str:
 
 
 def after(one: Divergence) -> str:
-    """Return a phrase for the tensor before the one that differs; empty if there is none."""
+    """Return a phrase that names the last tensor before the one that differs; empty if there is none."""
     return value_name_of(one.after_kind, one.after) if one.after_kind else ""
 
 

@@ -65,10 +65,11 @@ def tolerance_of(dtype: str, length: int) -> float:
 def compare_values(
     a: pd.DataFrame, b: pd.DataFrame, types: dict[str, str], *, is_same_layout: bool, tolerance: float | None
 ) -> Compared:
-    """Return the common tensors of two runs; `tolerance` replaces that of the dtypes.
+    """Return the tensors that two runs have in common, with their differences and tolerances.
 
-    On other meshes, only tensors whose parts have the same number of elements in total can be compared, and no
-    gradients of inputs: of these a rank may have a term of a sum.
+    `tolerance` replaces the tolerances that follow from the dtypes. On other meshes, only tensors whose parts have the
+    same number of elements in total can be compared, and no gradients of inputs: of these a rank may have a term of a
+    sum.
     """
     a, b = with_absent_state(a, b), with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
@@ -119,7 +120,7 @@ def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
 
 
 def first_value(compared: Compared) -> Divergence | None:
-    """Return the first difference of a value beyond the tolerance; None if there is none."""
+    """Return the first tensor whose values differ by more than the tolerance, as a `Divergence`; None if none does."""
     both = compared.both
     beyond = np.flatnonzero(both["difference"] > both["tolerance"])
     return divergence(compared, int(beyond[0])) if len(beyond) else None
@@ -198,7 +199,7 @@ def is_drift(compared: Compared, index: int) -> bool:
 
 
 def first_of(both: pd.DataFrame, index: int, kind: int) -> int:
-    """Return the index of the first tensor of a kind in the step of the tensor at `index`."""
+    """Return the index of the first tensor of kind `kind` in the same step as the tensor at `index`."""
     return int(np.flatnonzero((both["step"] == both["step"].iloc[index]) & (both["kind"] == kind))[0])
 
 

@@ -121,7 +121,7 @@ def names_of(merged: Merged) -> list[str]:
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return the merged sums as columns.
+    """Return the sums of all tensors, merged over the ranks, as {name of a column: values}, one value per tensor.
 
     `name`, `dtype` and `kind` are indices into `names_of`, `dtypes_of` and `KINDS`.
     """

@@ -33,7 +33,7 @@ RAW = ("raw", "nan")
 """The prefixes of the names of columns that come from the log of another trainer."""
 FILLED_NUMBERS = ("loss", "grad_norm")
 FILLED_SIZES = ("memory_bytes", "reserved_bytes")
-"""The columns that are taken from a less detailed kind of log where the first kind lacks them, as in FILLED_NUMBERS."""
+"""Columns whose gaps are filled from a less detailed log of the same steps, like those in FILLED_NUMBERS."""
 
 
 @dataclass(frozen=True)

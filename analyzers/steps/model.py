@@ -29,13 +29,13 @@ class Pattern(StrEnum):
     """When a straggler is late: in nearly all steps, in some steps, in turns with other ranks, or with its machine."""
 
     PERSISTENT = "persistent"
-    """In nearly all steps since the first late step."""
+    """The rank is late in nearly all steps since the first late step."""
     RECURRING = "recurring"
-    """In some steps, without a step from which on it is always late."""
+    """The rank is late in some steps, without a step from which on it is always late."""
     ROTATING = "rotating"
-    """In turns with other ranks."""
+    """The rank is late in turns with other ranks."""
     HOST = "host"
-    """Together with all other ranks of its machine."""
+    """The rank is late together with all other ranks of its machine."""
 
 
 class ChangeKind(StrEnum):

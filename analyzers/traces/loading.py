@@ -58,9 +58,9 @@ class Recording:
         return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
 
     def column(self, name: str) -> Integers:
-        """Return the column `meet_{name}`, with a value for each collective of this device or host; times are Unix ns.
+        """Return a column of numbers on this device's or host's collectives, one per collective; times are in Unix ns.
 
-        `answers.between_collectives` explains the columns.
+        It is the trace's column `meet_{name}`; `answers.between_collectives` explains these columns.
         """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values

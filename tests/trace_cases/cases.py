@@ -1,4 +1,4 @@
-"""Labelled traces: the advice that an expert would give for each, and about how much it would save per step.
+"""Build labelled traces: the advice that an expert would give for each, and about how much it would save per step.
 
 `advised` maps a kind of opportunity to the µs a step that its removal would save, None where that is not known from
 the construction. `tolerated` may be listed as well, as two experts may differ. Anything else is a false alarm.
@@ -543,7 +543,7 @@ REAL = {
     "tracelens/h100/gaunernst_bert-small-uncased__1016001.json.gz": ({"launch"}, {"python", "synchronising_call"}),
     "tracelens/mi300/gaunernst_bert-small-uncased__1016001.json.gz": ({"launch"}, {"python", "synchronising_call"}),
 }
-"""Of other people's jobs: (what an expert would advise, what he might)."""
+"""{trace of other people's jobs: (advice that an expert would give, advice that he might give)}."""
 
 ASIDE = sorted(CASES)[3::4]
-"""Cases that no rule was tuned with."""
+"""The cases on which no rule was tuned."""

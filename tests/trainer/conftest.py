@@ -1,4 +1,4 @@
-"""Training runs that tests share: each is run once per session, by real processes."""
+"""Train small runs that tests share: each runs once per session, in real processes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ SMALL = [
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run."""
+    """A finished training run: its folder and how it ended."""
 
     folder: Path
     returncode: int

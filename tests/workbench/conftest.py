@@ -1,4 +1,4 @@
-"""Recorded runs with faults on which the terminal app and the dashboard are tested, and a browser."""
+"""Provide a browser, and recorded runs with faults on which the terminal app and the dashboard are tested."""
 
 import shutil
 import threading
@@ -80,7 +80,7 @@ def browser():
 
 
 CUT_OFF = ("net::ERR_CONNECTION", "net::ERR_SOCKET_NOT_CONNECTED", "the server did not respond", "ChunkLoadError")
-"""What a page logs whose dashboard a test ends before it: what it still asked for is cut off."""
+"""Error messages that a page logs if its dashboard ends first, which cuts off its last requests; tests ignore them."""
 
 
 @pytest.fixture
@@ -110,5 +110,5 @@ def page_of(browser):
 
 @pytest.fixture
 def page(site, page_of):
-    """Fixture: such a page of `site`."""
+    """Fixture: a page of the browser (see `page_of`) that shows the dashboard `site`."""
     return page_of(site)

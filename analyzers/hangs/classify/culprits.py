@@ -211,7 +211,7 @@ def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return `ranks` and the user's line in their stack as a `RanksInOp`, for ranks whose operation is not known."""
+    """Return a `RanksInOp` for ranks whose operation is not known: `ranks` and the user's line in `stack`."""
     return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 

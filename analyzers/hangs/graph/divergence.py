@@ -217,9 +217,10 @@ def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
 def is_shifted(
     job: Job, seq: int, tables: Mapping[int, Table], variant: IssuedOp, variants: Sequence[IssuedOp]
 ) -> bool:
-    """Return whether a skipped operation explains why the ranks of `variant` differ from the others.
+    """Return whether the ranks of `variant` differ from the others because they skipped one operation.
 
-    That is so if their operations from `seq` on are equal to those of each other variant one sequence number later.
+    That is so if their operations from `seq` on equal those of the ranks of each other variant one sequence number
+    later. A variant is one of the different operations that ranks issued under the sequence number `seq`.
     """
     others = [other for other in variants if other is not variant]
     return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)

@@ -210,7 +210,7 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Remove the component that begins at `node` from the end of `path`, and return its nodes.
+    """Remove the nodes from `node` to the end of `path`, which form a component of the graph, and return them.
 
     This is one step of Tarjan's algorithm.
     """

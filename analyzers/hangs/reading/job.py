@@ -193,7 +193,11 @@ def combine_signatures(signatures: Sequence[Signature]) -> Signature:
 
 
 def positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
-    """Return, by the index of a dump in its batch, the (group, first, enqueued, completed) of each of its groups."""
+    """Return {index of a dump in its batch: its positions in each group}, as (group, first, enqueued, completed).
+
+    `first` is the oldest sequence number in the dump, `enqueued` the last issued, and `completed` the last completed
+    one.
+    """
     names = ("dump", "group", "first", "enqueued", "completed")
     rows: dict[int, list[tuple[int, ...]]] = {}
     for dump, *rest in zip(*(batch.columns[f"positions.{name}"].tolist() for name in names), strict=True):

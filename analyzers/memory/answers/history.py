@@ -122,11 +122,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
 
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
-    """Remove the `length` bytes from address `at`, which trace entry `born` reserved, from `present`; return them.
+    """Remove from the reserved ranges `present` the `length` bytes at address `at`; return the removed pieces as spans.
 
-    `present` has the ranges of addresses that are still reserved: it maps the start of each range to its length and to
-    the entry that releases it. Of a range that is removed only in part, the rest stays in `present`. The result has a
-    span (start, length, `born`, entry that releases it) for each removed piece.
+    `present` maps the start of each range that is still reserved to its length and to the entry that releases it. Of a
+    range that is removed only in part, the rest stays in `present`. A span is (start, length, `born`, entry that
+    releases it), where `born` is the trace entry that reserved these bytes.
     """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):

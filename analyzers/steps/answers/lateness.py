@@ -35,7 +35,7 @@ PHASES_OF: Mapping[Cause, tuple[str, ...]] = {
     Cause.LOGGING: ("log",),
     Cause.UNRECORDED: (),
 }
-"""The phases of a step that count for each cause."""
+"""{cause of lateness: phases of a step whose extra time counts for it}."""
 PHASE_ORDER = (
     "gc", "data_wait", "h2d", "fwd", "bwd", "fwd_bwd", "grad_clip", "optim", "loss_sync", "log", "ckpt_save", "eval",
 )  # fmt: skip

@@ -22,7 +22,7 @@ BEYOND_OTHERS = 2.0
 """A stalled step also takes at least so many times the longest step that is not stalled; noise has no such gap."""
 DEVIATIONS = 5.0
 SINGLE_AT_MOST, SINGLE_SHARE = 2, 0.003
-"""The highest number of single stalls, as a count and as a share of all steps; if more steps are long, they recur."""
+"""Long steps are single stalls if there are at most this many, or this share of all steps; if more, they recur."""
 ALIKE = 0.7
 """Long steps recur if the extra time of the shortest is at least this share of the extra time of the longest."""
 MAIN_SHARE = 0.6

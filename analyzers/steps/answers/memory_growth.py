@@ -9,7 +9,7 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 6
 GROWTH = 0.1
-"""Memory looks like a leak if it grows by at least this share of its first value, and meets the next two limits."""
+"""Memory may leak if it grows by at least this share of its first value, and also meets `RISING` and `LATE_GROWTH`."""
 RISING = 0.7
 """Memory that leaks rises in at least this share of the steps."""
 LATE_GROWTH = 0.25

@@ -90,7 +90,7 @@ INTEGERS = (
 )  # fmt: skip
 NUMBERS = ("loss", "local_loss", "grad_norm")
 NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0), ("seqs", "seq", UNKNOWN))
-"""For each field that holds values by name: the field, the prefix of its columns, and the value for an absent name."""
+"""The fields of a line that hold several values by name: (field, prefix of its columns, value for an absent name)."""
 
 
 class Names:

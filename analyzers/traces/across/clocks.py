@@ -79,7 +79,7 @@ class SharedCollectives:
 
     @property
     def middle(self) -> int:
-        """The moment half-way between the first and the last end, in the other clock (ns)."""
+        """The moment half-way between the first and the last end of a collective, in ns of the measured clock."""
         return int(self.other_end.min() + (self.other_end.max() - self.other_end.min()) // 2)
 
     @cached_property

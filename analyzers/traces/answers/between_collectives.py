@@ -69,7 +69,7 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
 
 
 def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
-    """Return, for each item of `labels`, the index of its text in `text_ids`, to which new texts are added."""
+    """Return, for each item of `labels`, the number that `text_ids` has for its text; new texts are added to it."""
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 

@@ -35,7 +35,7 @@ class Labels(NamedTuple):
     texts: list[str]
 
     def each(self) -> list[str]:
-        """Return the text of every item, in order."""
+        """Return the list with the text of each item."""
         return [self.texts[i] for i in self.code.tolist()]
 
 

@@ -30,7 +30,7 @@ from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS
 QUEUED_NS = 10_000
 """A collective that begins within this time after the end of another one on its thread had waited for it."""
 WAITED_NS = 50_000
-"""A shorter time without an operator is a pause between two of them, and no wait."""
+"""Shortest time without an operator that counts as waiting; a shorter one is a pause between two operators."""
 ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
 BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 """Phases in which a host is busy although it runs no operator."""
@@ -51,7 +51,7 @@ class PathPiece(NamedTuple):
 
 
 class HostPosition(NamedTuple):
-    """A position of the search for the critical path: a time (ns of the trace), and where the path is at that time.
+    """A point that the backwards search for the critical path has reached: a time (ns of the trace), and where it is.
 
     `thread` is the index of a thread in `HostPath.threads`. If `collective` is not NONE, the path is not on this thread
     but in the collective with this index in `HostPath.collectives`.
@@ -281,9 +281,9 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index in `collectives` of the collective after which another one was queued on the same thread.
+        """Return the index in `collectives` of the collective for whose end a later one had to wait on the same thread.
 
-        The other one is in the trace row `row` and began at the time `begun` (ns), at most `QUEUED_NS` after the first
+        The later one is in the trace row `row`, and began at the time `begun` (ns), at most `QUEUED_NS` after the first
         one ended. The result is NONE if there is no such collective.
         """
         c = self.trace.columns

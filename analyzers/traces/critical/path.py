@@ -28,7 +28,7 @@ HANDOVER_NS = 10_000
 
 
 class Position(NamedTuple):
-    """A position of the search for the critical path: a time (ns of the trace), and where the path is at that time.
+    """A point that the backwards search for the critical path has reached: a time (ns of the trace), and where it is.
 
     On a device, `work_index` is the index in `DevicePath.work` of the event that ends then. On the host `work_index` is
     NONE and `lane` is the thread. The path may only continue to work with an index less than `below`; without that
@@ -115,10 +115,10 @@ class DevicePath:
         return Position(called, NONE, position.work_index, int(c["lane"][launch])), [*pieces, latency]
 
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
-        """Follow the path backwards on the host, to the last call that waited for the device.
+        """Follow the path backwards through the host's time, to the end of the last call that waited for the device.
 
-        Return the end of the device event that this call waited for as a position, and the host's time in between as
-        one piece.
+        Return the device event that this call waited for, as the position of its end, and the host's time in between as
+        one piece. If the call waited for no recorded event, the position is its start on the host.
         """
         rows, ends = self.waits
         wait = int(np.searchsorted(ends, position.at, side="right")) - 1

@@ -40,7 +40,7 @@ class Attentions:
 
     @cached_property
     def shape_of(self) -> dict[int, str]:
-        """By trace row of an operator: the index of its recorded input shapes in the trace's list of shapes."""
+        """The recorded input shapes of operators, as {trace row: index in the trace's list of shapes}."""
         c = self.attribution.trace.columns
         return dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
 

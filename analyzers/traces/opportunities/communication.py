@@ -23,10 +23,12 @@ SLOW = 0.5
 """The share of the expected bus bandwidth below which links count as slow."""
 ONE_HOST = 8
 LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100": 230e9, "V100": 130e9, "MI300X": 300e9}
-"""Bus bandwidth in bytes/s that large messages reach between the devices of one host (stas00/ml-engineering, network;
-github.com/NVIDIA/nccl-tests, issues 212 and 272)."""
+"""{part of a device's name: bus bandwidth in bytes/s that large messages reach between the devices of one host}.
+
+Sources: stas00/ml-engineering, network; github.com/NVIDIA/nccl-tests, issues 212 and 272.
+"""
 BETWEEN_HOSTS = 40e9
-"""The same bandwidth between hosts with one 400 Gb/s port per device."""
+"""Bus bandwidth in bytes/s that large messages reach between hosts with one 400 Gb/s port per device."""
 
 
 @dataclass(frozen=True)

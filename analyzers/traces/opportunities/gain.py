@@ -18,9 +18,9 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 UNBLOCKED = 10
-"""The percentile of the durations of launching calls that certainly did not wait."""
+"""Launching calls as short as this percentile of their durations certainly did not wait."""
 WAITED_NS = 10_000
-"""A call that synchronises for less than this did not wait."""
+"""A synchronising call that is shorter than this did not wait for the device."""
 
 
 @dataclass(frozen=True)

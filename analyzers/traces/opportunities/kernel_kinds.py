@@ -6,18 +6,18 @@ FLOAT32 = re.compile(
     r"(?<![a-z0-9])sgemm|_scudnn|simt_sgemm|implicit_convolve_sgemm<float|gemmSN_\w*<float|[dw]grad\w*_engine<float"
     r"|(?<![a-z])ffma(?![a-z])|explicit_convolve_sgemm|cutlass_\d+_simt_s|Cijk_A\w+_B\w+?_SB?_",
 )
-"""Products and convolutions in float32 on the ordinary cores: the S is that of `single` (cuBLAS, cuDNN, Tensile)."""
+"""Matches kernels of float32 products and convolutions on ordinary cores: S means single (cuBLAS, cuDNN, Tensile)."""
 TENSOR_CORES = re.compile(r"tf32|s1688|s161\d\d|s884|h884|h1688|h16816|bf16|f16|half|hmma|wmma|tensorop|e4m3|e5m2")
-"""Parts of the names of kernels that use tensor cores or 16-bit numbers."""
+"""Matches the names of kernels that use tensor cores or 16-bit numbers."""
 SOFTMAX = re.compile(r"softmax_warp|cunn_SoftMax|softmax", re.IGNORECASE)
 LAYOUT_COPY = re.compile(
     r"nchwToNhwc|nhwcToNchw|batched_transpose_|transpose_read_write|nchw2nhwc|nhwc2nchw|SubTensorOp"
 )
-"""Kernels of cuDNN and MIOpen that only change the order of the dimensions."""
+"""Matches kernels of cuDNN and MIOpen that only change the order of the dimensions of a tensor."""
 POINTWISE = re.compile(
     r"elementwise_kernel|elementwise_kernel_with_index|(?<!multi_tensor_)\breduce_kernel<|index_elementwise"
 )
-"""Pointwise kernels of eager PyTorch, which a compiler can fuse; Triton kernels are already fused."""
+"""Matches pointwise kernels of eager PyTorch, which a compiler can fuse; Triton kernels are already fused."""
 ALREADY_FUSED = re.compile(r"^triton_|multi_tensor_apply|layer_norm|rms_norm|batch_norm|bn_[fb]w")
 
 

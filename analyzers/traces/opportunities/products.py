@@ -21,7 +21,7 @@ TENSOR_CORE_FACTOR = 7.5
 H100 (494 against 67), 16 bits on a V100 (125 against 15.7)."""
 FIRST_WITH_TENSOR_CORES = 7
 MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
-"""The number of elements in 16 bytes, of which a dimension should be a multiple."""
+"""{data type: number of its elements in 16 bytes}; each dimension of a product should be a multiple of this."""
 SLOW = 0.5
 """A product with misaligned sizes is slow below this share of the rate of the fastest products."""
 LARGE = 0.1
@@ -81,7 +81,7 @@ class MisalignedProducts:
 
     @cached_property
     def shapes(self) -> tuple[Column, Column]:
-        """The trace row of each matrix product, and the index of its input shapes in the trace's list of shapes."""
+        """The matrix products with recorded shapes: the trace row of each, and the index of its shapes."""
         c = self.attribution.trace.columns
         wanted = self.attribution.trace.text_matches(PRODUCTS)[c["name"][c["shape_row"]]]
         return c["shape_row"][wanted].astype(np.int64), c["shape_text"][wanted].astype(np.int64)

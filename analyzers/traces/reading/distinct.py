@@ -10,7 +10,10 @@ from analyzers.columns import Column, Integers
 from analyzers.traces.reading.event_table import downcast
 
 SPARE_ENTRIES = 1 << 16
-"""The number of table entries that any column may use, however short it is."""
+"""A table with an entry per possible value may have this many entries, plus four per element of the column.
+
+If the values spread further, they are sorted instead.
+"""
 
 
 def distinct_values(column: Column) -> Column:

@@ -15,7 +15,7 @@ from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
-"""About 140 years: half of what int64 nanoseconds hold, so that the end of an event and sums of two stay inside."""
+"""The latest time that is accepted (about 140 years): half of what int64 nanoseconds hold, so that sums fit, too."""
 NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31

@@ -56,7 +56,7 @@ class RowDictionary:
         return hashes
 
     def known_values(self, words: Words, hashes: Words) -> Integers:
-        """Return the number of each row of `words` that is in the dictionary, `UNKNOWN` for the others."""
+        """Return, for each row of `words`, the number that the dictionary stores for it, else `UNKNOWN`."""
         if not len(self.hashes):
             return np.full(len(hashes), UNKNOWN)
         candidate = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)

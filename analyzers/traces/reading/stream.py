@@ -312,7 +312,7 @@ def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | 
 
 
 def decode_events(text: bytes, state: ReadState) -> Events:
-    """Return the events in a JSON list.
+    """Return the events in `text`, a JSON list; if a value has an unexpected type, each event is decoded by itself.
 
     Raises:
         msgspec.DecodeError: The text is no JSON list.

@@ -53,7 +53,7 @@ SPARSE_FIELDS = {
 
 
 def split_block(text: bytes, seam: bytes) -> Block:
-    """Return the events of a text, split at `seam`, the bytes between two events; the last event is left out.
+    """Split a text into events at `seam`, the bytes between two events, and return all but the last as a `Block`.
 
     The first event keeps its opening brace, so it is of no known kind and has to be decoded.
     """

@@ -66,7 +66,7 @@ NUMBER_FIELDS = (
 DECIMALS_OF = {"ts": "ts decimals", "dur": "dur decimals"}
 """The fields for the decimals of a time, which is read as two integers: before and after the point."""
 TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
-"""The time fields of each table; a duration of an allocation, which some exporters write, has no meaning."""
+"""{table: fields of its events that hold a time}. The duration that some exporters give an allocation is ignored."""
 TEXT_FIELDS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
@@ -195,10 +195,10 @@ def value_of(event: ExactEvent, field: str) -> object:
 
 
 def number_field(value: object, runs: Runs) -> NumberField | None:
-    """Return where the digits of a number are in the event's text, given the number as the decoder returned it.
+    """Return where the digits of a number are in an event's text; None if the event does not have this number.
 
-    In place of the digits the decoder saw a mark, which says which run of digits it replaced. The result is None if
-    `value` is no mark: the event lacks the field, and has its default.
+    To find out, each run of digits in the text was replaced by a unique number, its mark. `value` is what the JSON
+    decoder read as the number's value: a mark shows which run it is, any other value is the default of an absent field.
     """
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None

@@ -30,7 +30,7 @@ from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 USABLE_SHARE = 0.95
 """The fraction of the memory for tensors that a rehearsed peak may take; buffers of libraries need the rest."""
 USABLE_BEFORE_PEAK = 0.8
-"""The same fraction if the prediction is for the request that failed, because the peak may come later."""
+"""The fraction that the prediction may take if it is only for the request that failed: the peak may come later."""
 COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], int]
 
