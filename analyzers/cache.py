@@ -105,11 +105,8 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
         body = read_whole(path) if written.size <= SMALL else None
         if (checksum(path) if body is None else zlib.crc32(body)) != written.checksum:
             raise DamagedEntry
-        column: np.ndarray[Any, Any]
-        if body is None:
-            column = np.load(path, mmap_mode="r", allow_pickle=False)
-        else:
-            column = np.load(io.BytesIO(body), allow_pickle=False)
+        read = functools.partial(np.load, allow_pickle=False)
+        column: np.ndarray[Any, Any] = read(path, mmap_mode="r") if body is None else read(io.BytesIO(body))
         column.setflags(write=False)
         return column
 
@@ -368,11 +365,18 @@ def prune(folder: Path, limit: int) -> None:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Delete all entries of a cache and return them; entries that a different process is writing stay."""
+    """Delete all entries of a cache and return them; entries that a different process is writing stay.
+
+    Raises:
+        CacheFailure: An entry could not be deleted.
+    """
     found = entries(folder)
     for entry in found:
         discard(entry.folder)
     remove_scratch(folder, older_than_s=ABANDONED_S)
+    # Another process may have written an entry again in the meantime: that one is as new as its time says.
+    if left := sum(entry_of(entry.folder) == entry for entry in found):
+        raise CacheFailure(f"{folder}: {left} of {len(found)} entries cannot be deleted", "check whose folder it is")
     return found
 
 

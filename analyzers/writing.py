@@ -33,8 +33,10 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     target = target.resolve()
     # A short name of its own: that of the target may have as many characters as a name can.
     draft = target.with_name(f".writing-{secrets.token_hex(8)}")
+    # Before the `try`: a file that is there already is not ours to remove.
+    opened = draft.open("xb")
     try:
-        with draft.open("xb") as file:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

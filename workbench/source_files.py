@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +21,19 @@ def find_source(text: str) -> tuple[Path, int] | None:
     """Return (path, line) of the first file mentioned in `text` that exists on this machine; None if none does."""
     for match in SOURCE_LINE.finditer(text):
         for path in candidate_paths(Path(match[1])):
-            if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
+            if can_be_shown(path):
                 return path, int(match[2] or match[3])
     return None
+
+
+def can_be_shown(path: Path) -> bool:
+    """Return whether `path` is a regular file that this user may read, and not too long to show."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        # Not only absent: in a folder of somebody else, or a name that no disk takes.
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_BYTES and os.access(path, os.R_OK)
 
 
 def candidate_paths(named: Path) -> Iterator[Path]:

@@ -1,6 +1,7 @@
 """A cache that is damaged, full, read-only, shared or in another folder: each answer stays complete."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import pickle
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +153,54 @@ def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
     assert entry.folder.is_dir()
 
 
+def test_a_link_to_a_damaged_entry_gives_way_and_leaves_what_it_leads_to(dump, folder, tmp_path):
+    sequence(dump)
+    [entry] = cache.entries(folder)
+    elsewhere = entry.folder.rename(tmp_path / "elsewhere")
+    (elsewhere / "meta.json").write_bytes(b"")
+    entry.folder.symlink_to(elsewhere)
+    assert sequence(dump) == SEQUENCE
+    assert not entry.folder.is_symlink()
+    assert (elsewhere / "ops.seq.npy").is_file()
+
+
+def test_an_entry_that_is_damaged_while_a_file_is_read_gives_way(dump, folder, monkeypatch):
+    """Another process published it in the meantime, and the disk lost a part."""
+    published = cache.publish
+
+    def publish(scratch, entry, reread):
+        entry.mkdir(exist_ok=True)
+        (entry / "meta.json").touch()
+        return published(scratch, entry, reread)
+
+    monkeypatch.setattr(cache, "publish", publish)
+    assert sequence(dump) == SEQUENCE
+    [entry] = cache.entries(folder)
+    assert (entry.folder / "meta.json").is_file()
+
+
+class Touch:
+    """An object whose pickle creates a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("filler", [0, cache.SMALL], ids=["read", "mapped"])
+def test_a_column_of_objects_with_a_right_checksum_runs_no_code(tmp_path, filler):
+    np.save(tmp_path / "x.npy", np.array([Touch(tmp_path / "ran"), bytes(filler)], object), allow_pickle=True)
+    body = (tmp_path / "x.npy").read_bytes()
+    meta = json.dumps({"__columns__": {"x": [len(body), zlib.crc32(body)]}}).encode()
+    (tmp_path / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(meta), meta))
+    columns = cache.Columns(tmp_path, lambda: pytest.fail("read again"))
+    with pytest.raises(ValueError, match=r"allow_pickle=False|Python objects"):
+        columns._map("x")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
     """Some read and find entries damaged, some clear the cache, and one is killed while it writes, all at once."""
 
@@ -164,8 +214,8 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
     def damage():
         for _ in range(100):
-            for path in (path for entry in cache.entries(folder) for path in entry.folder.glob("*.npy")):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                for path in (path for entry in cache.entries(folder) for path in entry.folder.glob("*.npy")):
                     os.truncate(path, 3)
 
     context = multiprocessing.get_context("fork")
@@ -294,8 +344,20 @@ def test_a_limit_holds_from_then_on(dump, folder):
     assert len(cache.entries(folder)) == 1
     sequence(dump)
     assert len(cache.entries(folder)) == 1
-    (folder / cache.LIMIT_FILE).write_text("much")
-    assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT
+    for damaged in ("much", "7".ljust(cache.SMALL + 1)):
+        (folder / cache.LIMIT_FILE).write_text(damaged)
+        assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT
+
+
+def test_what_was_opened_last_stays(dump, folder):
+    other = dump.with_name("rank_1")
+    other.write_bytes(dump.read_bytes())
+    first, second = store.load([dump], READER).folder, store.load([other], READER).folder
+    for path, used in ((first, 1), (second, 2)):
+        os.utime(path, (used, used))
+    sequence(dump)
+    cache.prune(folder, 1)
+    assert [entry.folder for entry in cache.entries(folder)] == [first]
 
 
 def test_new_content_of_the_same_size_and_time_is_read(dump):

@@ -106,6 +106,18 @@ def test_a_pipe_that_nobody_reads_is_an_error(tmp_path, monkeypatch):
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_a_link_in_place_of_the_draft_is_not_followed(report, monkeypatch):
+    """The draft's name cannot be guessed; a file that is there nevertheless belongs to somebody else."""
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    draft, other = report.with_name(".writing-guessed"), report.with_name("other.txt")
+    other.write_text("of somebody else")
+    draft.symlink_to(other)
+    with pytest.raises(FileExistsError):
+        write_whole(report, "new")
+    assert (report.read_text(), other.read_text()) == ("old", "of somebody else")
+    assert draft.is_symlink()
+
+
 def test_the_text_is_on_the_disk_before_it_takes_the_name(report, monkeypatch):
     """After a power cut the name would else lead to an empty file."""
     flushed, flush = [], os.fsync

@@ -57,7 +57,7 @@ class Uploads:
         path = environ.get("PATH_INFO", "/")
         if match := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
             return self._enter(match[1], match[2], environ, start_response)
-        if match := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]{1,200}))?", path):
+        if match := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]+))?", path):
             return self._answer(match[1], match[2], environ, start_response)
         return self._main(environ, start_response)
 

@@ -13,7 +13,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import share
 from terminal import app_on, press, shown
-from workbench.source_files import find_source, source_files_by_name
+from workbench.source_files import LARGEST_BYTES, find_source, source_files_by_name
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.panes.steps import StepsPane
@@ -178,6 +178,11 @@ def test_a_place_is_found_in_the_words_of_stacks_and_traces(tmp_path, monkeypatc
     assert find_source("all_gather at llama3/model.py:104") is None
     os.mkfifo(tmp_path / "pipe.py")
     assert find_source(f"{tmp_path}/pipe.py:1") is None
+    assert find_source(f"/{'n' * 300}.py:1") is None
+    for length, is_shown in ((LARGEST_BYTES, True), (LARGEST_BYTES + 1, False)):
+        path.touch()
+        os.truncate(path, length)
+        assert bool(find_source(f"{path}:7")) is is_shown
 
 
 async def test_hostile_names_are_letters(fixtures, tmp_path):

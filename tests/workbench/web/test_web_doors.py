@@ -93,6 +93,12 @@ def test_what_has_to_do_with_the_token_is_kept_by_no_cache_and_told_to_no_page()
         assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_a_refusal_is_text_and_no_page():
+    """Whatever its words repeat of the request, no browser takes them for markup."""
+    refused = Client(AccessControl(inside, DOOR)).get("/memory")
+    assert (refused.status_code, refused.headers["Content-Type"]) == (403, "text/plain; charset=utf-8")
+
+
 @pytest.mark.parametrize("token", ["", "guess", "S3CRET", "s3cret%00", "%C3%A9", "%FF", "None", "s" * 5000])
 def test_any_other_token_is_refused(token):
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
