@@ -1,4 +1,4 @@
-"""Artefacts that are small and expensive to compare: `python -m benchmarks.hostile` tries all kinds on the program."""
+"""Test with files that are small but expensive to analyse; `python -m benchmarks.hostile` tries all kinds of them."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_it_is_answered(tmp_path, kind):
     ],
 )
 def test_every_view_of_it_opens(tmp_path, face, kind, views):
-    """All pages with their tabs, and all panes with their views, as a user opens them."""
+    """All pages with their tabs, and all panes with their views, open as for a user."""
     KINDS[kind](tmp_path)
     took = timed_views(face, tmp_path)
     assert set(views) <= set(took)

@@ -1,4 +1,4 @@
-"""Folders of dumps that are empty, wrong, damaged or hostile, passed to the commands like a user does."""
+"""Pass folders of dumps that are empty, wrong, damaged or hostile to the commands, like a user does."""
 
 import os
 import pickle
@@ -29,7 +29,7 @@ def hang(folder):
 
 @pytest.mark.parametrize("kind", BAD)
 def test_what_cannot_be_read_is_said_in_two_lines(tmp_path, kind):
-    """Exit status 3, `error:` and `hint:`, nothing on stdout, nothing run."""
+    """The exit status is 3, stderr has `error:` and `hint:`, stdout is empty, and no code of the file was run."""
     files, said = BAD[kind]
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

@@ -56,7 +56,7 @@ def test_json_is_whole_where_characters_are_missing():
 
 
 def test_few_open_files_are_enough():
-    """Columns are many, and each that is mapped keeps a file open."""
+    """There are many columns, and each column that is mapped keeps a file open."""
     run = FIXTURES / "oom_2ranks"
 
     def limits():
@@ -68,7 +68,7 @@ def test_few_open_files_are_enough():
 
 @pytest.mark.parametrize("megabytes", [30, 60, 100, 150])
 def test_too_little_memory_is_an_error(megabytes):
-    """Not the abort of a library that cannot start its threads; from 30 MB on Python itself starts."""
+    """There is an error message, not the abort of a library that cannot start threads; Python starts from 30 MB on."""
 
     def limits():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * 1_024_000, megabytes * 1_024_000))

@@ -38,7 +38,7 @@ def test_documents_have_a_schema(told):
 
 
 def test_the_skill_asks_only_what_can_be_asked(told):
-    """Each `workbench ...` line in it is a command with options that exist."""
+    """Each line `workbench ...` in the instructions for agents is a command with options that exist."""
     lines = re.findall(r"`workbench ([^`]+)`|^workbench (.+)$", skill(), re.MULTILINE)
     asked = [" ".join(pair).strip() for pair in lines]
     assert len(asked) > 10

@@ -1,4 +1,4 @@
-"""All other commands, run like a user runs them."""
+"""Run all other commands like a user does."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_each_door_tells_its_part(command, place, expected):
 
 
 def test_the_same_verdict_in_every_format(tmp_path):
-    """Text, Markdown, HTML and JSON on stdout and in files."""
+    """The formats are text, Markdown, HTML and JSON, on stdout and in files."""
     sentence = json.loads(run("hang", STUCK, "--json").stdout)["verdict"]["sentence"]
     for name in ("out.md", "out.html", "out.json", "out.txt"):
         assert run("hang", STUCK, "-o", tmp_path / name).returncode == 0
@@ -87,7 +87,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path):
     ],
 )
 def test_usage_errors_are_two_lines(arguments):
-    """What cannot be done as asked: exit status 2, `error:` and `hint:`, no traceback."""
+    """Wrong usage ends with exit status 2, `error:` and `hint:`, and no traceback."""
     ended = run(*arguments)
     assert ended.returncode == 2
     assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ["error", "hint"]
@@ -183,7 +183,7 @@ def test_an_unwritable_place_is_told(tmp_path):
 
 
 def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_path):
-    """An interpreter that cannot find torch: a run is explained, a launch names the extra."""
+    """In an interpreter without torch, a run is explained, and a launch names the extra to install."""
     hide = (
         "import importlib.util, runpy, sys\n"
         "find = importlib.util.find_spec\n"
@@ -204,7 +204,7 @@ def test_without_torch_analysing_works_and_launching_says_what_to_install(tmp_pa
 
 
 def test_two_snapshots_are_compared_by_who_holds_them():
-    """From a healthy state to the one that ran out: how much more, and of what."""
+    """A healthy snapshot and that of the failure are compared: how much larger, and in which category."""
     before = OOM / "memory_snapshot" / "iteration_5"
     after = OOM / "memory_snapshot" / "iteration_5_exit"
     document = json.loads(run("compare", before, after, "--json").stdout)
@@ -235,7 +235,7 @@ def test_a_step_is_told_as_the_chain_of_what_held_up_what():
 
 @pytest.mark.parametrize(("artefact", "room"), [("dumps/rank_0", "hang"), ("run.json", "report")])
 def test_a_report_never_replaces_the_files_that_it_is_on(tmp_path, artefact, room):
-    """Not even with --force, nor by another name of the file."""
+    """It is refused even with --force, and also under another name of the same file."""
     copied = shutil.copytree(STUCK, tmp_path / "run")
     file = copied / artefact
     before = file.read_bytes()
@@ -272,6 +272,6 @@ def test_a_manifest_with_a_strange_model_hides_no_out_of_memory(tmp_path, model)
 
 @pytest.mark.parametrize("port", ["65536", "-1"])
 def test_a_port_that_no_machine_has_is_wrong_usage(port):
-    """65536 would be taken for 0, which listens anywhere."""
+    """The system would take port 65536 for 0, which is any free port."""
     refused = run("serve", OOM, "--port", port)
     assert (refused.returncode, "--port" in refused.stderr) == (2, True), refused.stderr

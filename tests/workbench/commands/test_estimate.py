@@ -41,7 +41,7 @@ def forked_trainer() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[9]], ids=str)
 def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
-    """To a third of a per cent as a rule; how long a rank waits decides when gloo's copies go, which is up to 3 %."""
+    """The error is usually a third of a per cent, and up to 3 % if gloo's copies are freed late."""
     row = ERRORS["compared"](case, tmp_path, ranks.start)
     assert abs(row["error"]) < 0.05, row
     for name in ("parameters", "optimizer_state", "gradients", "inputs"):
@@ -52,7 +52,7 @@ def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [MESHES["CASES"][0], MESHES["CASES"][5], MESHES["CASES"][10]], ids=str)
 def test_ranks_that_share_a_model_are_foreseen(case: tuple, tmp_path: Path) -> None:
-    """How long a rank waits for the others decides when gloo's copies go: the peak itself varies by 3 %."""
+    """The real peak varies by 3 %, because gloo frees its copies only when a rank has waited for the others."""
     real = MESHES["measured"](case, str(tmp_path), ranks.start)
     for rank, told, foreseen in MESHES["estimated"](case):
         peak, held = real[rank]
@@ -64,7 +64,7 @@ def test_ranks_that_share_a_model_are_foreseen(case: tuple, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [MESHES["CASES"][0], MESHES["CASES"][6]], ids=str)
 def test_what_a_rank_itself_allocates_is_foreseen(case: tuple, tmp_path: Path) -> None:
-    """Where all is recomputed, gloo's copies are up to 15 % of the peak; here nothing is sent."""
+    """With full recomputation gloo's copies are up to 15 % of the peak, so here nothing is sent."""
     [(rank, told, _)] = MESHES["estimated"](case)
     assert told == pytest.approx(MESHES["alone"](case, rank, str(tmp_path), ranks.start), rel=0.02)
 
@@ -80,7 +80,7 @@ def test_what_a_rank_itself_allocates_is_foreseen(case: tuple, tmp_path: Path) -
     ],
 )
 def test_layers_are_dealt_out(schedule: str, layers: int, rank: int, expected: list[range]) -> None:
-    """The embedding and the output stand for a layer each, so that the ends have fewer."""
+    """The embedding and the output count as a layer each, so the first and the last stage have fewer layers."""
     config = Parallelism(pipeline_parallel_degree=4, pipeline_parallel_schedule=schedule)
     assert [part.layers for part in model_parts(rank, layers, config)] == expected
     every = [number for each in range(4) for part in model_parts(each, layers, config) for number in part.layers]
@@ -89,7 +89,7 @@ def test_layers_are_dealt_out(schedule: str, layers: int, rank: int, expected: l
 
 @pytest.mark.slow
 def test_a_pipeline_keeps_what_its_schedule_has_under_way() -> None:
-    """Under 1F1B stage i has (stages - i) microbatches under way, under GPipe all of them."""
+    """Under 1F1B stage i has (stages - i) microbatches in flight, under GPipe all of them."""
     flags = ("--parallelism.pipeline_parallel_degree", "3", "--training.local_batch_size", "4")
     kept = {}
     for schedule in ("1F1B", "GPipe"):

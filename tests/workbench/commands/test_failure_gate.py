@@ -1,4 +1,4 @@
-"""The meaning of `compare --fail-on`."""
+"""Test the conditions of `compare --fail-on`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs that hang right now, of scripts with only our two recorder lines."""
+"""Take dumps of jobs that hang right now, from scripts with only our two recorder lines."""
 
 import contextlib
 import json
@@ -80,7 +80,7 @@ def verdict(said: "subprocess.CompletedProcess[str]") -> tuple[str, list[int]]:
 
 @pytest.mark.slow
 def test_a_job_that_hangs_is_asked_by_folder_and_by_process(start) -> None:
-    """Each time it keeps a set of its own; the collector of the job itself would ask only after many minutes."""
+    """Each request makes a separate set of dumps; the job's own collector would take dumps only after many minutes."""
     job = start("stuck", 1800)
     job.wait_for(job.hangs)
     assert verdict(workbench("hang", "--run", job.folder, "--json")) == ("host_stuck", [1])
@@ -119,7 +119,7 @@ def test_an_error_that_nobody_catches_is_recorded(start) -> None:
 
 @pytest.mark.slow
 def test_the_sets_of_two_nodes_are_read_together(tmp_path: Path) -> None:
-    """Each node keeps a folder of its own; one alone leaves open what hangs, and says what else to give."""
+    """Each node has a folder of its own; with one folder alone the answer is open, and says what else to give."""
     nodes = [tmp_path / "node_0", tmp_path / "node_1"]
     command = [sys.executable, str(ROOT / "tests/fixtures/stalled_job.py"), str(tmp_path), "30", "nodes"]
     with subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True) as job:

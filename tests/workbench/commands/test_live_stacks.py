@@ -55,7 +55,7 @@ def workbench(*words: object, **settings: str) -> "subprocess.CompletedProcess[s
 @pytest.mark.skipif(py_spy() is None, reason="needs py-spy")
 @pytest.mark.parametrize("kind", ["branch", "stuck"])
 def test_the_ranks_are_found_and_their_stacks_judged(tmp_path, kind):
-    """By the process of a rank, for its siblings too, and by the process that spawned the ranks."""
+    """Given one rank's process, its siblings are found, too; so are the ranks of the process that spawned them."""
     script = tmp_path / "job.py"
     script.write_text(JOB)
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "3"] if kind == "branch" else []

@@ -113,7 +113,7 @@ def test_the_report_says_which_step_and_tensor_differ_and_what_to_do(planted: Re
 
 @pytest.mark.slow
 def test_another_seed_gives_other_synthetic_text(equal: tuple[Path, Report[ParityData]], tmp_path: Path) -> None:
-    """And runs that were made at other times compare, too; a run without tensors leaves that open."""
+    """Runs made at different times can be compared, too; if one recorded no tensors, their agreement stays open."""
     folder, _ = equal
     report = compared(tmp_path, ["tp=2,debug.seed=7", "pp=2,debug.record_values=false"])
     assert report.data.runs[1].first is None
@@ -207,7 +207,7 @@ def test_runs_without_a_common_step_are_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_bisect_names_the_module_of_a_mistake_on_another_mesh(tmp_path: Path) -> None:
-    """Two runs on other meshes agree, and a mistake on one of them is found; `parity` says the same."""
+    """Two correct runs on different meshes agree, and a mistake in one is found; `parity` gives the same answer."""
     texts = ["dp_replicate=2", "dp_shard=2", "tp=2,job.description=scale_output"]
     report = compared(tmp_path, texts, "--debug.record_tensors")
     assert [run.first and run.first.name for run in report.data.runs] == [None, None, "layers.2.feed_forward"]

@@ -1,4 +1,4 @@
-"""What the report of a plan says where nothing fits, or nothing was found in time."""
+"""Test the report of a plan if nothing fits, or if nothing was found in time."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def data(*, complete):
 
 @pytest.mark.parametrize(("complete", "status"), [(True, Status.ERROR), (False, Status.UNKNOWN)])
 def test_nothing_found_in_time_is_unknown(complete, status):
-    """Only a search that came to its end shows that nothing fits."""
+    """Only a search that was completed shows that nothing fits."""
     found = data(complete=complete)
     findings = [too_large(found)] if complete else []
     assert verdict(found, findings).status is status

@@ -20,7 +20,7 @@ def run(oom):
 
 
 def wait(seconds):
-    """Work for this many seconds, whatever signals arrive."""
+    """Work for `seconds` seconds, whatever signals arrive."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.01)
@@ -67,7 +67,7 @@ def test_on_a_terminal_one_line_comes_and_goes(run, monkeypatch):
 
 
 def test_a_file_is_still_read_in_a_fork(run, monkeypatch, capsys):
-    """The timer needs no thread, and does not disturb the child or the wait for it."""
+    """The timer needs no thread, so it does not prevent a fork, nor disturb the wait for the child."""
     from analyzers import child, isolation
     from analyzers.store import Options
     from workbench.ask import ask

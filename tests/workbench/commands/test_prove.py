@@ -1,4 +1,4 @@
-"""`workbench inspect RUN --prove`: which advice is applied, and why none is where no setting helps."""
+"""Test `workbench inspect RUN --prove`: which advice is applied, and why none is if no setting would help."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def run_with(categories, config=CONFIG, **mesh):
 
 
 def test_a_batch_that_no_setting_names_is_not_mended_by_one():
-    """The fixture's failing step had a batch 64 times as large as those before it."""
+    """The failing step of the fixture had a batch 64 times as large as those before it."""
     report = prove(discover(FIXTURES / "oom_2ranks"), Options(cache=False))
     assert report.verdict.kind == "not_applied"
     assert "times as large" in report.data.not_applied
@@ -43,7 +43,7 @@ def test_a_run_whose_memory_sufficed_has_nothing_to_prove():
 
 
 def test_the_first_change_is_the_advice_of_the_finding():
-    """Against activations recomputation comes first; against the optimizer's state, fewer copies and smaller types."""
+    """If activations fill the memory, it is recomputation; if optimizer state does, fewer copies and smaller types."""
     first = next(changes(run_with({"activations": 9, "optimizer_state": 1})))
     assert first == {"activation_checkpoint.mode": "full"}
     tried = list(changes(run_with({"activations": 1, "optimizer_state": 9}, dp_replicate=2)))
@@ -63,7 +63,7 @@ def test_halves_are_whole_numbers(number, expected):
 
 
 def test_the_second_run_has_the_changed_settings(tmp_path):
-    """The written file is read by the trainer's own reader."""
+    """The trainer's own reader reads the settings that were written for the second run."""
     written = tmp_path / "proof.toml"
     sections = {"training": {"local_batch_size": 4, "seq_len": 64}, "optimizer": {"lr": 1e-08}}
     written.write_text(configuration(sections, {"training.local_batch_size": 2}, tmp_path))

@@ -1,4 +1,4 @@
-"""The tokens that the model reads, as the command prints them."""
+"""Test `workbench tokens`, which prints the tokens that the model reads."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ def tokens(*more):
 
 
 def test_tokens_stand_beside_what_is_to_be_foreseen(tmp_path):
-    """Two documents of a file: beginnings and ends are marked, a label is the next token, the rest is told."""
+    """Two documents are marked at their beginnings and ends, and each label is the next token."""
     (tmp_path / "two.jsonl").write_text('{"text": "to be"}\n{"text": "or not"}\n')
     shown = tokens(
         "--sequences", "2", "--training.dataset_path", str(tmp_path / "two.jsonl"), "--training.seq_len", "6"

@@ -53,7 +53,7 @@ def told(request, tmp_path_factory):
 
 @pytest.mark.parametrize("form", list(Format))
 def test_no_document_names_the_place(told, form):
-    """The same answer with the same ids and numbers, and nothing of where the run lay."""
+    """The answer is the same, with the same ids and numbers, but nothing shows in which folder the run was."""
     run, report = told
     hidden, nowhere = anonymised(report, run)
     assert [f.id for f in hidden.findings] == [f.id for f in report.findings]
@@ -121,7 +121,7 @@ def telling(request, tmp_path_factory):
 
 @pytest.mark.parametrize("form", list(Format))
 def test_planted_secrets_do_not_get_out(telling, form):
-    """Snapshots, traces, dumps and step logs: the plain document names them, the other has none of them."""
+    """The plain document shows the secrets of snapshots, traces, dumps and step logs; the anonymous one has none."""
     run, report = telling
     plain = render(report, form, run)
     assert "moonshot" in plain
@@ -131,7 +131,7 @@ def test_planted_secrets_do_not_get_out(telling, form):
 
 
 def test_an_anonymous_page_keeps_its_charts(telling):
-    """They show bytes and seconds, and nobody's names."""
+    """The charts show bytes and seconds, but no names."""
     run, report = telling
     drawn = render(report, Format.HTML, run).count("<svg")
     hidden, nowhere = anonymised(report, run)

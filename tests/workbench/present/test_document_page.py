@@ -17,7 +17,7 @@ INK = "getComputedStyle(document.body).color"
 
 @pytest.mark.parametrize("name", ["oom_2ranks", "stuck_4ranks", "straggler_data_2ranks"])
 def test_a_report_opens_from_a_file(name, page_of, tmp_path):
-    """Nothing but the file itself is asked for; it reads in light, in dark, on a telephone and on paper."""
+    """The page requests nothing but the file itself; it is readable in light, in dark, on a telephone and on paper."""
     run = discover(FIXTURES / name)
     report = ask(room_for(run), run, Options())
     target = tmp_path / "report.html"

@@ -50,7 +50,10 @@ def test_html_stands_alone(oom, report):
 
 
 def test_html_has_pictures_of_the_same_numbers(oom, report):
-    """Memory of the rank that failed up to its peak, and its steps; the topmost band ends at the top of the picture."""
+    """The pictures show the memory of the failed rank up to its peak, and its steps.
+
+    The topmost band ends at the top of the picture.
+    """
     html = render(report, Format.HTML, oom)
     [failed] = [device for device in report.data.memory.devices if device.oom]
     assert f"rank {failed.rank}: {size(failed.peak_allocated_bytes)} at the peak" in html
@@ -68,7 +71,7 @@ def test_tables_have_as_many_cells_as_heads(report):
 
 
 def test_each_door_tells_its_part(oom):
-    """memory, hang and steps answer from the run's folder, as JSON of their own schema."""
+    """The commands memory, hang and steps answer from the run's folder, each as JSON of its own schema."""
     for door in ("hang", "steps"):
         ended = run(door, str(oom.root), "--json")
         assert ended.returncode == 0, ended.stderr
@@ -88,7 +91,7 @@ def test_the_documents_fit_their_schema(oom, report):
 
 
 def test_a_healthy_run_has_nothing_to_explain():
-    """What merely informs is a finding, no reason for the verdict."""
+    """What is only worth knowing is a finding, but no reason for the verdict."""
     ended = run("inspect", str(FIXTURES / "healthy_2ranks"))
     assert "✓ healthy" in ended.stdout
     assert "\nWhy" not in ended.stdout

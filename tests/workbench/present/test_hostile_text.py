@@ -15,7 +15,7 @@ from workbench.present import render
 
 NAME = "<img src=x onerror=alert(1)>[bold red]red[/]\x1b]0;owned\x07\x1b[2J`*_|#"
 TURNED = "\u202egnp.exe\u200b"
-"""Reads as another name: from right to left, and with a space of no width."""
+"""A name that is displayed as another one: it is read from right to left, and has a space without width."""
 FILE = "/job/<script>alert(2)</script>\x1b[31m.py"
 SAFE_NAME = NAME.translate({0x1B: None, 0x07: None})
 

@@ -113,7 +113,7 @@ def test_the_page_tells_every_finding(asked, serving, tmp_path):
 
 
 async def test_the_failed_instant_has_one_number(oom):
-    """The blocks at the end, added up without the reader: nothing was freed after the failure."""
+    """The expected number is the sum of the blocks at the end, because nothing was freed after the failure."""
     [failed] = [d for d in ask("memory", oom, Options()).data.devices if d.oom]
     with gzip.open(failed.path) as file:
         snapshot = pickle.load(file)

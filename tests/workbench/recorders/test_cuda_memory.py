@@ -98,7 +98,7 @@ def test_older_blocks_take_the_weightiest_note() -> None:
 
 
 def test_a_block_and_its_note_in_one_microsecond() -> None:
-    """Times of entries are cut to microseconds; the one address lives twice in three."""
+    """Times of entries are cut to microseconds, and one address is used twice within three of them."""
     actions = [("alloc", 5), ("free_requested", 6), ("free_completed", 6), ("alloc", 7)]
     trace = [{"action": action, "addr": 7, "size": 4, "time_us": us, "frames": []} for action, us in actions]
     categorize(trace, [Note(6_700, 7, "gradients", "w"), Note(7_900, 7, "inputs", "0")])

@@ -68,7 +68,7 @@ def pending(path: Path) -> list[str]:
 
 
 def test_a_rank_in_any_state_leaves_two_dumps_before_the_timeout(stalled: Callable[[str, int], Path]) -> None:
-    """In a collective, in a Python loop, asleep, and in C with the GIL held; asked again, all keep their first ones."""
+    """Ranks are in a collective, in a Python loop, asleep, or hold the GIL; a second request keeps the first dumps."""
     folder = stalled("states", 10)
     wait_for(lambda: bool(looks(folder / "dumps")), folder, 240)
     told = json.loads((folder / "dumps/collection.json").read_text())

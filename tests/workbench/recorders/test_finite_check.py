@@ -31,7 +31,7 @@ def test_the_step_of_a_broken_parameter(tmp_path):
 
 
 def test_nothing_is_left_behind(tmp_path):
-    """After `close` operations are logged no more, and the model has no hooks."""
+    """After `close` no operations are logged, and the model has no hooks."""
     model = perceptron()
     check = check_finite(model, tmp_path)
     check.close()
@@ -43,7 +43,7 @@ def test_nothing_is_left_behind(tmp_path):
 
 
 def test_ranks_that_received_the_value_are_not_blamed(tmp_path):
-    """Rank 0 reads a NaN that came from elsewhere; rank 1 made it."""
+    """Rank 1 produced the NaN; rank 0 only received it."""
     folder = tmp_path / "not_finite"
     folder.mkdir()
     head = '{"schema": "workbench.not_finite/1", "rank": %d, "step": 6, "seen_in": "gradient", "seen_names": ["w"], '

@@ -1,4 +1,4 @@
-"""Memory snapshots and traces of a single process on a CPU."""
+"""Record memory snapshots and traces of a single process on a CPU."""
 
 import bisect
 import json
@@ -146,7 +146,7 @@ def test_stock_viewer_opens_it(snapshot: dict) -> None:
 
 
 def test_the_page_of_the_stock_viewer_does_not_break(run: Path, snapshot: dict) -> None:
-    """What its JavaScript takes for granted: an unknown category where there are any, protocol 4, exact doubles."""
+    """PyTorch's viewer needs an unknown category if there are any, pickle protocol 4, and exact doubles."""
     [path] = (run / "memory_snapshot" / "iteration_4").glob("*.pickle")
     entries, segments = snapshot["device_traces"][0], snapshot["segments"]
     assert path.read_bytes()[:2] == b"\x80\x04"

@@ -34,7 +34,7 @@ async def test_the_keys_look_closer_at_the_peak():
 
 
 async def test_each_device_has_its_own_curve(tmp_path):
-    """Two devices of one file, and the host, which is with the first."""
+    """A file with two devices has two curves, and the host's is shown with the first device."""
     events = [
         {"ph": "X", "name": "gemm", "cat": "kernel", "ts": 1, "dur": 90, "pid": device, "tid": 7, "args": {}}
         for device in (0, 1)

@@ -1,4 +1,4 @@
-"""The terminal app by mouse, in every theme, next to a browser, and quit while it is still reading."""
+"""Use the terminal app by mouse, in every theme and next to a browser, and quit it while it is still reading."""
 
 import os
 import re
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def test_a_click_does_what_a_key_does(fixtures):
-    """On a tab, on the chart, on the line of keys."""
+    """Clicks on a tab, on the chart and on the line of keys have the same effect as keys."""
     app = app_on(fixtures / "oom_4ranks")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(app, pilot)
@@ -106,7 +106,7 @@ def large(tmp_path_factory):
 
 @pytest.mark.slow
 def test_q_gives_up_what_is_still_being_read(large, tmp_path):
-    """In a real terminal: the app tells what it reads, `q` ends it and the processes that read."""
+    """In a real terminal, the app says what it reads; `q` ends the app and the processes that read."""
     session = f"workbench-{os.getpid()}"
     tmux = ["tmux", "-L", session]
     command = shlex.join([sys.executable, "-m", "workbench", "inspect", str(large)])

@@ -38,7 +38,7 @@ async def test_enter_leads_from_the_verdict_to_its_evidence(fixtures, name):
 
 
 async def test_the_ranks_and_the_files_of_the_run_are_told(fixtures):
-    """On a small screen they take the room of the findings, and give it back."""
+    """On a small screen the lists of ranks and files replace the findings, and can be closed again."""
     app = app_on(fixtures / "oom_4ranks")
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(app, pilot)

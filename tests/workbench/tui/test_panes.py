@@ -28,7 +28,7 @@ from workbench.tui.widgets.trees.stack_tree import StackTree
 
 
 async def test_a_hang_is_explained_below_its_matrix(fixtures):
-    """Stacks of all ranks as one tree, which `i` completes; operations side by side; places."""
+    """Its views are stacks as a tree (`i` adds library frames), operations side by side, and where each rank waits."""
     app = app_on(fixtures / "stuck_4ranks", "hang")
     async with app.run_test(size=(100, 36)) as pilot:
         assert "rank 3" not in await press(app, pilot, "")
@@ -70,7 +70,7 @@ async def test_the_loss_line_marks_where_it_breaks(fixtures):
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
-    """The bars say what the report says; the window of events follows the keys."""
+    """The bars show the numbers of the report; the time range of the events follows the keys."""
     app = app_on(fixtures / "straggler_data_2ranks", "trace")
     async with app.run_test(size=size) as pilot:
         text = await press(app, pilot, "")
@@ -136,7 +136,7 @@ async def test_two_runs_side_by_side(fixtures):
 
 
 async def test_search_source_and_copy(fixtures, monkeypatch):
-    """`/` finds in a table, `o` opens the file that a line names, `y` copies what the cursor is on."""
+    """`/` searches a table, `o` opens the file that a line names, `y` copies the text under the cursor."""
     app = app_on(fixtures / "stuck_2ranks")
     copied = []
     monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
@@ -158,7 +158,7 @@ async def test_search_source_and_copy(fixtures, monkeypatch):
 
 
 def test_a_place_is_found_in_the_words_of_stacks_and_traces(tmp_path, monkeypatch):
-    """Where the job ran elsewhere, the last parts of the path count; what is no file is not opened."""
+    """If the job ran elsewhere, the last parts of the path count; a text that names no file is not opened."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job").mkdir()
     path = tmp_path / "job" / "model.py"
@@ -186,7 +186,7 @@ def test_a_place_is_found_in_the_words_of_stacks_and_traces(tmp_path, monkeypatc
 
 
 async def test_hostile_names_are_letters(fixtures, tmp_path):
-    """Markup and escapes in a step log and a run.json reach the screen as text."""
+    """Markup and escapes in a step log and in run.json are shown as plain text."""
     place = shutil.copytree(fixtures / "straggler_2ranks", tmp_path / "run")
     for log in (place / "steps").glob("*.jsonl"):
         log.write_text(log.read_text().replace('"optim"', '"[red]\\u001b[31mX[/nope]"'))
@@ -202,7 +202,7 @@ async def test_hostile_names_are_letters(fixtures, tmp_path):
 
 
 async def test_every_reading_says_which_it_is(fixtures):
-    """Turned through once, every view comes back to its first reading, without an error on the way."""
+    """After switching through all its variants, every view is back at the first one, without an error on the way."""
     app = app_on(fixtures / "straggler_data_4ranks")
     async with app.run_test(size=(80, 24)) as pilot:
         await press(app, pilot, "")
@@ -219,7 +219,7 @@ async def test_every_reading_says_which_it_is(fixtures):
 
 
 async def test_no_colour_and_a_name_for_every_key(fixtures, monkeypatch):
-    """Without colour the same letters stand there; every key has an id by which it can be given another."""
+    """Without colours the same letters are shown; every key has an id with which users can assign another key."""
     monkeypatch.setenv("NO_COLOR", "1")
     app = app_on(fixtures / "stuck_2ranks", "hang")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -235,7 +235,7 @@ async def test_no_colour_and_a_name_for_every_key(fixtures, monkeypatch):
 
 @pytest.mark.parametrize(("incident", "room"), [("oom_2ranks", "memory"), ("straggler_data_2ranks", "trace")])
 async def test_no_thread_looks_at_where_widgets_are(fixtures, monkeypatch, incident, room):
-    """Whoever asks for a size may lay out the screen, beside the loop and without an app."""
+    """To ask for a widget's position may lay out the screen, so only the thread of the event loop may do it."""
     asked_by, find = set(), Compositor.find_widget
     monkeypatch.setattr(
         Compositor, "find_widget", lambda self, widget: (asked_by.add(threading.get_ident()), find(self, widget))[1]

@@ -50,7 +50,7 @@ async def matches(name: str, size: tuple[int, int], app, pilot) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_views(elsewhere, size):
-    """One app an incident; the views one after the other."""
+    """One app shows all views of an incident, one after the other."""
     apps: dict[str, list[str]] = {}
     for view, (incident, _) in VIEWS.items():
         apps.setdefault(incident, []).append(view)

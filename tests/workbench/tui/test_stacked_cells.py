@@ -27,7 +27,7 @@ def test_two_layers_in_one_cell_are_both_drawn():
 
 
 def test_a_layer_thinner_than_a_cell_has_its_area():
-    """55 ms of clipping must not hide 411 ms of backward, nor vanish behind it."""
+    """A layer of 55 ms must not hide one of 411 ms, nor vanish behind it."""
     layers = np.tile([411.0, 55.0, 30.0, 12.0, 200.0], (COLUMNS, 1))
     drawn = eighths_of(stacked_cells(layers, 708.0, ROWS), 5)
     assert drawn == pytest.approx(layers.sum(axis=0) / 708.0 * ROWS * EIGHTHS, rel=0.02)
@@ -35,7 +35,7 @@ def test_a_layer_thinner_than_a_cell_has_its_area():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_area_of_every_layer_is_right(seed):
-    """Nine layers that rise and fall, four of them thin: none is off by a tenth of its area and a cell."""
+    """Of nine layers that rise and fall, none is wrong by more than a tenth of its area and one cell; four are thin."""
     random, time = np.random.default_rng(seed), np.linspace(0, 6, COLUMNS)
     usual = np.array([30, 30, 60, 50, 2, 3, 1, 0.5, 1.0])
     waves = [1 + 0.5 * np.sin(time * random.uniform(1, 6) + random.uniform(0, 6)) for _ in usual]

@@ -1,4 +1,4 @@
-"""The terminal app, used by keys."""
+"""Use the terminal app by keys."""
 
 import gc
 import re
@@ -37,7 +37,7 @@ async def test_home_tells_verdict_why_and_next(oom, size):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_timeline_marks_the_failure(oom, size):
-    """The peak and the failed allocation stand above the area, and the cursor's categories beside it."""
+    """The peak and the failed allocation are marked above the area, and the cursor's categories listed beside it."""
     app = app_on(oom)
     async with app.run_test(size=size) as pilot:
         await settle(app, pilot)
@@ -119,7 +119,7 @@ async def test_a_run_that_cannot_be_read_is_told(tmp_path):
 
 
 async def test_hostile_text_is_shown_as_text(tmp_path):
-    """Markup and escapes in an artefact's name are letters on the screen."""
+    """Markup and escapes in an artefact's name are shown as plain letters."""
     import shutil
     from pathlib import Path
 
@@ -204,7 +204,7 @@ async def test_focus_gives_the_evidence_the_whole_height(oom):
 
 
 def test_what_is_loaded_is_never_looked_through_for_garbage(oom, monkeypatch):
-    """A collection that begins while the app runs has little to look at: it would hold up a key."""
+    """A garbage collection while the app runs has little to search; otherwise it would delay a key."""
     held = []
     monkeypatch.setattr(
         WorkbenchApp, "run", lambda _app, **_how: held.append((gc.get_freeze_count(), len(gc.get_objects())))
@@ -225,7 +225,7 @@ class MapApp(App):
 
 
 async def test_a_map_of_very_many_segments_shows_the_largest(tmp_path):
-    """Each line has an array of cells: a hundred thousand took a minute and 1.7 GiB."""
+    """Each line has an array of cells: without a limit, a hundred thousand lines took a minute and 1.7 GiB."""
     many = 100_000
     numbers = np.arange(many)
     segments = pd.DataFrame({"address": numbers << 21, "bytes": 512 + numbers})
@@ -244,7 +244,7 @@ async def test_a_map_of_very_many_segments_shows_the_largest(tmp_path):
 
 
 async def test_a_click_on_a_block_tells_its_life(oom):
-    """The first filled cell of the largest segment, as its list of lives tells it."""
+    """A click on the first filled cell of the largest segment shows that block's history."""
     app = app_on(oom)
     async with app.run_test(size=(200, 50)) as pilot:
         await settle(app, pilot)

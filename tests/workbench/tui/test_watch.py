@@ -32,7 +32,7 @@ def job(tmp_path, stuck):
 
 @pytest.mark.slow
 def test_a_job_is_watched_to_its_death(tmp_path):
-    """A watcher that nobody told of the job but its folder says the same as the launcher, and ends with the job."""
+    """A watcher that knows only the job's folder says the same as the launcher, and ends with the job."""
     job = [*COMMAND, "launch", "--module", "llama3", "--config", "llama3_debugmodel", "--nproc", "2"]
     broken = ["--incident", "kill", "--job.dump_folder", str(tmp_path)]
     with subprocess.Popen([*COMMAND, "watch", str(tmp_path)], stdout=subprocess.PIPE, text=True) as watching:
@@ -56,7 +56,7 @@ def test_a_job_that_has_ended_is_told_at_once(stuck, capsys):
 
 
 async def test_a_slow_look_is_not_overtaken(job, monkeypatch):
-    """As on a slow disk: two looks at once would change the same logs."""
+    """On a slow disk, a second update must not begin before the first has ended: both would change the same logs."""
     app, at_once, most = WatchApp(job), [], []
     look = app._watcher.look
 
@@ -116,7 +116,7 @@ async def test_the_app_tells_verdict_and_ranks(stuck, size):
 
 
 async def test_the_app_follows_what_is_written(job):
-    """Steps appear as they are written; paused, the picture stands still."""
+    """Steps appear when they are written; while the app is paused, the picture does not change."""
     log = job / "steps" / "rank_0.jsonl"
     more = log.read_text().splitlines(keepends=True)[2:]
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:2]))

@@ -1,4 +1,4 @@
-"""The dashboard for people who cannot see it or have no mouse: axe-core's rules, the keyboard, contrast."""
+"""Test the dashboard for people who cannot see it or have no mouse: axe-core's rules, the keyboard, contrast."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,10 +30,10 @@ PAGES = [
     ("both", "compare", "#both-loss .scatterlayer"),
     ("meshes", "parity", "#parity-3 .scatterlayer"),
 ]
-"""Every page, with all that it can show."""
+"""The addresses of every page, with everything that it can show."""
 EVERY_RULE = {"resultTypes": ["violations"]}
 CONTRAST = EVERY_RULE | {"runOnly": ["color-contrast"]}
-"""The rule that depends on the theme."""
+"""The rule of axe-core that depends on the theme."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def sites(serving, tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "address", "drawn"), PAGES)
 def test_a_page_is_accessible_and_fits_a_telephone(sites, page_of, name, address, drawn):
-    """Axe finds nothing in either theme; 390 pixels wide, nothing but a table or a source scrolls to the side."""
+    """Axe finds no fault in either theme; 390 pixels wide, only tables and sources scroll to the side."""
     from axe_playwright_python.sync_playwright import Axe
 
     page = page_of(sites[name])
@@ -101,7 +101,7 @@ def test_themes_turn_and_stay(site, page):
 
 @pytest.mark.parametrize("colour", CATEGORIES.values())
 def test_letters_on_colours_can_be_read(colour):
-    """At least 4.5 to 1, the AA level of WCAG 2.2."""
+    """The contrast is at least 4.5 to 1, which is the level AA of WCAG 2.2."""
 
     def luminance(text):
         parts = [v / 255 for v in bytes.fromhex(text[1:])]

@@ -176,7 +176,7 @@ def test_half_of_the_open_files_are_for_connections():
 
 
 def test_many_open_files_do_not_stop_it():
-    """As of a run of a thousand ranks: `select` fails for descriptors from 1024 on."""
+    """A run of a thousand ranks opens so many files; `select` fails for descriptors from 1024 on."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
@@ -272,7 +272,7 @@ def asked(path, address, **headers):
 
 
 def test_a_unix_socket_is_open_to_its_user_alone(tmp_path):
-    """Not even for a moment to others; the token is asked for too, and nothing is left of it afterwards."""
+    """Other users can never connect, the token is needed, too, and the socket is deleted at the end."""
     path, log = tmp_path / "page.sock", tmp_path / "log"
     command = [sys.executable, "-m", "workbench", "serve", FIXTURES / "stuck_2ranks", "--socket", path]
     with log.open("wb") as output:
@@ -311,7 +311,7 @@ def test_only_a_socket_that_a_killed_server_left_gives_way(tmp_path):
 
 
 def test_a_unix_socket_is_at_no_moment_open_to_others(tmp_path, monkeypatch):
-    """Its mode is that of the umask from the moment in which it is made until the server sets another."""
+    """Until the server sets the socket's mode, the mode follows from the umask."""
     masks = []
 
     def create_while_watched(*arguments, **options):
@@ -342,7 +342,7 @@ def test_an_address_is_one_that_a_browser_takes(host, address):
 
 
 def test_the_browser_gets_the_token_from_a_file(tmp_path, monkeypatch):
-    """Its arguments can be read by every user of the machine."""
+    """Every user of the machine can read the arguments of a process, so the token must not be among them."""
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     open_browser("http://127.0.0.1:5/?token=s3cret", tmp_path / "open.html")

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser."""
+"""Use the dashboard in a real browser."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def test_an_address_is_a_state(site, page):
 
 
 def test_zooming_asks_for_the_window(site, page):
-    """After a zoom the chart holds entries of the window only."""
+    """After a zoom the chart has only the entries of the selected range."""
     page.goto(f"{site}/memory")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     page.wait_for_function(LISTENS, arg="timeline")
@@ -51,7 +51,7 @@ def entries(page):
 
 
 def test_a_click_on_the_timeline_goes_to_that_instant(site, page):
-    """The address tells the instant, what is alive follows it, and the address alone brings it back."""
+    """The click changes the address and the live blocks; opening the address later shows the same entry."""
     page.goto(f"{site}/memory?by=line")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     page.wait_for_load_state("networkidle")
@@ -78,7 +78,7 @@ def test_what_is_alive_is_a_tree_a_table_and_a_list(site, page, by):
 
 
 def test_what_is_sought_is_told_and_the_rest_dims(site, page):
-    """Typed words go to the address; blocks that match are listed, an address of one lists its life."""
+    """Typed words become part of the address; matching blocks are listed, and an address of memory lists its blocks."""
     page.goto(f"{site}/memory")
     page.wait_for_selector("#tree .icicle")
     page.fill("#find", "feed_forward")
@@ -105,7 +105,7 @@ def test_a_click_on_the_tree_goes_below_it(site, page):
 
 
 def test_a_click_on_a_block_tells_its_stack_and_its_life(site, page):
-    """By mouse from the map, by keyboard from the table of segments; the address alone brings it back."""
+    """A block is selected by mouse on the map, or by keyboard in the table; its address (URL) alone shows it again."""
     page.goto(f"{site}/memory?device=1&tab=segments")
     page.wait_for_selector("#blocks .heatmaplayer")
     page.wait_for_load_state("networkidle")
@@ -173,7 +173,7 @@ def test_a_table_can_be_saved(site, page):
 
 
 def test_the_window_stands_in_the_address(site, page):
-    """A zoom is remembered there, and comes back from there."""
+    """A zoom is stored in the address, and restored from it."""
     page.goto(f"{site}/memory?from=1000&to=2000")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     low, high = entries(page)
@@ -181,7 +181,7 @@ def test_the_window_stands_in_the_address(site, page):
 
 
 def test_a_line_leads_to_its_source(site, page):
-    """The evidence of the leading finding names a line of the trainer, which is on this machine."""
+    """The evidence of the first finding names a line of the trainer, whose source is on this machine."""
     page.goto(site)
     page.wait_for_selector("#verdict")
     page.locator("details.card").first.locator("summary").click()
@@ -226,7 +226,7 @@ def test_traces_are_drawn_together_and_one_by_one(slow_site, page_of):
 
 
 def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
-    """What is not sought dims; a click on what is tells what called it."""
+    """A search dims all other events; a click on an event lists the calls around it."""
     page = page_of(slow_site)
     page.goto(f"{slow_site}/trace?file=0")
     page.wait_for_selector("#gantt .barlayer .point")
@@ -246,7 +246,7 @@ def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
 
 
 def test_the_critical_path_leads_to_its_windows(slow_site, page_of):
-    """A row above the events, the parts it consists of, and pieces, each of which leads to what is around it."""
+    """The page has a row above the events, the parts of the path, and links from its pieces to the time around each."""
     page = page_of(slow_site)
     page.goto(f"{slow_site}/trace?file=0&path=1")
     page.wait_for_selector("#gantt .ytick >> text=critical path")
@@ -263,7 +263,7 @@ def test_the_critical_path_leads_to_its_windows(slow_site, page_of):
 
 
 def test_bars_of_all_colours_are_as_high_as_a_row(slow_site, page_of):
-    """Plotly takes the height of a bar from the distances of its own colour: lanes overlapped."""
+    """Plotly computes a bar's height from the distances between bars of its colour, so that lanes once overlapped."""
     page = page_of(slow_site)
     page.goto(f"{slow_site}/trace?file=0")
     page.wait_for_selector("#gantt .barlayer .point")
@@ -274,7 +274,7 @@ def test_bars_of_all_colours_are_as_high_as_a_row(slow_site, page_of):
 
 
 def test_steps_are_drawn_by_rank_and_phase(slow_site, page_of):
-    """The rank that is late is the one whose phases are shown first."""
+    """The phases of the late rank are shown first."""
     page = page_of(slow_site)
     page.goto(f"{slow_site}/steps")
     for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
@@ -304,7 +304,7 @@ def test_every_address_answers(site, page, address):
 
 
 def test_nothing_outside_is_served(site):
-    """No path out of the assets leads to a file of the machine; at most the page itself answers."""
+    """No path from the assets leads to another file of the machine; at most the page itself is returned."""
     for path in ("/assets/../app.py", "/assets/%2e%2e/%2e%2e/pyproject.toml", "/assets//etc/passwd"):
         try:
             with visitor(site).open(site + path, timeout=120) as response:
@@ -314,7 +314,7 @@ def test_nothing_outside_is_served(site):
 
 
 def test_no_chart_offers_to_leave_this_machine(site, page):
-    """Plotly has a button that uploads a chart to its makers."""
+    """Plotly's button that uploads a chart to its makers is removed."""
     page.goto(f"{site}/memory")
     page.wait_for_selector("#timeline .modebar-btn", state="attached")
     offered = page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.getAttribute('data-title'))")
@@ -330,7 +330,7 @@ def test_pages_carry_a_strict_policy(site):
 
 
 def test_a_made_up_path_is_no_way_to_a_file(site):
-    """The zoom callback takes the number of a device, not a path."""
+    """The zoom callback takes the number of a device, so that no path can be passed to it."""
     body = {
         "output": "timeline.figure",
         "outputs": {"id": "timeline", "property": "figure"},
@@ -346,7 +346,7 @@ def test_a_made_up_path_is_no_way_to_a_file(site):
 
 
 def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
-    """Pages of entries from the failed one on; what is sought leaves those that fit."""
+    """The list has pages of entries, beginning with the failed one; a search leaves only the matching entries."""
     page.goto(f"{site}/memory?device=0&tab=ranges")
     page.wait_for_selector("#cached .barlayer .point")
     ranges = page.locator("table", has=page.locator("caption", has_text="Reserved ranges")).locator("tbody tr")

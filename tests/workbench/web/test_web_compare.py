@@ -1,4 +1,4 @@
-"""The comparison of two runs in a real browser."""
+"""Compare two runs in a real browser."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def site(serving, tmp_path_factory):
 
 @pytest.mark.parametrize("chart", ["step-change", "trace-change"])
 def test_what_changed_adds_up(site, page, chart):
-    """From the step of one run, part by part, to that of the other; the table below says the same."""
+    """The chart leads from one run's step time to the other's, part by part; the table has the same numbers."""
     page.goto(f"{site}/compare")
     page.wait_for_selector(f"#{chart} .waterfalllayer")
     first, *changes, _ = page.evaluate(DRAWN, chart)
@@ -47,7 +47,7 @@ def seconds(text):
 
 
 def test_kernels_are_charted_and_listed(site, page):
-    """The collectives of four ranks take longest; the address chooses another kind."""
+    """The collectives of the four ranks take longest; the address can select another kind."""
     page.goto(f"{site}/compare?kind=kernel")
     page.wait_for_selector("#kernel-change .barlayer .point")
     assert "1. gloo:all_gather" in page.locator("#kernel-change .ytick").all_text_contents()
@@ -65,7 +65,7 @@ def test_each_run_is_one_click_away(site, page):
 
 
 def test_the_memory_of_two_snapshots(serving, page_of, tmp_path):
-    """By category, module or line, from the peak of one to the peak of the other; the address says which."""
+    """The chart leads from one peak to the other, by the category, module or line that the address selects."""
     held = FIXTURES / "oom_2ranks" / "memory_snapshot"
     view = view_of(held / "iteration_5", held / "iteration_5_exit")
     with serving(view, tmp_path) as address:

@@ -1,4 +1,4 @@
-"""Access to the dashboard, and the files that may be dropped onto it."""
+"""Test the access to the dashboard, and the files that users may drop onto it."""
 
 import gzip
 import json
@@ -68,7 +68,7 @@ def test_names_of_this_machine_pass(host):
     ],
 )
 def test_a_name_that_was_made_to_point_here_does_not(host):
-    """Not even with the token; beyond loopback there are other names."""
+    """A foreign host name is refused even with the token; a server that listens beyond loopback accepts other names."""
     for private, status in ((True, 403), (False, 303)):
         client = Client(AccessControl(inside, DOOR, private))
         assert client.get("/memory?token=s3cret", headers={"Host": host}).status_code == status
@@ -107,7 +107,7 @@ def test_any_other_token_is_refused(token):
 
 
 def test_the_token_is_compared_in_constant_time(monkeypatch):
-    """A plain comparison answers sooner the earlier a character is wrong, which cannot be timed in a test."""
+    """A plain comparison answers sooner if an early character is wrong; a test cannot measure that reliably."""
     compared = []
     monkeypatch.setattr("hmac.compare_digest", lambda *both: compared.append(both) or both[0] == both[1])
     assert DOOR.fits("s3cret")
@@ -123,7 +123,7 @@ def test_a_malformed_cookie_is_refused(cookie):
 
 
 def test_another_port_of_the_host_never_gets_the_cookie():
-    """A browser sends a cookie to all ports of a host, but only to paths below its own, which others cannot guess."""
+    """Browsers send a cookie to all ports of a host, but only to paths below its own, which others cannot guess."""
     doors = [Door(), Door()]
     assert len({door.folder for door in doors}) == 2
     assert all(len(door.token) >= 24 for door in doors)
@@ -167,7 +167,7 @@ def test_the_cookie_opens_only_the_folder(path):
     ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, True),
 ])  # fmt: skip
 def test_pages_of_other_sites_and_ports_are_refused(headers, passes):
-    """Except for a link that somebody follows."""
+    """Only a link that a user follows is accepted."""
     cookie = f"{DOOR.cookie}=s3cret"
     client = Client(AccessControl(inside, DOOR), use_cookies=False)
     assert (client.get("/f0lder/a", headers={"Cookie": cookie, **headers}).status_code == 200) == passes
@@ -188,13 +188,13 @@ def test_a_request_that_fails_prints_no_traceback(oom, capfd, body):
 
 
 def test_two_dashboards_of_a_host_keep_their_cookies():
-    """A browser has one jar for all ports."""
+    """A browser stores the cookies of all ports of a host together."""
     assert Door().cookie != Door().cookie
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///evil.example"])
 def test_the_welcome_leads_nowhere_else(path):
-    """A path of two slashes would be another host."""
+    """A redirect to a path with two slashes would lead to another host."""
     welcomed = Client(AccessControl(inside, DOOR)).get(f"http://localhost{path}?token=s3cret")
     assert re.match(r"/[^/\\]", welcomed.headers["Location"])
 
@@ -206,7 +206,7 @@ def drop(client, name, files):
 
 
 def test_a_dropped_set_opens_as_a_dashboard(drops):
-    """All dumps of a hang together; the page under the address that is told shows that hang."""
+    """All dumps of a hang are dropped together; the page at the returned address shows that hang."""
     dumps = {path.name: path.read_bytes() for path in (FIXTURES / "stuck_2ranks" / "dumps").iterdir() if path.is_file()}
     told = drop(drops, "17", dumps)
     assert told.json == {"at": "/open/17/"}
@@ -233,7 +233,7 @@ def test_a_name_is_no_way_out(drops, tmp_path, name):
 
 
 def test_only_the_page_itself_may_drop(drops, tmp_path):
-    """A form of another page cannot send the header."""
+    """A form on another page cannot send the required header."""
     assert drops.put("/drop/1/a", data=b"x").status_code == 403
     assert not list((tmp_path / "kept").iterdir())
 
@@ -246,7 +246,7 @@ def test_what_is_too_large_is_refused_before_it_is_read(drops, tmp_path):
 
 
 def test_bytes_are_counted_while_they_are_written(drops, tmp_path, monkeypatch):
-    """With chunked encoding nothing is announced; what did not fit leaves room for others, and so does a second try."""
+    """With chunked encoding no length is announced; a file that did not fit frees its space for the next try."""
     monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
     drops = Client(Uploads(inside, tmp_path / "kept", Options()))
     chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
@@ -282,14 +282,14 @@ def test_uploads_at_the_same_time_share_the_limit(tmp_path, monkeypatch):
 
 
 def test_a_name_that_no_disk_takes_is_refused(drops, tmp_path):
-    """A header of HTTP has one character for each byte: these are 200 characters, of which some take two bytes."""
+    """Each byte of an HTTP header is one character: these are 200, some of which take two bytes on the disk."""
     told = drops.put(f"/drop/1/{'é' * 100}", data=b"x", headers=SENT)
     assert told.status_code == 422
     assert set(told.json) == {"error", "hint"}
 
 
 def test_a_folder_that_has_gone_is_an_error(drops, tmp_path):
-    """As by a program that cleans /tmp."""
+    """A program that cleans /tmp may have deleted the folder."""
     (tmp_path / "kept").rmdir()
     assert drops.put("/drop/1/a", data=b"x", headers=SENT).status_code == 422
     assert drops.post("/drop/1", headers=SENT).status_code == 422
@@ -308,7 +308,7 @@ def test_sets_are_counted(drops):
 
 @pytest.mark.browser
 def test_a_file_is_dropped_in_a_browser(site, page):
-    """The answer to a snapshot that was dragged onto the page."""
+    """The browser shows the answer about a snapshot that was dragged onto the page."""
     [snapshot] = sorted((FIXTURES / "oom_2ranks" / "memory_snapshot").glob("*_exit/rank1*"))[:1]
     page.goto(site)
     page.wait_for_selector("#verdict")
@@ -345,13 +345,13 @@ def sources(name, at):
 
 
 def test_lines_that_only_stacks_name_have_their_source():
-    """Not only what the report repeats: any frame of a dump or snapshot."""
+    """The source page shows files of any frame of a dump or snapshot, not only those in the report."""
     assert "def main" in sources("stuck_2ranks", "trainer/__main__.py:28")
     assert "is not on this machine" in sources("stuck_2ranks", "trainer/config/load.py:1")
 
 
 def test_what_is_dropped_is_no_way_to_a_source(drops, secret):
-    """A snapshot may name any file as the place of an allocation."""
+    """A dropped snapshot may name any file as the source of an allocation, so its files are not shown."""
     recorded = FIXTURES / "oom_2ranks" / "memory_snapshot" / "iteration_5" / "rank0_memory_snapshot.pickle.gz"
     snapshot = pickle.loads(gzip.decompress(recorded.read_bytes()))
     for entry in snapshot["device_traces"][0]:
@@ -377,7 +377,7 @@ def asked(client, prefix, page, search):
 
 
 def test_a_token_guards_every_door(oom, tmp_path):
-    """Pages, callbacks, documents, assets, drops and what was opened: nothing answers without it."""
+    """Pages, callbacks, documents, assets, uploads and opened files are refused without the token."""
     client = Client(assembled(served_run(oom, room_for(oom), Options()), tmp_path, DOOR))
     for path in (
         "/",
@@ -397,7 +397,7 @@ def test_a_token_guards_every_door(oom, tmp_path):
 
 
 def test_the_policy_allows_no_code_but_our_own(oom):
-    """Scripts are files of ours or known by their digest; styles may be inline, as Plotly writes them into elements."""
+    """Scripts are files of ours or known by their digest; styles may be inline, because Plotly writes them so."""
     client = make_app(served_run(oom, room_for(oom), Options())).server.test_client()
     headers = client.get("/").headers
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -413,7 +413,7 @@ def test_the_policy_allows_no_code_but_our_own(oom):
 
 
 def test_first_requests_that_come_together_get_the_same_page():
-    """Dash prepares its page while it answers the first request; others got it without some styles or scripts."""
+    """Dash prepares its page during the first request; requests at the same time once got it without some scripts."""
     stuck = discover(FIXTURES / "stuck_2ranks")
     served, interval = served_run(stuck, room_for(stuck), Options()), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

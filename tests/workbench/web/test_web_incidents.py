@@ -23,9 +23,9 @@ SEEN = {
     "nonfinite_loss": ("#loss .scatterlayer", "not finite"),
     "straggler": ("#phases .barlayer", "Phases of each step of rank 3"),
 }
-"""By class: what one click on the evidence must bring into sight, and what is to be read there."""
+"""{class of verdict: what a click on the evidence must show, and a text that must be on it}."""
 PICTURES = {"oom": "Allocated memory", "leak": "Allocated memory", "nonfinite_loss": "Loss", "straggler": "rank 3"}
-"""By class: the caption of the chart beside the verdict; for all others it shows collectives by rank."""
+"""{class of verdict: caption of the chart beside it}; for all other classes the chart shows collectives by rank."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.glob("*_4ranks")))
@@ -59,7 +59,7 @@ def bottom(page, selector):
 
 
 def test_the_instant_of_an_out_of_memory_is_the_one_in_sight(serving, page_of, tmp_path):
-    """The evidence opens on the snapshot of the rank that failed, with the failed entry and its step in the window."""
+    """The evidence opens the failed rank's snapshot, with the failed entry and its step inside the selected range."""
     with serving(discover(FIXTURES / "oom_4ranks"), tmp_path) as address:
         page = page_of(address)
         page.goto(address)
@@ -71,7 +71,7 @@ def test_the_instant_of_an_out_of_memory_is_the_one_in_sight(serving, page_of, t
 
 
 def test_two_instants_are_compared(serving, page_of, tmp_path):
-    """A mark and another instant: the bars lead from the bytes of one to those of the other."""
+    """If a trace entry is marked and another selected, bars lead from the bytes of the first to those of the other."""
     with serving(discover(FIXTURES / "leak_4ranks"), tmp_path) as address:
         page = page_of(address)
         page.goto(f"{address}/memory?entry=3000")
@@ -99,7 +99,7 @@ def test_a_click_on_a_rank_leads_to_its_stack(serving, page_of, tmp_path):
 
 
 def test_the_configuration_says_where_it_came_from(site, page):
-    """As `config explain` does: a flag, the function of the registry, or the default; and it can be searched."""
+    """The page says whether a flag, a registry function or the default set a key, and can be searched."""
     page.goto(f"{site}/config")
     page.wait_for_selector("table")
     assert row(page, "faults.name") == ["faults.name", "oom", "flag --faults.name", "✓ honoured", ""]

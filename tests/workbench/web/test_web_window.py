@@ -33,7 +33,7 @@ def test_whatever_else_stands_there_is_no_window(text):
 
 
 def test_marks_lead_there_and_back():
-    """Over an axis with a gap between steps 2 and 5, and beyond its ends."""
+    """Positions on the axis become steps and back, also around a gap between steps 2 and 5, and beyond the ends."""
     marks = StepMarks(np.array([0.0, 50, 100, 200, 300]), np.array([1.0, 2, 3, 5, 6]))
     assert marks.steps_within((50, 100)) == (2, 3)
     assert marks.span_of((2, 3)) == (50, 100)
@@ -44,7 +44,7 @@ def test_marks_lead_there_and_back():
 
 
 def test_the_marks_of_a_snapshot_are_those_of_its_log(oom):
-    """Annotated entries and the clock of the log tell the same steps; the failed one is among them."""
+    """Annotations in the snapshot and times in the step log give the same steps, including the failed one."""
     artefact = next(one for one in oom.of(Kind.SNAPSHOT) if one.exit)
     own = memory.clock(artefact)
     logged = steps.clock(oom.of(*TIMED), None, artefact.rank)
@@ -95,7 +95,7 @@ def traced(serving, tmp_path_factory):
 
 @pytest_browser
 def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
-    """Entries of the last two steps, then the page of steps, then a single step, and the entries of that one."""
+    """A range of the memory chart narrows the charts of steps; a step typed there narrows the memory chart."""
     page.goto(f"{site}/memory?device=0")
     zoom(page, "timeline", [9000, 11100])
     assert page.input_value("#steps") == "5.3-6" or page.input_value("#steps").startswith("5.")
@@ -119,7 +119,7 @@ def test_a_window_of_memory_narrows_the_steps_and_back(site, page):
 
 @pytest_browser
 def test_a_window_survives_a_click_and_other_colours(site, page):
-    """The address of a zoom is not lost when something else of the page is chosen."""
+    """The zoom in the address is kept when something else on the page is selected."""
     page.goto(f"{site}/memory?device=0")
     zoom(page, "timeline", [9000, 11100])
     page.click("nav[aria-label='choose the colours'] >> text=phase")
@@ -142,7 +142,7 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
     ],
 )
 def test_a_link_shows_the_same_view_in_another_browser(both_sites, page_of, address, chart, span, selection, name):
-    """Zoom, click, look at what is selected, go back and forth, and open the address elsewhere."""
+    """After zoom, click, back and forward, the address shows the same view in another browser."""
     site = both_sites[name]
     page = page_of(site)
     page.goto(f"{site}/{address}")
@@ -182,7 +182,7 @@ def both_sites(site, traced):
 
 @pytest_browser
 def test_charts_of_one_page_move_together(traced, page_of):
-    """All ranks on the common clock follow the events of one, and these follow them; as do the charts of steps."""
+    """The chart of all ranks follows a zoom into the events of one rank, and the reverse; so do the charts of steps."""
     page = page_of(traced)
     page.goto(f"{traced}/trace?file=1&tab=ranks")
     zoom(page, "gantt", [100e6, 300e6])
@@ -212,7 +212,7 @@ def test_keys_zoom_as_a_mouse_does(site, page):
 
 @pytest_browser
 def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
-    """What is dragged is drawn by Plotly itself, then as the server answers, and never in between."""
+    """Plotly draws the dragged chart itself, then the server's answer is drawn once, and nothing in between."""
     page.goto(f"{site}/memory?device=0")
     page.wait_for_function(LISTENS, arg="timeline")
     page.wait_for_load_state("networkidle")
@@ -258,7 +258,7 @@ def test_events_take_the_colours_that_are_asked_for(traced, page_of, colour):
 
 @pytest_browser
 def test_ranks_share_a_timeline(serving, page_of, tmp_path):
-    """Four ranks with a snapshot each: a line for each of the others, at the same steps."""
+    """With a snapshot of each of four ranks, the chart has a line for each other rank, at the same steps."""
     with serving(discover(FIXTURES / "leak_4ranks"), tmp_path) as address:
         page = page_of(address)
         page.goto(f"{address}/memory?colour=rank&steps=8-9")
