@@ -14,7 +14,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)")
 
 @pytest.fixture(scope="module")
 def refreshed(tmp_path_factory):
-    """Fixture: every generated page, generated again."""
+    """Fixture: {page: its text} of every generated page, generated again."""
     patch = pytest.MonkeyPatch()
     patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
     spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
@@ -42,7 +42,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_bill_of_materials_is_what_the_constraints_pin():
-    """`python benchmarks/safety/installs.py --sbom` mends it; what a user gets is pinned, pip and setuptools aside."""
+    """All that users get is pinned, except pip and setuptools; `installs.py --sbom` writes the bill again."""
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     materials = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())["components"]
     versions = {part["name"]: part["version"] for part in materials if part["name"] not in ("pip", "setuptools")}

@@ -1,4 +1,4 @@
-"""Mutated files through the whole program: a few new ones, and all that have ever failed (`tests/corpus`)."""
+"""Run mutated files through the whole program: some new ones, and all that ever failed (`tests/corpus`)."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ def test_every_case_has_a_name_of_its_own_and_a_limit() -> None:
 
 
 def test_a_case_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """The real thing, and a device that is missing: one row each, of which only what passed is not run again."""
+    """A case that runs and one that lacks its device give a row each; a resumed run repeats only what did not pass."""
     cases = [case for case in program.all_cases() if case.key in ("machine.versions", "machine.matrix_product")]
     rows = program.run_all(cases, "cpu", tmp_path, 10, resume=False)
     assert [row.state for row in rows] == [State.PASSED, State.SKIPPED]

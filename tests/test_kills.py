@@ -1,4 +1,4 @@
-"""SIGKILL at random moments; `python benchmarks/safety/kills.py` does the same with many rounds."""
+"""Kill processes at random moments; `python benchmarks/safety/kills.py` does the same with many rounds."""
 
 import pytest
 

@@ -46,7 +46,7 @@ BAD = {
     "endless device": lambda path: path.symlink_to("/dev/zero"),
     "folder": lambda path: path.mkdir(),
 }
-"""What cannot be read at all."""
+"""Files that cannot be read at all."""
 ODD = {
     "empty": b"",
     "brackets": b"[" * 100_000,
@@ -58,7 +58,7 @@ ODD = {
 }
 SIDE_FILES = ("run.json", "dumps/collection.json", "dumps/exit_0.json", "dumps/groups_1.json")
 RECORDINGS = ("dumps/rank_0", "memory_snapshot/iteration_5_exit/rank1_memory_snapshot.pickle.gz")
-"""Of the run that ran out of memory."""
+"""Files of the run that ran out of memory."""
 PLACES = ("run.json", "dumps/exit_0.json", "dumps/rank_7", "dumps/p2p_1.bin", "steps/rank_5.jsonl", "logs/stderr.log")
 
 

@@ -98,7 +98,7 @@ def test_what_another_version_wrote_is_read_again(dump, folder, text):
 
 
 def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
-    """As by a power cut of a shared disk between two questions."""
+    """A power cut of a shared disk, for example, may damage it between two questions."""
     columns = store.load([dump], READER)
     flip(columns.folder / "ops.seq.npy")
     assert columns["ops.seq"].tolist() == SEQUENCE
@@ -106,7 +106,7 @@ def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
 
 
 def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(dump):
-    """Each reading used to begin the next, until the recursion limit."""
+    """Each reading once started the next one, up to the recursion limit."""
     columns, readings = store.load([dump], READER), []
 
     def reread():
@@ -123,7 +123,7 @@ def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(du
 
 @pytest.mark.parametrize("of_another_user", ["entry", "folder"])
 def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_another_user):
-    """They may have written a whole entry with checksums that fit."""
+    """Another user may have written a whole entry with correct checksums."""
     sequence(dump)
     [entry] = [path for path in folder.iterdir() if path.is_dir()]
     assert cache.is_trusted(entry)
@@ -202,7 +202,7 @@ def test_a_column_of_objects_with_a_right_checksum_runs_no_code(tmp_path, filler
 
 
 def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
-    """Some read and find entries damaged, some clear the cache, and one is killed while it writes, all at once."""
+    """At the same time some read and find damaged entries, some clear the cache, and one is killed while it writes."""
 
     def read():
         for _ in range(30):
@@ -230,7 +230,7 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
 
 def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
-    """As by a power cut before the rename: what it wrote has the name of no entry, and goes when it is old."""
+    """A power cut before the rename, for example: the written files have no entry's name, and are deleted when old."""
     monkeypatch.setattr(cache, "publish", lambda *_: os._exit(9))
     with contextlib.suppress(ChildProcessError):
         process = multiprocessing.get_context("fork").Process(target=sequence, args=(dump,))
@@ -288,7 +288,7 @@ def test_an_entry_of_a_read_only_disk_is_used(dump, small_disk, folder, monkeypa
 
 
 def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
-    """No file may have a byte: neither in the cache nor in any temporary folder."""
+    """No file may have a single byte, neither in the cache nor in any temporary folder."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
@@ -361,7 +361,7 @@ def test_what_was_opened_last_stays(dump, folder):
 
 
 def test_new_content_of_the_same_size_and_time_is_read(dump):
-    """As after `cp --preserve` onto the file, or an editor that sets the time back."""
+    """The file was replaced by `cp --preserve`, for example, or by an editor that restores the time."""
     assert sequence(dump) == SEQUENCE
     before, content = dump.stat(), pickle.loads(dump.read_bytes())
     for entry, number in zip(content["entries"], (7, 8), strict=True):

@@ -1,4 +1,4 @@
-"""The parts of a device's used memory, and how certain each is."""
+"""Compute the parts of a device's used memory, and how certain each is."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def part(parts, holder):
 @pytest.mark.parametrize("process", [None, 70 * GIB, 40 * GIB])
 @pytest.mark.parametrize("rounded", [False, True])
 def test_parts_sum_to_the_device(process, rounded):
-    """Whatever of it is estimated, nothing is counted twice and nothing is left out."""
+    """Whatever is estimated, nothing is counted twice and nothing is left out."""
     known = KnownMemory(80 * GIB, 5 * GIB, 30 * GIB, 2 * GIB, process, 64 * MIB, 128 * MIB, rounded=rounded)
     parts = account_for(known)
     assert sum(part.bytes for part in parts) == 80 * GIB
@@ -31,7 +31,7 @@ def test_parts_sum_to_the_device(process, rounded):
 
 
 def test_what_libraries_take_is_a_range_as_wide_as_that_of_the_context():
-    """The remainder is exact, so that what the context has more the libraries have less."""
+    """Both sum to an exact remainder, so if the context has more, the libraries have less."""
     parts = account_for(KnownMemory(40 * GIB, GIB, 30 * GIB, 2 * GIB, 38 * GIB))
     context, libraries = part(parts, Holder.CONTEXT), part(parts, Holder.LIBRARIES)
     assert context.source is Source.TYPICAL
@@ -67,7 +67,7 @@ def logged(tmp_path, **figures):
 
 
 def test_another_process_that_fills_the_device_is_found(tmp_path):
-    """A process of an earlier job has 30 GiB: the request would have fitted."""
+    """A process of an earlier job uses 30 GiB, without which the request would have fitted."""
     report = logged(
         tmp_path, rank=3, requested="18.07", free="2.00", process="47.00", allocated="45.00",
         others="Process 4711 has 30.33 GiB memory in use. ",

@@ -1,4 +1,4 @@
-"""Whether a frame is user code or library code, for every form of path that recorders write."""
+"""Tell user code from library code, for every form of path that recorders write."""
 
 import pytest
 

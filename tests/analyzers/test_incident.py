@@ -1,4 +1,4 @@
-"""The joined report of all analyzers, and the comparison of runs."""
+"""Test the joined report of all analyzers, and the comparison of runs."""
 
 import json
 import pickle
@@ -130,7 +130,7 @@ TIMEOUT = "[/pytorch/gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting
 
 
 def test_a_collective_that_timed_out_is_a_symptom(tmp_path):
-    """Rank 0 gave up first; rank 1 failed of its own, later, and where it did not nobody is blamed."""
+    """Rank 0 gave up first, rank 1 failed by itself later; if rank 1 did not fail, no rank is blamed."""
     cause = {"rank": 0, "error": "RuntimeError", "message": TIMEOUT, "file": "distributed_c10d.py:4394 all_reduce"}
     folder = manifest(tmp_path, status="failed", cause=cause)
     report = incident.analyze(run.discover(folder))
@@ -185,7 +185,7 @@ def test_compare_of_nothing(tmp_path):
     [(("slow", "straggler"), True), (("mismatch", "straggler"), False), (("slow", "healthy"), False)],
 )
 def test_a_step_log_says_more_about_a_slow_rank_than_two_dumps(others, named):
-    """A rank that was on its way between two dumps is the straggler of the step log; nothing hangs then."""
+    """A rank that advanced between two dumps is the straggler of the step log; the job does not hang."""
 
     def report(kind):
         verdict = Verdict(status=Status.WARNING, kind=kind, sentence=kind, confidence=1.0)

@@ -8,7 +8,7 @@ from analyzers import incident, run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 STEP = 6
-"""The step in which each of them begins."""
+"""The step in which each of the faults begins."""
 
 # class, words of the sentence
 EXPECTED = {

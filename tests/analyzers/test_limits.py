@@ -104,7 +104,7 @@ def grow_without_end():
 
 
 def test_where_the_system_enforces_no_limit_a_thread_watches(monkeypatch):
-    """As on macOS: the same code runs there."""
+    """macOS enforces no limit; the same code runs there."""
     monkeypatch.setattr(limits, "ENFORCED", False)
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(LimitExceeded, match=r"needs more than 256\.0 MiB of memory"):
@@ -116,7 +116,7 @@ def test_where_the_system_enforces_no_limit_a_thread_watches(monkeypatch):
 
 
 def test_a_child_that_is_only_watched_ends_for_lack_of_memory():
-    """As on macOS; its parent takes the message for a refused allocation."""
+    """This happens on macOS; the parent takes the message for a refused allocation."""
     program = """
 from analyzers.child import end_for_lack_of_memory, watch_memory
 watch_memory(64 << 20, end_for_lack_of_memory)

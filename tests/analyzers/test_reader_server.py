@@ -21,7 +21,7 @@ READER = "analyzers.memory.digest"
 SNAPSHOT = (
     Path(__file__).parents[1] / "fixtures/leak_2ranks/memory_snapshot/iteration_10/rank0_memory_snapshot.pickle.gz"
 )
-"""Its columns are many, so a reader of it takes some time."""
+"""A snapshot with many columns, so that reading it takes some time."""
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def is_running(pid):
 
 
 def test_sets_of_many_files_are_read_by_the_server(monkeypatch, tmp_path):
-    """`load_many` has threads, so all but a few small files go to the server."""
+    """`load_many` uses threads, so the server reads all sets except those of a few small files."""
     paths = [tmp_path / f"rank{number}.pickle.gz" for number in range(store.FEW_FILES + 2)]
     for path in paths:
         path.write_bytes(SNAPSHOT.read_bytes())

@@ -1,4 +1,4 @@
-"""Discovery of files in our folder layout and in those of all torchtitan versions."""
+"""Discover files in our folder layout and in those of all torchtitan versions."""
 
 import gzip
 import json
@@ -104,7 +104,7 @@ def test_too_many_files(tmp_path, monkeypatch):
 
 
 def test_files_that_vanish_meanwhile_are_passed_by(tmp_path, monkeypatch):
-    """A job that still writes renames its drafts."""
+    """A job that is still writing renames its drafts."""
     (tmp_path / "rank_0").write_bytes(FLIGHT)
     (tmp_path / "rank_1").write_bytes(FLIGHT)
     head_of = kinds.head_of
@@ -153,7 +153,7 @@ def endless(tmp_path):
 
 
 def test_folders_without_end_are_named(endless):
-    """A walk that follows them down would end in a RecursionError."""
+    """A recursive walk through them would end in a RecursionError."""
     (endless / "train.log").write_text('Traceback (most recent call last):\n  File "a", line 1\nValueError: x\n')
     number = os.open(endless, os.O_RDONLY)
     for _ in range(1200):

@@ -1,4 +1,4 @@
-"""The cache and the child process with limits, with a reader of real Flight Recorder dumps and with hostile readers."""
+"""Test the cache and the child process with limits: with a reader of real dumps, and with hostile readers."""
 
 import os
 import pickle
@@ -55,7 +55,7 @@ def test_columns_are_mapped_and_cached(dump, cache):
 
 
 def test_only_long_columns_are_mapped(dump, reader):
-    """Each that is mapped keeps a file open."""
+    """Each mapped column keeps a file open."""
     lengths = f"long=np.zeros({cache_module.SMALL // 8 + 1}), short=np.zeros(9)"
     columns = store.load([dump], reader(f"return dict({lengths}), {{}}", "lengths"))
     assert isinstance(columns["long"], np.memmap)
@@ -117,7 +117,7 @@ def test_what_a_reader_prints_is_lost_and_its_columns_arrive(reader, dump, way, 
 
 
 def test_a_forked_child_is_ended_with_the_reading(reader, dump, cache, monkeypatch):
-    """As by Ctrl-C while it reads."""
+    """Ctrl-C, for example, ends the reading."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     forks, fork = [], os.fork
     monkeypatch.setattr(os, "fork", lambda: forks.append(fork()) or forks[-1])

@@ -79,7 +79,7 @@ def test_a_pipe_is_written_to(tmp_path):
 
 
 def test_a_pipe_is_waited_for_that_is_read_slowly(tmp_path):
-    """It holds 64 KiB at once."""
+    """A pipe takes only 64 KiB at a time."""
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(
         ["bash", "-c", 'exec < "$0"; sleep 0.5; wc -c', tmp_path / "pipe"], stdout=subprocess.PIPE
@@ -119,7 +119,7 @@ def test_a_link_in_place_of_the_draft_is_not_followed(report, monkeypatch):
 
 
 def test_the_text_is_on_the_disk_before_it_takes_the_name(report, monkeypatch):
-    """After a power cut the name would else lead to an empty file."""
+    """Otherwise the name could lead to an empty file after a power cut."""
     flushed, flush = [], os.fsync
 
     def watched(number):

@@ -1,4 +1,4 @@
-"""The configuration: defaults, TOML, flags, and key names of all torchtitan versions."""
+"""Test the configuration: defaults, TOML, flags, and key names of all torchtitan versions."""
 
 import json
 import subprocess

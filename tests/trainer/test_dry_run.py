@@ -15,8 +15,11 @@ from wild import DATA
 TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))
 FAKE, LOCAL = (["--comm.mode", mode] for mode in ("fake_backend", "local_tensor"))
 NOT_HERE = ("there is no model", "1F1B on 4 ranks cannot take 1 microbatches", "there is no torchft")
-"""Why files of torchtitan are refused: models that the trainer does not have, a schedule for which PyTorch itself asks
-for as many microbatches as stages, and another package that restarts ranks."""
+"""Reasons for which files of torchtitan are refused.
+
+The trainer lacks their models, PyTorch requires as many microbatches as stages for a schedule, or another package
+restarts ranks.
+"""
 
 
 def dry_run(folder: Path, ranks: int, *flags: str) -> Any:

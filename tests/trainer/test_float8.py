@@ -1,4 +1,4 @@
-"""Matrix products in float8: which settings fit, and that layers train so where torchao is installed."""
+"""Test matrix products in float8: which settings fit, and training with them if torchao is installed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_layers_are_left_out_by_a_part_of_their_name_or_by_their_size() -> None:
 def test_rounded_products_train_almost_the_same(
     train: Train, run_once: Train, tmp_path: Path, ranks: int, flags: tuple[str, ...], near: float
 ) -> None:
-    """Emulated; a sum in another order may round to another float8 value, so that losses are near, but not the same."""
+    """Products are emulated; another order of a sum may round to another float8 value, so losses are only near."""
     exact = run_once("single", 1, "--training.local_batch_size", "8")
     rounded = run_once("float8", 1, "--training.local_batch_size", "8", *EMULATED)
     run = train(tmp_path, ranks, "--training.local_batch_size", "8", *EMULATED, *flags)

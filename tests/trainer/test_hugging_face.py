@@ -1,4 +1,4 @@
-"""Weights in the transformers format: ours load there with the same losses, and those of transformers load here."""
+"""Exchange weights with the transformers package: ours load there with the same losses, and theirs load here."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Real runs of two ranks with a fault: the files in the run's folder."""
+"""Run two ranks with a fault, and check the files in the run's folder."""
 
 import json
 import pickle

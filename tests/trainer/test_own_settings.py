@@ -1,6 +1,4 @@
-"""Settings that earlier versions refused: offloading, memory budget, pinned checkpoints, wandb, sections,
-converters.
-"""
+"""Test settings that earlier versions refused: offloading, memory budget, pinned checkpoints, wandb, sections."""
 
 import importlib.util
 import json
@@ -64,7 +62,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 def test_offloading_changes_no_loss(train: Train, tmp_path: Path) -> None:
-    """FSDP over one rank, with the weights in the CPU's memory: on a CPU the same numbers, on the same path."""
+    """FSDP over one rank keeps the weights in the CPU's memory; on a CPU this gives the same numbers."""
     short = ("--training.steps", "3")
     plain, offloaded = train(tmp_path / "plain", 1, *short), train(tmp_path / "offloaded", 1, *short, *OFFLOAD)
     assert offloaded.returncode == 0, offloaded.output

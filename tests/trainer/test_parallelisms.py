@@ -26,7 +26,7 @@ LOOPED = ["--parallelism.pipeline_parallel_schedule", "Interleaved1F1B"]
 CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
 LENGTH, BATCH = 64, 8
 BRIEF = ["--training.steps", "3", "--lr_scheduler.total_steps", "6"]
-"""The first steps of the same schedule: a wrong gradient shows in the second loss."""
+"""Flags for only the first steps of the same schedule: a wrong gradient shows in the second loss."""
 COPIES = ["--parallelism.data_parallel_replicate_degree", "2"]
 
 
@@ -183,7 +183,7 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_ranks_attend_together_like_one(tmp_path: Path) -> None:
-    """Also the gradients are the same, which a wrong forward pass would not give."""
+    """The gradients are compared, too, because a wrong forward pass would change them."""
     (tmp_path / "attention.py").write_text(ATTENTION)
     start(str(tmp_path / "attention.py"), ranks=3)
 
@@ -196,7 +196,7 @@ def pipeline(run_once: Train) -> Run:
 
 @pytest.mark.slow
 def test_losses_are_equal_where_ranks_share_the_layers(pipeline: Run, alone: Run) -> None:
-    """All ranks log the loss, which the last one tells them."""
+    """All ranks log the loss, which the last pipeline rank sends them."""
     assert_same_curve(pipeline, alone)
     assert_tokens_are_counted_once(pipeline)
     assert pipeline.manifest()["mesh"]["pp"] == 2
@@ -208,7 +208,7 @@ def test_losses_are_equal_where_ranks_share_the_layers(pipeline: Run, alone: Run
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", [name for name in BY_NAME.values() if name != "1F1B"])
 def test_every_schedule_trains_the_same(run_once: Train, alone: Run, schedule: str) -> None:
-    """The default one is that of the other tests."""
+    """The default schedule is left out, because the other tests use it."""
     flags = ["--parallelism.pipeline_parallel_schedule", schedule, "--training.local_batch_size", "8"]
     assert_same_curve(run_once(schedule, 2, *PIPELINE, *flags, *BRIEF), alone)
 
@@ -371,7 +371,7 @@ def test_a_schedule_that_is_not_loaded_cannot_be_left_out() -> None:
 
 
 COMPILED = ["--compile.enable", "--compile.backend", "aot_eager"]
-"""Differentiates and lowers like the default backend, without its C++ compiler."""
+"""Flags for a backend that differentiates and lowers graphs like the default one, but needs no C++ compiler."""
 
 
 @pytest.mark.slow

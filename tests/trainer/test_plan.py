@@ -1,4 +1,4 @@
-"""What a plan may choose, and how its formulas order the choices."""
+"""Test which settings a plan may choose, and how its formulas order them."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_offloading_costs_time(large):
 
 @pytest.mark.slow
 def test_best_plan_fits_and_the_next_larger_batch_does_not():
-    """Rehearsed by the same program that `workbench estimate` asks, whose error is measured."""
+    """The plan is measured by the program behind `workbench estimate`, whose error is known."""
     flags = ["--config", "configs/fsdp.toml", "--activation_checkpoint.mode", "none", "--training.dtype", "float32"]
     done = subprocess.run(
         [sys.executable, "-m", "trainer.plan", "20000000", "0", "cpu", "1", *flags],

@@ -1,4 +1,4 @@
-"""Whole runs: equal losses on every mesh, exact resume, and the files of a run."""
+"""Train whole runs: equal losses on every mesh, exact resume, and the files of a run."""
 
 import json
 import re
@@ -159,7 +159,7 @@ def test_a_gpu_trains(train: Train, tmp_path: Path) -> None:
 
 
 def test_a_seed_checkpoint_is_saved_instead_of_training(run_once: Train, train: Train, tmp_path: Path) -> None:
-    """Weights of one seed on one rank; two ranks with another seed start from them and give one rank's losses."""
+    """Two ranks with another seed start from the weights that one rank saved, and get the losses of one rank."""
     saving = ["--checkpoint.enable", "--checkpoint.create_seed_checkpoint"]
     seed = run_once("seed", 1, *saving, "--debug.seed", "9")
     assert [path.name for path in (seed.folder / "checkpoint").iterdir()] == ["step-0"]

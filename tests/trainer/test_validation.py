@@ -1,4 +1,4 @@
-"""Validation: the same loss on every mesh, every `freq` steps, and no effect on the training."""
+"""Test validation: the same loss on every mesh, every `freq` steps, and no effect on the training."""
 
 import re
 from collections.abc import Callable

@@ -129,10 +129,13 @@ enable = true
 [validator]
 enable = true
 """
-"""Each line changes what is computed, what is written, where it runs or what it costs; written before the tables."""
+"""Settings of which each changes what is computed, what is written, where it runs or what it costs.
+
+They were written before the tables of the trainer.
+"""
 
 BESIDE = [(f"parallelism.{name}_parallel_degree", 2) for name in ("context", "expert", "pipeline", "tensor")]
-"""Some wishes mean nothing without these."""
+"""Keys that must be set together with some settings of `WISHES`, which have no effect without them."""
 
 
 def everything() -> list[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""The settings of a run, read from its run.json."""
+"""Read the settings of a run from its run.json."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ def settings(run):
 
 
 def test_each_setting_tells_its_origin(oom):
-    """A flag, the function of the registry that the run was started with, or the default."""
+    """The origin is a flag, the function of the registry that the run was started with, or the default."""
     found = settings(oom)
     assert (found["faults.name"].value, found["faults.name"].origin) == ("oom", "flag --faults.name")
     assert found["training.seq_len"].origin == "llama3 llama3_debugmodel"
@@ -20,7 +20,7 @@ def test_each_setting_tells_its_origin(oom):
 
 
 def test_older_names_are_told_as_explain_tells_them():
-    """A key that was translated, one that has no effect here, and one that nobody knows."""
+    """The keys are one that was translated, one without effect here, and an unknown one."""
     flags = ["--training.batch_size", "4", "--metrics.enable_wandb", "--training.bach_size", "4"]
     manifest = {"argv": ["x", *flags], "config": {"training": {"local_batch_size": 4}}}
     found = {one.key: one for one in run_settings(manifest)}
@@ -31,7 +31,7 @@ def test_older_names_are_told_as_explain_tells_them():
 
 
 def test_nothing_that_a_manifest_names_is_opened_or_imported(tmp_path):
-    """A manifest may come from anybody: the file of its flags is not read, its module not loaded."""
+    """A manifest may come from anybody, so the files and modules that its flags name are not read."""
     secret = tmp_path / "secret.toml"
     secret.write_text('[job]\ndescription = "hunter2"\n')
     module = tmp_path / "evil" / "config_registry.py"

@@ -1,11 +1,11 @@
-"""A rank without a dump: the operation that it never joined, and the groups that it belongs to."""
+"""Place a rank without a dump: the operation that it never joined, and the groups that it belongs to."""
 
 import pytest
 
 
 @pytest.mark.parametrize("group", ["tp", "dp", "default"])
 def test_the_operation_is_the_first_that_it_missed(folder, world, group):
-    """Others wait for it in several groups at once; the earliest in its sisters' program is the one."""
+    """Ranks wait for it in several groups; the answer is the operation that comes first in its peers' program."""
     mesh = world(tp=2, dp=3, pp=2)
     dumps = mesh.dumps("missing", 5, group)
     program = mesh.program(4)
@@ -27,7 +27,7 @@ def gloo(recorder, rank, group, *, done):
 
 
 def test_one_lost_rank_is_in_each_group_that_waits(folder, recorder):
-    """Without any map of groups: those that used the group all wait in it, so it lacks a member."""
+    """Without a list of groups: all ranks known to use the group wait in it, so another member must be missing."""
     mesh = {0: "1", 2: "1", 1: "2"}
     dumps = {rank: gloo(recorder, rank, (name, "mesh_dp"), done=name == "1") for rank, name in mesh.items()}
     folder.side("run.json", {"world_size": 4}).write(dumps)
@@ -37,7 +37,7 @@ def test_one_lost_rank_is_in_each_group_that_waits(folder, recorder):
 
 
 def test_the_spacing_of_the_mesh_places_several_lost_ranks(folder, recorder):
-    """Groups of every other rank: 4 belongs to 0 and 2, 7 to 1, 3 and 5; where three may fit, none is guessed."""
+    """Groups have every other rank, so 4 belongs to the group of 0, 2 and 6, and 7 to that of 1, 3 and 5."""
     names = {0: "1", 2: "1", 6: "1", 1: "2", 3: "2", 5: "2"}
     dumps = {rank: gloo(recorder, rank, (name, "mesh_dp"), done=False) for rank, name in names.items()}
     folder.side("run.json", {"world_size": 8}).write(dumps)

@@ -1,4 +1,4 @@
-"""Every class of hang, in synthetic NCCL dumps."""
+"""Find every class of hang in synthetic NCCL dumps."""
 
 import pickle
 import random
@@ -41,7 +41,7 @@ def test_healthy_sets_raise_no_alarm(folder, world):
 
 
 def test_ranks_may_be_renamed(folder, world, tmp_path):
-    """Who is to blame depends on the dumps, not on the order in which they are found."""
+    """The culprit follows from the dumps, not from the order in which they are found."""
     mesh = world(4, 2, 1)
     dumps = list(mesh.dumps("shape", 5, "tp").items())
     random.Random(1).shuffle(dumps)
@@ -206,7 +206,7 @@ def test_a_second_round_of_dumps_distinguishes_slow_from_stuck(folder, recorder)
 
 
 def test_one_rank_that_holds_only_the_first_operation_did_not_join(folder, recorder):
-    """A published case of the official analyzer, which passes the rest."""
+    """This is one of the cases that the official analyzer publishes."""
     full = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, done=False)], DEFAULT)
     short = recorder.dump([recorder.entry(PG, 1)], DEFAULT)
     assert folder.write({0: short, 1: full}).report().verdict.ranks == [0]
@@ -223,7 +223,7 @@ def test_one_name_with_different_members_is_two_groups(folder, recorder):
 
 
 def test_chains_are_as_long_as_there_are_ranks(folder, recorder):
-    """Rank k waits for rank k + 1; the last one is stuck. Recursion would not survive this."""
+    """Rank k waits for rank k + 1, and the last one is stuck; a recursive search would exceed Python's limit."""
     count = 1200
     groups = {f"g{k}": (f"pair_{k}", [k, k + 1]) for k in range(count - 1)}
     dumps = {}

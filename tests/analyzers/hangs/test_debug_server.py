@@ -1,4 +1,4 @@
-"""Saved pages of PyTorch's debug server, and the text files that it writes.
+"""Read saved pages of PyTorch's debug server, and the text files that it writes.
 
 The pages `stuck_gil` and `native` come from torch 2.13 and four real gloo ranks. The server cannot show tables for
 gloo, so `tables` was made from simulated dumps.

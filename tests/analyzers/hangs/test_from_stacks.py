@@ -1,4 +1,4 @@
-"""Verdicts from stacks alone: which ranks are in which collective at which line, and which ranks are in none."""
+"""Test verdicts from stacks alone: which ranks are in which collective at which line, and which are in none."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_both_sides_are_told_with_their_lines(tmp_path):
 
 
 def test_ranks_that_moved_between_the_samples_do_not_hang(tmp_path):
-    """The frames of C++ are only in the first sample: without them a rank has not moved."""
+    """A rank whose second sample lacks only the frames of C++ has not moved."""
     without_native = BACKWARD[BACKWARD.index("    _engine") :]
     same = hangs.analyze(stacks(tmp_path, (BACKWARD, LOADS), (without_native, LOADS)))
     assert same.verdict.kind == "host_stuck"

@@ -1,4 +1,4 @@
-"""Damaged and random dumps: every folder is analysed or refused with an error, without a crash."""
+"""Analyse damaged and random dumps: each folder is analysed or refused with an error, without a crash."""
 
 import pickle
 import tempfile

@@ -1,4 +1,4 @@
-"""Records that are newer than the dumps, and overrule them: clean ends, later heartbeats, fatal signals, messages."""
+"""Test records that are newer than the dumps and overrule them: clean ends, later heartbeats, fatal signals."""
 
 import struct
 

@@ -12,7 +12,7 @@ GROUPS = {
     "p1": ("pp", [1, 3]),
 }
 STEP = ["tp.10", "tp.11", "p2p", "default.20"]
-"""Ranks 0 and 1 send to 2 and 3; both pairs share groups of kind tp."""
+"""The operations of a step: ranks 0 and 1 send to ranks 2 and 3; both pairs share groups of kind tp."""
 
 
 def group_of(kind, rank):
@@ -47,7 +47,7 @@ def job(folder, recorder):
 
 
 def test_one_of_several_equal_operations_left_out(job):
-    """Rank 1's next all_reduce pairs with the one that it left out, so no signature differs."""
+    """Rank 1's next all_reduce is matched with the one that it left out, so no signature differs."""
     honest = STEP * 4
     guilty = [*STEP * 3, *STEP[1:]]
     report = job({0: (honest, 13), 1: (guilty, 14), 2: (honest, 14), 3: (honest, 15)}).report()
@@ -70,7 +70,7 @@ def test_two_operations_swapped_while_the_host_ran_ahead(job):
 
 
 def test_a_rank_that_stops_short_of_its_send_is_stuck_and_left_nothing_out(job):
-    """Its receiver had come to the recv long before it issued its own last operation."""
+    """The receiver reached its recv long before the stuck rank issued its last operation."""
     honest, short = STEP * 4, [*STEP * 3, "tp.10", "tp.11"]
     report = job({0: (honest, 15), 1: (short, 14), 2: (honest, 15), 3: ([*STEP * 3, "p2p"], 12)}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("host_stuck", [1])
@@ -110,7 +110,7 @@ def test_lagging_is_seen_in_dumps_of_unfinished_operations_only(folder, recorder
 
 
 def test_a_forgotten_old_operation_is_kept_however_long_the_ring(folder, recorder):
-    """Readers keep the end of a ring; what hangs may have been issued long before."""
+    """Readers keep only the end of a ring buffer, but the operation that hangs may have been issued long before."""
     groups = {"a": ("left", [0, 1]), "b": ("right", [0, 1])}
     many = [recorder.entry(("b", "right"), seq, record=seq) for seq in range(1, 3000)]
     first = recorder.entry(("a", "left"), 1, record=0, done=False)
@@ -120,7 +120,7 @@ def test_a_forgotten_old_operation_is_kept_however_long_the_ring(folder, recorde
 
 
 def test_a_batch_waits_for_the_rest_of_its_peers_batch(folder, recorder):
-    """In a ring of three that exchange, rank 0 has met both neighbours; rank 2 still needs what rank 1 left out."""
+    """In an exchange in a ring of three, rank 0 has met both neighbours; rank 2 still waits for rank 1's operation."""
     groups = {"r": ("ring", [0, 1, 2])}
 
     def batch(*names):
@@ -139,7 +139,7 @@ def test_a_batch_waits_for_the_rest_of_its_peers_batch(folder, recorder):
 
 @pytest.mark.parametrize(("completed", "kind"), [(6, "unknown"), (8, "all_arrived")])
 def test_a_ring_that_lost_its_first_pending_operations_does_not_show_where_a_rank_is(folder, recorder, completed, kind):
-    """Both ranks hold operations 9 and 10; where the last completed one is the sixth, they stand in the seventh."""
+    """Both rings begin at operation 9. If the last completed one is the sixth, both ranks are in the lost seventh."""
     groups = {"0": ("default_pg", [0, 1])}
     held = [recorder.entry(("0", "default_pg"), seq, record=seq, done=False) for seq in (9, 10)]
     status = {"last_enqueued_collective": 10, "last_started_collective": -1, "last_completed_collective": completed}

@@ -81,7 +81,7 @@ def test_the_prefix_of_the_backend_does_not_matter(folder, recorder, backend):
 
 
 def test_a_name_without_a_backend_is_an_operation(folder, recorder):
-    """The official analyzer ends with an assertion there."""
+    """The official analyzer fails with an assertion in this case."""
     bare = recorder.entry(PG, 1, done=False) | {"profiling_name": "all_reduce"}
     groups = {"0": ("default_pg", [0, 1])}
     report = folder.write({0: recorder.dump([bare], groups), 1: recorder.dump([], groups)}).report()
@@ -90,7 +90,7 @@ def test_a_name_without_a_backend_is_an_operation(folder, recorder):
 
 
 def test_names_of_sends_hold_ranks_within_the_group(folder, recorder):
-    """Group {2, 5}: its rank 0 is the job's rank 2."""
+    """In the group {2, 5}, rank 0 of the group is rank 2 of the job."""
     groups = {"9": ("pair", [2, 5])}
     sends = recorder.dump([recorder.p2p(("9", "pair"), 1, "send 0->1", 0)], groups)
     report = folder.write({2: sends, 5: recorder.dump([], groups)}).report()
@@ -161,7 +161,7 @@ def test_sizes_that_break_the_rule_of_an_operation(folder, recorder, op, inputs,
 
 
 def test_members_of_one_state_and_of_two(folder, recorder):
-    """Scheduled against completed is a STATE mismatch there; here it says who is late."""
+    """For scheduled and completed the official analyzer reports a STATE mismatch; here the late rank is named."""
     groups = {"0": ("default_pg", [0, 1])}
     dumps = {r: recorder.dump([recorder.entry(PG, 1, done=r == 1)], groups) for r in range(2)}
     report = folder.write(dumps).report()

@@ -1,4 +1,4 @@
-"""Every format and folder layout of dumps, and other files next to them."""
+"""Read every format and folder layout of dumps, and the other files next to them."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ def test_forms(folder, pair, recorder, form):
 
 
 def test_a_saved_page_of_the_debug_server(folder, pair, recorder):
-    """Its JSON view shows the dumps of all ranks on one page."""
+    """The JSON view of the page has the dumps of all ranks."""
     shown = "".join(
         f"<h2>Rank {rank}: http://node:29/handler/fr_trace_json?</h2>\n\n<pre>{recorder.as_json(dump).decode()}</pre>"
         for rank, dump in pair.items()
@@ -277,7 +277,7 @@ def worker(tmp_path, folder, attempt, rank):
 
 
 def test_what_torchrun_says_of_an_end(tmp_path, folder, pair):
-    """Without an exit file of ours; an earlier attempt's error does not count."""
+    """There is no exit file of ours, and the error of an earlier attempt does not count."""
     folder.write(pair)
     callstack = 'File "/home/me/train.py", line 9, in <module>\n File "/home/me/data.py", line 3, in load\n'
     told = {"message": "ValueError: no tokens\n", "extraInfo": {"py_callstack": callstack, "timestamp": "1600000000"}}
@@ -297,7 +297,7 @@ def test_the_log_of_a_killed_rank_is_quoted(tmp_path, folder, pair):
 
 
 def test_a_healthy_job_dumped_at_different_times(folder, recorder):
-    """Rank 1 was looked at before rank 0 began the operation, so its absence proves nothing."""
+    """Rank 1's dump was taken before rank 0 began the operation, so rank 1 is not missing in it."""
     ahead = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, record=90_000, done=False)], GROUPS)
     behind = recorder.dump([recorder.entry(PG, 1)], GROUPS)
     folder.write({0: ahead, 1: behind}).side(
@@ -323,7 +323,7 @@ def stack_in(name):
 
 
 def test_the_stack_is_of_the_set_that_shows_the_hang(folder, pair, recorder):
-    """Asked again after rank 0 had given up, rank 1 stood elsewhere. Only the first set's second look has its stack."""
+    """When the second set was taken, rank 0 had given up and rank 1 was elsewhere; the first set has the stack."""
     folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}))
     type(folder)(folder.path / "round_2").write(pair).side("stacks_1.txt", stack_in("tokenize"))
     gave_up = recorder.start_ns + 61_000 * 1_000_000
@@ -343,7 +343,7 @@ def seen_in(told, *places):
 
 
 def test_a_hang_that_began_between_two_rounds(folder, pair, recorder):
-    """The first look shows slow ranks that no longer are where rank 0 gave up later."""
+    """In the first round the ranks are only slow, at other positions than where rank 0 gave up later."""
     folder.write({rank: recorder.dump([recorder.entry(PG, 1)], GROUPS) for rank in range(2)})
     folder.side("collection.json", seen_in(collection(recorder, {0: "ok", 1: "ok"}), (5, "bwd"), (6, "fwd")))
     assert folder.report().verdict.kind == "healthy"
@@ -365,7 +365,7 @@ def test_a_rank_that_gave_up_keeps_a_job_from_being_called_healthy(folder, recor
 
 
 def test_a_set_taken_after_the_watchdog_ended_a_rank_is_passed_by(folder, pair, recorder):
-    """NCCL's watchdog ends a waiting rank without a word: only the timeout tells that it is a victim."""
+    """NCCL's watchdog ends a waiting rank without a message: only the timeout shows that the rank is a victim."""
     stalled = collection(recorder, {0: "ok", 1: "ok"}) | {"stalled_s": 40.0, "timeout_s": 100.0}
     folder.write(pair).side("collection.json", stalled)
     died = collection(recorder, {0: "exited", 1: "ok"}, reason="died")
@@ -420,7 +420,7 @@ def test_views_of_absent_things(folder, pair):
 
 @pytest.mark.parametrize("homes", [("dumps", "dumps/set_2"), ("host_a/dumps", "host_b/dumps")])
 def test_the_sets_of_two_nodes_are_one(tmp_path, folder, recorder, homes):
-    """On a shared file system each node's collector takes a set of its own; copied together they lie side by side."""
+    """On a shared file system each node's collector makes a set; copied together, they are side by side."""
     groups = {"0": ("default_pg", range(4))}
     for number, home in enumerate(homes):
         node = type(folder)(tmp_path / home)
@@ -437,7 +437,7 @@ def test_the_sets_of_two_nodes_are_one(tmp_path, folder, recorder, homes):
 
 
 def test_an_earlier_hang_is_another_set(folder, pair):
-    """The first hang held ranks 0 and 1; of the second, long after, only rank 0 was left to be asked."""
+    """The first hang involved ranks 0 and 1; the second came long after, and only rank 0 was left."""
     folder.write(pair)
     for path in folder.path.iterdir():
         os.utime(path, (1, 1))
@@ -486,7 +486,7 @@ def test_victims_at_one_line_are_named_together(folder, world):
 
 
 def test_a_rank_that_lost_its_connection_while_it_was_asked_is_no_culprit(folder, recorder):
-    """Rank 2 is killed; rank 1 notices just after its dump was taken, which shows it in nothing."""
+    """Rank 2 is killed; rank 1 fails just after its dump was taken, in which it is in no operation."""
     groups = {"0": ("default_pg", [0, 1, 2])}
     waiting = recorder.dump([recorder.entry(PG, 1), recorder.entry(PG, 2, done=False)], groups)
     folder.write({0: waiting, 1: recorder.dump([recorder.entry(PG, 1)], groups)})
@@ -498,7 +498,7 @@ def test_a_rank_that_lost_its_connection_while_it_was_asked_is_no_culprit(folder
 
 
 def test_the_folders_of_workers_name_ranks_within_a_node(tmp_path, folder, pair):
-    """Local rank 0 of the second node is rank 1; where nothing tells which node wrote an error, nobody is named."""
+    """Local rank 0 of the second node is rank 1; if nothing shows which node wrote an error, no rank is named."""
     told = {"message": "ValueError: no tokens", "extraInfo": {"timestamp": "1600000000"}}
     home = tmp_path / "host_b"
     dumps = type(folder)(home / "dumps").write({0: pair[0]})
@@ -524,7 +524,7 @@ def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
 
 @pytest.mark.parametrize("state", ["completed", "scheduled"])
 def test_a_coalesced_launch_is_done_when_its_closing_entry_is(folder, recorder, state):
-    """NCCL leaves the sends and receives inside it `scheduled` for ever."""
+    """NCCL never completes the entries of the sends and receives inside it."""
 
     def exchange(rank):
         peer = 1 - rank
@@ -540,7 +540,7 @@ def test_a_coalesced_launch_is_done_when_its_closing_entry_is(folder, recorder, 
 
 @pytest.mark.parametrize("message", ["a" * 100_000, "store " * 20_000])
 def test_a_long_message_takes_time_in_proportion_to_its_length(message):
-    """A search that began again at each letter took a minute for the first of these."""
+    """A search that restarted at each letter took a minute for the first of these messages."""
     began = time.process_time()
     assert not is_victim(ExitFile(0, message=message))
     assert time.process_time() - began < 3

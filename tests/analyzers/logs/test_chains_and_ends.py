@@ -1,4 +1,4 @@
-"""Exception chains, tracebacks in boxes, and torchrun's messages about which rank ended and how."""
+"""Read exception chains, tracebacks in boxes, and torchrun's messages about which rank ended and how."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_a_finally_that_waits_for_the_others_does_not_hide_the_error(said):
 
 
 def test_an_error_whose_handler_joins_the_others_is_not_blamed(said):
-    """A cache that one rank lacks: what it does instead is the collective in which all others wait, too."""
+    """One rank lacks a cache; its handler of the error calls the collective in which all other ranks wait."""
     report = said(wait(0), chain(1, OWN.format(rank=1), wait(1)), wait(2), "")
     assert (report.verdict.kind, report.verdict.ranks) == ("collective_timeout", [3])
 

@@ -112,7 +112,7 @@ def test_a_fifo_is_no_log(tmp_path):
 
 
 def test_a_log_is_read_at_a_fraction_of_the_speed_of_its_lines(tmp_path):
-    """As a ratio, as machines differ: at most forty times the time of going through the lines in Python."""
+    """The limit is a ratio, as machines differ: forty times the time of going through the lines in Python."""
     log = tmp_path / "job.log"
     line = "[rank{}]:[titan] 2026-01-01 10:00:01,{:03d} - root - INFO - step: {}  loss:  8.0{}  tps: 1,234\n"
     log.write_text("".join(line.format(i % 8, i % 1000, i, i % 999) for i in range(100_000)))

@@ -1,4 +1,4 @@
-"""The cause of a job's end from its logs alone: class, ranks, and the line that the sentence names."""
+"""Find the cause of a job's end from its logs alone: class, ranks, and the line that the sentence names."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ CLASSES = {
     "nan": {"nonfinite_loss"},
     "hardware": {"hardware"},
 }
-"""The classes that mean what a label of the collected excerpts says."""
+"""{label of the collected excerpts: classes of verdicts that mean the same}."""
 
 
 @pytest.mark.parametrize("case", [*RECORDED, *COMPOSED], ids=lambda case: case.name)

@@ -11,7 +11,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def test_the_snapshot_of_the_failure_speaks_for_its_rank():
-    """Rank 1 wrote one after step 5 and one when it failed in step 6, both named after step 5."""
+    """Rank 1 wrote a snapshot after step 5 and one when it failed in step 6; both are named after step 5."""
     devices = memory.analyze(discover(FIXTURES / "oom_2ranks").of(Kind.SNAPSHOT)).data.devices
     table = across_ranks.matrix(devices)
     assert table["rank"].tolist() == [1, 0]

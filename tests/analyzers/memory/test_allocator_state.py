@@ -152,7 +152,7 @@ UNIT = 512
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_free_at_every_entry(maker, seed):
-    """Against a map of units: segments come and go, blocks fill whole units of theirs."""
+    """The free memory is compared with a map of units, into which segments and blocks are entered one by one."""
     dice, made = random.Random(seed), maker.Recording()
     segments, live, history = {}, {}, []
     for _ in range(80):

@@ -131,7 +131,7 @@ def test_entries_that_fit_a_text(maker):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_reserved_ranges_cover_what_was_reserved(maker, seed):
-    """An expandable segment: pages of it are mapped and unmapped one by one and several at once."""
+    """Pages of an expandable segment are mapped and unmapped one by one, and several at once."""
     dice, made, pages, history = random.Random(seed), maker.Recording(), {0, 1}, [{0, 1}]
     for _ in range(60):
         first, count = dice.randrange(30), dice.randrange(1, 4)

@@ -1,4 +1,4 @@
-"""Cells of the segment map, compared with counting byte by byte."""
+"""Compare the cells of the segment map with counting byte by byte."""
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,7 @@ def test_segments_come_largest_first_and_may_be_empty():
 
 
 def test_an_address_leads_to_its_block_or_to_the_gap_and_to_both_neighbours():
-    """Blocks of 1000 and 512 bytes with a gap behind the first; a block takes whole units of 512 bytes."""
+    """There are blocks of 1000 and 512 bytes with a gap behind the first; blocks take whole units of 512 bytes."""
     segments = pd.DataFrame({"address": [4096, 16384], "bytes": [4096, 1024]})
     blocks = pd.DataFrame({"segment": 4096, "address": [4096, 6144], "requested": [1000, 512]})
     for address in (4096, 5000, 5119):

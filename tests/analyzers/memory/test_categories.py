@@ -1,4 +1,4 @@
-"""The rules that guess the category of a block that no recorder has categorised."""
+"""Test the rules that guess the category of a block that no recorder has categorised."""
 
 import pytest
 
@@ -61,14 +61,14 @@ def test_each_block_gets_the_category_that_its_stack_and_fate_tell(step):
 
 
 def test_without_any_phase_nothing_is_called_brief(maker):
-    """Frames that show no phase of training tell nothing, however soon the blocks go."""
+    """If no frame shows a phase of training, a short life proves nothing."""
     [device] = memory.analyze([maker.save(maker.wander(3).snapshot())]).data.devices
     assert device.categories["unknown"] == device.peak_allocated_bytes
     assert [(basis.rule, basis.bytes) for basis in device.categories_bases] == [("none", device.peak_allocated_bytes)]
 
 
 def test_older_blocks_are_told_by_the_sizes_of_the_gradients(maker):
-    """Two steps of gradients in three sizes: three sets of older blocks are parameters and Adam's two moments."""
+    """Gradients have three sizes; three older blocks of each size are a parameter and Adam's two moments."""
     made, sizes = maker.Recording(), [KIB, 2 * KIB, 3 * KIB]
     for _ in range(3):
         for size in sizes:
@@ -86,7 +86,7 @@ def test_older_blocks_are_told_by_the_sizes_of_the_gradients(maker):
 
 
 def test_a_pass_without_frames_is_the_backward_pass(maker):
-    """As stacks="python" records it on CUDA: the autograd engine's threads have no Python frames."""
+    """stacks="python" on CUDA records no frames of the autograd engine's threads."""
     made = maker.Recording()
     forward, update = (frames(maker, (name, "/job/model.py")) for name in ("forward", "step"))
     saved = made.alloc(4 * KIB, forward)
@@ -101,7 +101,7 @@ def test_a_pass_without_frames_is_the_backward_pass(maker):
 
 
 def test_parts_of_a_model_and_of_an_optimizer_that_constructors_make(maker):
-    """Not inputs, though they are made before the forward pass, used by it and freed later."""
+    """They are no inputs, although they are made before the forward pass, used by it and freed later."""
     made = maker.Recording()
     weight = made.alloc(4 * KIB, frames(maker, ("__init__", "/job/modules/linear.py"), ("main", "/job/train.py")))
     moment = made.alloc(2 * KIB, frames(maker, ("__init__", "/job/optimizer.py"), ("main", "/job/train.py")))
@@ -119,7 +119,7 @@ def held_after(artefact, entry):
 
 
 def test_operations_show_a_pass_that_no_python_frame_does(maker):
-    """As in C++ stacks; what the backward pass calls of the same name is no forward pass."""
+    """C++ stacks are an example; an operation of the same name inside the backward pass is no forward pass."""
     made = maker.Recording()
     forward = frames(maker, ("at::_ops::linear::call(at::Tensor const&)", "??"))
     engine = frames(maker, ("at::_ops::linear::call(at::Tensor const&)", "??"), ("torch::autograd::Engine::run", "??"))
@@ -134,7 +134,7 @@ def test_operations_show_a_pass_that_no_python_frame_does(maker):
 
 
 def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
-    """Not by what took the stack, which is innermost in all of them."""
+    """The innermost frames, which are the same in all stacks, are those that recorded the stack."""
     made = maker.Recording()
     taking = [("torch::unwind::unwind()", "??"), ("c10::cuda::CUDACachingAllocator::malloc()", "??")]
     made.alloc(KIB, frames(maker, *taking, ("at::native::bmm_out()", "??"), ("at::_ops::bmm::call()", "??")))
@@ -148,7 +148,7 @@ def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
 
 
 def test_rows_of_the_largest_stacks_have_different_names(maker):
-    """Two rows of one line differ by their callers, two of one operator by what it calls, older blocks have no line."""
+    """Rows of one line differ by their callers, rows of one operator by what it calls; older blocks have no line."""
     made = maker.Recording()
     made.older(3 * KIB)
     linear = ("forward", "/job/linear.py")
@@ -167,7 +167,7 @@ def test_rows_of_the_largest_stacks_have_different_names(maker):
 
 
 def test_workspace_of_cublas_is_known_by_its_size(maker):
-    """Without native frames it would be counted to the line of the first matrix product."""
+    """Without native frames, it would be attributed to the line of the first matrix product."""
     made = maker.Recording()
     linear = frames(maker, ("forward", "/job/model.py"))
     made.alloc(8519680, linear)

@@ -132,7 +132,7 @@ def test_the_rank_that_runs_out_first_is_named_with_the_reason(maker):
 
 
 def test_memory_of_two_runs_is_of_one_kind():
-    """The peak of a snapshot stands beside another's alone, not beside the resident set of a step log."""
+    """The peak of a snapshot is compared only with that of another snapshot, not with a step log's resident set."""
     leak, oom, healthy = (run.discover(FIXTURES / name) for name in ("leak_4ranks", "oom_4ranks", "healthy_4ranks"))
     report = compare.analyze(leak, healthy)
     assert min(report.data.a.memory_bytes, report.data.b.memory_bytes) > 100 * MIB

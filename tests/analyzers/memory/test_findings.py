@@ -138,7 +138,7 @@ def test_a_steady_run_is_healthy(maker):
 
 @pytest.mark.parametrize(("made_up", "kind"), [(False, "leak"), (True, "healthy")])
 def test_a_leak_that_only_several_snapshots_show(maker, made_up, kind):
-    """On CPU, where segments are made up, the recorder misses the ends of some blocks: there a trace must show it."""
+    """On CPU the recorder misses the ends of some blocks, so there a trace must show the leak, too."""
     recordings = [leaking(maker, first, 2, MIB) for first in (1, 3, 5)]
     for made in recordings:
         made["workbench"] |= {"made_up_segments": made_up}
@@ -251,7 +251,7 @@ def test_a_batch_far_larger_than_before_is_checked_first():
 
 
 def test_memory_outside_of_the_allocator_is_accounted_for(maker):
-    """The driver says that 60 of 80 GiB are in use; the allocator knows of one."""
+    """The driver says that 60 of 80 GiB are in use, but the allocator knows only one of them."""
     made = maker.Recording()
     made.alloc(512 * MIB, [maker.frame("forward", "/job/model.py")], category="activations")
     made.alloc(32 * MIB, [], category="workspace")

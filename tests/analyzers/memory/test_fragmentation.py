@@ -56,7 +56,7 @@ def test_a_request_that_free_pieces_would_have_served(maker):
 
 
 def test_what_is_freed_after_the_failure_does_not_matter(maker):
-    """At the failure all was in use; the handler of the exception then freed every second tensor."""
+    """At the failure all memory was in use; then the handler of the exception freed every second tensor."""
     made, _, gaps = filled(maker)
     made.oom(100 * MIB, 2 * MIB, [])
     for address in gaps:
@@ -77,7 +77,7 @@ def test_fragmentation_at_the_failure_counts_though_all_was_freed_later(maker):
 
 
 def test_pieces_that_are_too_few_are_not_the_cause(maker):
-    """16 MiB free in pieces would not have served 100 MiB either."""
+    """There were 16 MiB of free pieces, which would not have been enough for a request of 100 MiB either."""
     made, _, gaps = filled(maker)
     for address in gaps[:2]:
         made.free(address)
@@ -86,7 +86,7 @@ def test_pieces_that_are_too_few_are_not_the_cause(maker):
 
 
 def test_free_memory_of_the_device_counts_with_the_pieces(maker):
-    """80 MiB in pieces and 30 MiB of the device: expandable segments could have joined them."""
+    """Expandable segments could have joined 80 MiB in pieces and 30 MiB of the device."""
     made, _, gaps = filled(maker)
     for address in gaps[:10]:
         made.free(address)
@@ -104,7 +104,7 @@ def test_what_was_freed_after_a_tight_peak_is_no_finding(maker):
 
 
 def test_free_pieces_at_the_peak_are_a_warning(maker):
-    """The peak comes when 40 % of what is reserved lies in pieces, since one small tensor needed a new segment."""
+    """At the peak 40 % of the reserved memory is in free pieces, because one small tensor needed a new segment."""
     made, _, gaps = filled(maker, held=16 * MIB, gap=4 * MIB)
     for address in gaps:
         made.free(address)

@@ -39,7 +39,7 @@ def test_long_traces_of_two_devices(tmp_path, more):
 
 
 def test_stacks_that_blocks_and_entries_share(tmp_path):
-    """One list of frames stands in a block, in an entry taken early and in one taken late."""
+    """One list of frames occurs in a block, in an entry that is converted early, and in one converted late."""
     frames = [{"name": "shared", "filename": "b.py", "line": 9}]
     trace = [entry(n) for n in range(COUNT)]
     trace[5]["frames"] = trace[-1]["frames"] = frames

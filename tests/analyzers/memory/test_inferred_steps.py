@@ -13,7 +13,7 @@ from analyzers.memory.replay.phases import whole_steps
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PLAIN = {"action", "addr", "size", "stream", "time_us", "frames", "device_free"}
-"""What PyTorch itself records of an entry."""
+"""The fields that PyTorch itself records of a trace entry."""
 
 
 @pytest.fixture(scope="module")

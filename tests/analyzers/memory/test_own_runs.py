@@ -52,7 +52,7 @@ def test_the_rules_find_what_the_recorder_noted(recorded, hidden, right):
 
 
 def test_the_rules_hold_for_another_kind_of_job(tmp_path):
-    """Frozen weights with adapters, from a recording whose first step has no Python frames."""
+    """The job has frozen weights with adapters, and its first recorded step has no Python frames."""
     command = [sys.executable, str(ROOT / "benchmarks" / "blocks" / "foreign_jobs.py"), "lora", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     [artefact] = run.discover(tmp_path).of(run.Kind.SNAPSHOT)
@@ -113,7 +113,7 @@ def test_a_loss_in_pieces_frees_what_was_said_in_a_second_run(tmp_path):
 
 
 def test_smaller_moments_are_foreseen(tmp_path):
-    """A second run of an Adam that keeps its moments in bfloat16, beside what the first one's snapshot says of it."""
+    """The prediction is compared with a second run, whose Adam keeps its moments in bfloat16."""
     benchmark = runpy.run_path(str(ROOT / "benchmarks" / "optimizer_state.py"))
     was, real, told = benchmark["compared"](tmp_path, ("--training.seq_len", "64"), "bfloat16")
     assert real < 0.95 * was

@@ -234,7 +234,7 @@ def test_each_device_of_a_file_is_answered(maker, oracle):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_snapshots_are_answered_or_refused(maker, seed):
-    """Bytes changed, dropped and repeated all over a file, read where a limit on memory holds."""
+    """Bytes are changed, dropped and repeated anywhere in a file, which is read under a limit on memory."""
     program = (
         "import random, resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"

@@ -1,4 +1,4 @@
-"""The bytes that remedies are said to free."""
+"""Test the bytes that remedies are said to free."""
 
 import json
 
@@ -63,7 +63,7 @@ def test_what_is_recomputed_already_is_not_advised(layered, mode, advice):
 
 
 def test_expandable_segments_are_known_to_help_by_whole_handles_only(maker):
-    """Twice what the requests need is reserved, so that they do not tell how it came to be."""
+    """Twice the requested bytes are reserved, so the saving cannot be derived from the requests."""
     made = maker.Recording(segment_bytes=800 * MIB)
     held = [made.alloc(50 * MIB) for _ in range(8)]
     for address in held[:6:2]:
@@ -79,7 +79,7 @@ def test_expandable_segments_are_known_to_help_by_whole_handles_only(maker):
 
 
 def test_expandable_segments_are_not_advised_where_a_replay_frees_nothing(maker):
-    """Every other of blocks of 25 MiB: no run of free pages is as long as what is mapped at once, with ends in use."""
+    """Every other block of 25 MiB is free, but no run of free pages is as long as what is mapped at once."""
     made = maker.Recording(segment_bytes=2000 * MIB)
     held = [made.alloc(25 * MIB) for _ in range(77)]
     for address in held[1::2]:
@@ -113,7 +113,7 @@ def test_small_and_middling_requests_share_segments(maker):
 
 @pytest.mark.real
 def test_the_allocator_reserves_what_was_reserved(real_snapshots):
-    """Of the recordings that begin with the process."""
+    """Recordings that begin with the process are simulated."""
     checked = 0
     for artefact in real_snapshots:
         snapshot = open_snapshot(artefact)

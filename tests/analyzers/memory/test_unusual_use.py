@@ -57,7 +57,7 @@ def test_the_loss_in_pieces_frees_all_but_one(maker):
 
 
 def test_activations_that_are_most_of_the_peak(maker):
-    """Two steps of four layers with 10 MiB each, of which an input of 2 MiB would stay; the head keeps nothing."""
+    """In two steps each of four layers has 10 MiB, of which an input of 2 MiB would stay; the head keeps nothing."""
     made = maker.Recording(segment_bytes=50 * MIB)
     made.ours = {"exact": True, "step": 2, "rank": 0, "blocks": {made.older(8 * MIB): ["parameters", "w"]}}
     for number in (1, 2):

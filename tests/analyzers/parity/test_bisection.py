@@ -1,4 +1,4 @@
-"""`workbench bisect` on tiny scripts that are run twice, the second time with one change."""
+"""Run `workbench bisect` on tiny scripts that are run twice, the second time with one change."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def test_a_planted_difference_is_named(name):
 
 
 def test_the_forward_code_between_two_modules(tmp_path):
-    """A wrong scale is in no module: the answer names the module whose forward does it, and where in it."""
+    """A wrong scale is in no submodule: the answer names the module whose forward has it, and the position there."""
     a, b, _ = CASES["scale of attention"]
     [train(tmp_path / name, change._replace(steps=1)) for name, change in (("a", a), ("b", b))]
     [finding] = bisect(tmp_path / "a", tmp_path / "b", Options(cache=False)).findings
@@ -88,7 +88,7 @@ def test_a_run_without_recorded_tensors_is_refused(tmp_path):
 
 
 def test_a_module_that_is_called_twice_has_two_names(tmp_path):
-    """Else what is wrong after its second call would be said to be in its first."""
+    """Otherwise a fault after its second call would be attributed to its first call."""
     act = nn.Tanh()
     recorder = record_tensors(model := nn.Sequential(nn.Linear(4, 4), act, nn.Linear(4, 4), act), tmp_path, steps=1)
     model(torch.ones(2, 4)).sum().backward()
@@ -102,7 +102,7 @@ def test_a_module_that_is_called_twice_has_two_names(tmp_path):
 
 
 def test_the_end_of_training_is_no_step(tmp_path):
-    """Evaluation between two updates is not recorded."""
+    """Evaluation between two updates of the optimizer is not recorded."""
     for name, evaluates in (("a", False), ("b", True)):
         torch.manual_seed(0)
         model = nn.Linear(3, 1)

@@ -1,4 +1,4 @@
-"""A folder of `workbench parity`: its runs, the charts of them, and files that were changed afterwards."""
+"""Test the folder of `workbench parity`: its runs, their charts, and files that were changed afterwards."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Comparison of two runs: correct confidence intervals, and gates without false alarms or missed regressions."""
+"""Compare two runs: confidence intervals are correct, and gates raise no false alarms and miss no regressions."""
 
 import itertools
 import random
@@ -69,7 +69,7 @@ def test_the_bootstrap_against_a_slow_one(pair):
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
-    """Two hundred pairs of runs with one median: the interval leaves it out about one time in twenty."""
+    """Two hundred pairs of runs have equal medians; the interval excludes zero about one time in twenty."""
     rng = np.random.default_rng(0)
     outside = 0
     for _ in range(200):
@@ -132,7 +132,7 @@ def test_no_alarm_for_healthy_runs_of_few_steps(pair, here):
 
 
 def test_a_change_that_may_be_none_is_no_health(pair):
-    """Steps that differ from each other by more than the runs do."""
+    """The steps differ from each other by more than the runs do."""
     runs = pair(steps=10, noise=1.0, first_seed=4, b=lambda _, step: {"bwd": 40.0 * (step % 3)})
     found = contrasts(runs)["step_time"]
     assert found.low < 0.05 < found.change
@@ -140,7 +140,7 @@ def test_a_change_that_may_be_none_is_no_health(pair):
 
 
 def test_recorded_runs_of_nine_steps():
-    """From step 6 on the steps of the straggler's run take more than twice as long: five of nine."""
+    """From step 6 on, the steps of the straggler's run take more than twice as long: five of nine."""
     runs = [run.discover(FIXTURES / name) for name in ("healthy_4ranks", "straggler_gc_4ranks")]
     report = compare.analyze(*runs)
     assert report.verdict.kind == "regression"
@@ -173,7 +173,7 @@ def test_the_interval_of_few_steps_against_the_exact_test():
 
 
 def test_the_machine_that_was_busy_is_told_from_more_work(pair):
-    """Twice the wall time of all phases, the same processor time."""
+    """All phases take twice the wall time, but the same processor time."""
     fields = [{}, {"dur_ns": lambda *_: 250_000_000}]
     runs = pair(steps=40, device="cpu", fields=fields)
     found = {c.measure: c for c in compare.analyze(*runs).data.contrasts}
@@ -207,7 +207,9 @@ def test_loss_parity(pair):
 
 
 def test_what_a_step_gained_adds_up(pair):
-    """To the change of the mean step, also of runs whose phases are not the same; what was made slower leads."""
+    """The parts add up to the change of the mean step, also if the runs have different phases; the slower part is
+    first.
+    """
     a, b = (load(r.artefacts, store.Options()) for r in pair(b=lambda _, step: {"bwd": 10.0}, steps=40))
     found = phase_changes(a, b)
     means = [float(one.table["dur_s"].to_numpy()[one.plain.to_numpy()].mean()) for one in (a, b)]

@@ -1,6 +1,4 @@
-"""Logs of other trainers: the values read from them, the meaning assigned to each column, and the sentences about
-it.
-"""
+"""Read logs of other trainers: their values, the meaning assigned to each column, and the sentences about it."""
 
 import json
 import runpy

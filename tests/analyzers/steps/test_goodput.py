@@ -1,4 +1,4 @@
-"""The parts of the wall time: they add up to the nanosecond, and are right for timelines with known truth."""
+"""Divide the wall time into parts: they add up to the nanosecond, and are right for timelines with known truth."""
 
 import random
 
@@ -29,7 +29,7 @@ def goodput(job, rows, **options):
 
 
 def test_each_part_of_a_known_timeline(job):
-    """The header says that the process began 5 s before BASE."""
+    """By the log's header, the process began 5 s before BASE."""
     lines = [
         row(1, 1.0, work=2.0, data_wait=0.25, h2d=0.25),
         row(2, 3.5, work=2.0, ckpt_save=1.0),
@@ -56,7 +56,7 @@ def test_a_restart_and_what_it_lost(job):
 
 
 def test_the_example_of_the_documentation(job):
-    """The header says that the process began 5 s before BASE."""
+    """By the log's header, the process began 5 s before BASE."""
     first = [row(1, 5.0, work=3.0, data_wait=1.0), row(2, 9.0, work=1.0, ckpt_save=2.0)]
     header = {"schema": "workbench.steps/1", "rank": 0, "world_size": 1, "started_ns": BASE + 15 * S}
     parts = goodput(job, {0: [*first, header, row(2, 25.0, work=3.0)]}).parts
@@ -85,7 +85,7 @@ def test_steps_out_of_line_are_stalls(job):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_adds_up_whatever_the_clocks_say(job, seed):
-    """Steps that overlap, go back in time or claim phases longer than themselves."""
+    """Steps overlap, go back in time, or have phases longer than themselves."""
     rng = random.Random(seed)
     rows = {
         rank: [
@@ -122,7 +122,7 @@ def test_quotients_that_add_up(seed):
 
 
 def test_parts_that_cost_too_much(job):
-    """A loader that takes a third of each step, and savings that take 15 % of the run."""
+    """The loader takes a third of each step, and saving takes 15 % of the run."""
     simulated = job(ranks=2, device="cuda")
     simulated.rows = {
         rank: [row(step, 4.0 * step, work=2.0, data_wait=1.0) for step in range(1, 31)] for rank in (0, 1)

@@ -1,4 +1,4 @@
-"""Jobs that are watched through their files, which the tests write line by line like a job."""
+"""Watch jobs through their files, which the tests write line by line like a job."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def gone():
 
 
 def test_only_what_is_new_is_read(tmp_path):
-    """A line that is being written waits for its end; a file in another's place is read from its start."""
+    """A line that is being written waits for its end; a file that replaced another one is read from its start."""
     path = tmp_path / "log"
     path.write_bytes(b"one\ntw")
     log = GrowingFile(path, whole_lines)
@@ -101,7 +101,7 @@ def test_steps_speed_memory_and_what_is_left(tmp_path):
 
 
 def test_growing_memory_meets_its_limit(tmp_path):
-    """100 MiB and 20 more a step: 400 MiB are passed in step 17."""
+    """Memory begins at 100 MiB and grows by 20 MiB a step, so it exceeds 400 MiB in step 17."""
     manifest(tmp_path)
     rank = FakeRank(tmp_path)
     rank.begin()
@@ -113,7 +113,7 @@ def test_growing_memory_meets_its_limit(tmp_path):
 
 
 def test_a_straggler_appears(tmp_path):
-    """The findings are those that `workbench steps` would make of the same steps."""
+    """The findings are those of `workbench steps` for the same steps."""
     manifest(tmp_path)
     ranks = [FakeRank(tmp_path, rank) for rank in range(2)]
     for rank in ranks:
@@ -125,7 +125,7 @@ def test_a_straggler_appears(tmp_path):
 
 
 def test_a_stall_counts_down(tmp_path):
-    """Dumps come after 0.4 of the timeout in force, collectives give up after all of it."""
+    """Dumps are written after 0.4 of the timeout, and collectives give up after all of it."""
     manifest(tmp_path)
     ranks = [FakeRank(tmp_path, rank) for rank in range(2)]
     for rank in ranks:
@@ -211,7 +211,7 @@ TOLD = {
 
 
 def test_a_job_of_torchtitans(tmp_path):
-    """Steps and phases from its structured log, loss, speed and memory from TensorBoard's file beside it."""
+    """Steps and phases come from its structured log; loss, speed and memory from its TensorBoard file."""
     with board(tmp_path / "tb" / "20261121-1010" / "rank_3") as writer:
         for tag, value in TOLD.items():
             writer.add_scalar(tag, value, 1)
@@ -234,7 +234,7 @@ def test_a_job_of_torchtitans(tmp_path):
 
 
 def test_a_structured_log_that_grows(tmp_path):
-    """The records of a step arrive in several looks."""
+    """The records of one step are read in several updates."""
     folder = tmp_path / "structured_logs"
     folder.mkdir()
     records = [
@@ -251,7 +251,7 @@ def test_a_structured_log_that_grows(tmp_path):
 
 
 def test_an_event_file_that_grows(tmp_path):
-    """Of older torchtitans there is nothing else. A step is timed from the one before."""
+    """Older torchtitan versions write nothing else, so a step's time is that since the step before."""
     follower = Follower(tmp_path)
     with board(tmp_path / "tb" / "20261121-1010") as writer:
         for step in (10, 20, 30):

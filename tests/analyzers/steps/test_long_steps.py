@@ -1,4 +1,4 @@
-"""Single long steps: a stall that happens once is found; recurring long steps and normal variation are not reported."""
+"""Find single long steps: a stall that happens once is found; recurring long steps and normal variation are not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Events of the loss: inserted ones are found, and none is reported in a curve that only falls."""
+"""Find events of the loss: inserted ones are found, and none is reported in a curve that only falls."""
 
 import numpy as np
 import pytest

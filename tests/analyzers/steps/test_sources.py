@@ -1,4 +1,4 @@
-"""The same run read from its step logs, structured logs, TensorBoard files and console output."""
+"""Read the same run from its step logs, structured logs, TensorBoard files and console output."""
 
 import contextlib
 import json
@@ -167,7 +167,7 @@ def test_the_check_is_crc32c():
 
 
 def test_event_files_against_protobuf():
-    """Every scalar as protobuf's own parser reads it."""
+    """Every scalar is the one that protobuf's own parser reads."""
     from tensorboard.compat.proto.event_pb2 import Event
 
     data, at, expected = EVENTS.read_bytes(), 0, []
@@ -293,7 +293,7 @@ def test_no_line_of_a_console_is_a_crash(tmp_path, here, seed):
 
 @pytest.mark.parametrize("seed", range(15))
 def test_no_scalar_is_a_crash(tmp_path, here, seed):
-    """Event files with right checks and any content."""
+    """The event files have correct checksums and any content."""
     rng = random.Random(seed)
 
     def event():
@@ -311,7 +311,7 @@ def test_no_scalar_is_a_crash(tmp_path, here, seed):
 
 
 TITAN = FIXTURE.parent / "torchtitan_2ranks"
-"""Written by torchtitan 0.3.0 itself; see `torchtitan_job.py` beside it."""
+"""The folder of logs that torchtitan 0.3.0 itself wrote; see `torchtitan_job.py` next to it."""
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +347,7 @@ def test_scalars_and_console_that_torchtitan_wrote(happened, folder, digits):
 
 
 def test_all_that_torchtitan_wrote_together(happened):
-    """The finest source counts, and what it lacks is filled in."""
+    """The most detailed source counts; what it lacks is taken from the others."""
     told = series(TITAN)
     assert set(told.index) == set(happened)
     known = told[told["loss"].notna()]
@@ -374,7 +374,7 @@ ODD = [
 
 @pytest.mark.parametrize("also", [[], *([odd] for odd in ODD), [{"rank": 3}], [{"dur_ns": True}], [{"phases": 7}]])
 def test_lines_of_one_kind_are_read_at_once_and_tell_the_same(tmp_path, also):
-    """Names that come late are learnt; what no recorder writes goes the long way."""
+    """Names that occur late are learned; lines that no recorder writes are decoded one by one."""
     rows = [{"step": i} | LINE | extra for i, extra in enumerate([{}, *also, {}], 1)]
     log = tmp_path / "rank_0.jsonl"
     log.write_text("\n".join(json.dumps(row) for row in [{"schema": "workbench.steps/1", "rank": 0}, *rows]) + "\n")

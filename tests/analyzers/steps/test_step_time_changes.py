@@ -1,4 +1,4 @@
-"""Changes of the step time, drifts and stalls: inserted ones are found, and none is reported in noise."""
+"""Find changes of the step time, drifts and stalls: inserted ones are found, and none is reported in noise."""
 
 import itertools
 
@@ -31,7 +31,7 @@ def test_the_example_of_the_documentation():
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "resembling"])
 def test_no_alarm_on_noise(kind):
-    """Of two thousand healthy series of any length next to none is cut."""
+    """Of two thousand healthy series of different lengths, almost none is divided."""
     rng = np.random.default_rng(1)
     lengths = rng.integers(20, 150, size=700)
     alarms = sum(len(segments(noise(kind, rng, count))) > 1 for count in lengths)

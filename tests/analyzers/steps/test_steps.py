@@ -1,4 +1,4 @@
-"""Our step logs and torchtitan's, with known causes."""
+"""Analyse step logs of ours and of torchtitan, with known causes."""
 
 import contextlib
 import gzip
@@ -210,7 +210,7 @@ VALUES = (None, -1, 0, 1, 7, 1 << 55, (1 << 62) - 1, -(1 << 62), 1 << 70, 1e308,
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_content_of_a_line_is_a_crash(logs, seed):
-    """Any value in any field; the answer may be that there is no step."""
+    """Any field may have any value; the answer may be that there are no steps."""
     rng = random.Random(seed)
 
     def odd(step):

@@ -1,4 +1,4 @@
-"""Stragglers: which rank is late, why and how often, compared with the simulation and with a slow computation."""
+"""Find stragglers: which rank is late, why and how often, compared with the simulation and a slow computation."""
 
 import json
 import random
@@ -20,7 +20,7 @@ def found(artefacts):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_planted_stragglers(job, seed):
-    """A rank, a cause, a clock and a mesh at random; only what shows by the clock is asked for."""
+    """Rank, cause, clock and mesh are random; only lateness that the clock can show must be found."""
     rng = random.Random(seed)
     ranks, culprit = (n := rng.choice([2, 3, 4, 16])), rng.randrange(n)
     device = rng.choice(["cpu", "cuda"])
@@ -50,7 +50,7 @@ def test_nobody_is_late_in_a_healthy_run(job, device, seed):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(("more_ms", "late"), [(40, False), (400, True)])
 def test_garbage_that_all_collect_at_once_takes_none_equally_long(job, device, more_ms, late):
-    """Every fifth step all collect for 400 ms, one of them a tenth longer, or twice as long."""
+    """In every fifth step all ranks collect garbage for 400 ms, and one of them a tenth longer, or twice as long."""
     artefacts = job(device=device).run(
         lambda rank, step: {"gc": 400.0 + more_ms * (rank == 2)} if step % 5 == 0 else {},
         tags=lambda _, step: ["first"] if step == 1 else ["gc"] if step % 5 == 0 else [],
@@ -75,7 +75,7 @@ def test_the_lateness_against_a_slow_oracle(job):
 
 
 def test_by_arrival_against_a_slow_oracle(job):
-    """Behind the others at the end of the phase where that is most, walked phase by phase."""
+    """A rank's lateness is how far it is behind the others at the end of the phase where this is most."""
     simulated = job(ranks=3, noise=0.3, seed=5, device="cuda", meets=("fwd", "bwd"))
     seen = lateness(load(simulated.run(), store.Options()))
     for step in range(2, 41):
@@ -89,7 +89,7 @@ def test_by_arrival_against_a_slow_oracle(job):
 
 
 def test_who_waits_in_a_sharded_forward_is_not_blamed(job):
-    """Two ranks: the victim's forward takes longer by just what the culprit's data do."""
+    """There are two ranks: the victim's forward takes longer by exactly the time that the culprit loads data longer."""
     more = {"data_wait": 40.0}
     _, late = found(job(ranks=2, device="cuda", meets=("fwd", "bwd")).run(lambda rank, _: more if rank == 0 else {}))
     assert {rank: one.cause for rank, one in late.items()} == {0: "data"}
@@ -107,7 +107,7 @@ def test_now_and_then(job, device):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_in_turns(job, device):
-    """Each rank collects garbage at steps of its own: one finding, not one for each."""
+    """Each rank collects garbage in other steps: there is one finding, not one per rank."""
     report, late = found(
         job(device=device, steps=60).run(lambda rank, step: {"gc": 120.0} if step % 8 == 2 * rank else {})
     )
@@ -194,7 +194,7 @@ def test_a_rank_that_sleeps_in_its_own_code_is_a_straggler(job, ranks):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_waits_in_its_own_code_is_none(job, ranks):
-    """In a sharded forward that is not recorded, all others wait for the one that computes longer."""
+    """In a sharded forward pass that is not recorded, all others wait for the rank that computes longer."""
     simulated = job(ranks=ranks, steps=50)
 
     def residual(rank, step):

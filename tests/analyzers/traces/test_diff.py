@@ -63,7 +63,7 @@ def test_compare_tells_it_of_runs(tmp_path, before):
 
 
 def test_memory_of_two_recordings(maker):
-    """Of one a step allocates twice as much, and keeps what it allocates more."""
+    """In one recording a step allocates twice as much, and keeps what it allocates in addition."""
 
     def told(more):
         made = maker.Tracing()

@@ -76,7 +76,7 @@ def test_all_groups_make_one_matrix():
 
 
 def test_neighbours_share_a_row_that_tells_the_most_of_a_pair():
-    """600 ranks in groups of 4, each of which sends its own number to the others and one a thousand times as much."""
+    """Of 600 ranks in groups of 4, each sends its own number of bytes to the others, one a thousand times as many."""
     groups = [range(at, at + 4) for at in range(0, 600, 4)]
     accounts = [account(rank, dict.fromkeys(mine, rank) | {402: 402_000}) for mine in groups for rank in mine]
     found = traffic(accounts, at_most=256)
@@ -88,7 +88,7 @@ def test_neighbours_share_a_row_that_tells_the_most_of_a_pair():
 
 
 def test_members_that_nobody_names_are_no_ranks(maker):
-    """Of a group of 3 in a job of 6 the file does not tell which ranks they are."""
+    """The file does not say which ranks of a job of 6 are in a group of 3."""
     made = maker.Tracing(rank=4, world=6)
     exchange(made, "[1, 1, 2]", at=1000)
     report = traces.analyze([maker.save(made.text(), "rank4_trace.json")])

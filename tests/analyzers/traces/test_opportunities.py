@@ -43,7 +43,7 @@ def test_traces_of_other_peoples_jobs(path):
     ],
 )
 def test_what_was_not_recorded_is_unknown_and_not_healthy(path):
-    """One kernel in a step of seconds, and a GPU job without device events."""
+    """The cases are a step of seconds with one kernel, and a GPU job without device events."""
     file = recorded("traces") / path
     report = traces.analyze([Artefact(file, Kind.TRACE, None, None, bytes=file.stat().st_size)])
     assert report.verdict.kind == "unknown"

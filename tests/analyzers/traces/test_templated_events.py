@@ -102,7 +102,7 @@ def test_a_recorded_trace_is_read_the_same():
 
 
 def test_changed_digits_are_read_as_they_stand(simulated):
-    """Digits are what is not compared: each that is changed must be found changed, or be told."""
+    """Templates do not compare digits, so a changed digit must change the value that is read, or be reported."""
     dice, text = random.Random(1), bytearray(simulated)
     digits = [i for i, character in enumerate(text) if 48 <= character < 58 and i > 2000]
     for i in dice.sample(digits, 3000):

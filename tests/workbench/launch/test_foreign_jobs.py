@@ -1,4 +1,4 @@
-"""Commands after `--` with real processes: every form on four ranks, its output, and the files that it leaves.
+"""Launch commands after `--` with real processes: every form on four ranks, its output, and the files that it leaves.
 
 In most of them a rank only prints its rank, because torch takes seconds to import; one job trains.
 """

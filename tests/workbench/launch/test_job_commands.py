@@ -1,4 +1,4 @@
-"""Commands after `--`: which run once per rank, which run once, and which options apply to them."""
+"""Test commands after `--`: which run once per rank, which run once, and which options apply to them."""
 
 import os
 import sys
@@ -111,7 +111,7 @@ def test_options_without_effect_are_refused(request_, error):
 
 
 def test_what_the_ranks_are_told(home, monkeypatch):
-    """Our folder comes first in PYTHONPATH, and is the only one of ours; what the user has set stays."""
+    """In PYTHONPATH our only folder comes first, and what the user has set follows."""
     monkeypatch.setenv("PYTHONPATH", "lib")
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "7")
     overrides = ("--job.dump_folder", "out", "--comm.train_timeout_seconds", "30")

@@ -1,4 +1,4 @@
-"""The launcher with real processes: jobs that succeed, jobs that fail and are explained, and no process left over."""
+"""Launch real processes: jobs that succeed, jobs that fail and are explained, and no process is left over."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def manifest(folder):
 
 
 def test_a_run_that_completes(tmp_path):
-    """Plain progress lines on stderr, nothing on stdout, status 0, a complete run.json."""
+    """There are plain progress lines on stderr, nothing on stdout, exit status 0, and a complete run.json."""
     ended = launch(tmp_path, "--training.steps", "3")
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert [line.split()[1] for line in ended.stderr.splitlines() if line.startswith("step")] == ["1/3", "2/3", "3/3"]
@@ -38,7 +38,7 @@ def test_a_run_that_completes(tmp_path):
 
 
 def test_a_run_that_dies_is_explained(tmp_path):
-    """A killed rank: exit status 1, the culprit named on stdout, the victims too."""
+    """After the kill of a rank, the exit status is 1, and stdout names the culprit and the victims."""
     ended = launch(tmp_path, "--incident", "kill")
     assert ended.returncode == 1
     flat = " ".join(ended.stdout.split())
@@ -50,7 +50,7 @@ def test_a_run_that_dies_is_explained(tmp_path):
 
 
 def test_a_rank_that_holds_the_gil_is_found_before_the_timeout(tmp_path):
-    """Its dump comes without Python's help, its stack by a signal."""
+    """Its dump comes without the help of Python, and its stack by a signal."""
     ended = launch(tmp_path, "--incident", "stuck_gil", "--comm.train_timeout_seconds", "12")
     assert ended.returncode == 1
     flat = " ".join(ended.stdout.split())
@@ -71,7 +71,7 @@ def test_a_second_run_keeps_what_the_first_left(tmp_path):
 
 
 def test_ctrl_c_ends_all_ranks(tmp_path):
-    """Exit status 130, no process left, the run marked as interrupted."""
+    """The exit status is 130, no process is left, and the run is marked as interrupted."""
     job = subprocess.Popen(
         [*COMMAND, "--nproc", "2", "--job.dump_folder", str(tmp_path), "--training.steps", "100000"],
         stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -96,7 +96,7 @@ def wait_for(condition, seconds=240):
 
 
 def test_a_foreign_command_runs_with_its_status(tmp_path):
-    """Flight Recorder's variables are set for it; what it returns decides."""
+    """Flight Recorder's variables are set for the command, and its exit status is returned."""
     program = "import os, sys; sys.exit(0 if os.environ['TORCH_FR_BUFFER_SIZE'] == '20000' else 5)"
     command = [sys.executable, "-m", "workbench", "launch", "--", sys.executable, "-c", program]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=240).returncode == 0
@@ -104,7 +104,7 @@ def test_a_foreign_command_runs_with_its_status(tmp_path):
 
 @pytest.mark.parametrize("incident", ["oom", "straggler_gc"])
 def test_a_demo_ends_with_its_diagnosis(tmp_path, incident):
-    """Status 0, as it was meant to break, and the report as JSON on stdout."""
+    """The exit status is 0, because the run was meant to break, and stdout has the report as JSON."""
     command = [sys.executable, "-m", "workbench", "demo", incident, "--folder", str(tmp_path), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 0, ended.stderr
@@ -130,9 +130,9 @@ main()
 
 
 def test_two_nodes_agree_on_the_rank_that_failed(tmp_path):
-    """Each launcher sees the folders of its own workers, which count from 0; the second node's 0 is rank 1.
+    """Each launcher sees its own workers, numbered from 0, so the second node's 0 is rank 1.
 
-    Either may keep the store where they meet, so either may see the other end first.
+    Either launcher may have the store through which they meet, so either may see the other end first.
     """
     (tmp_path / "failing.py").write_text(FAILING)
     with socket.socket() as probe:

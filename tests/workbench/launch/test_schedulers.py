@@ -1,4 +1,4 @@
-"""Jobs submitted to a cluster's scheduler; if Slurm runs on this machine, to Slurm."""
+"""Submit jobs to a cluster's scheduler; if Slurm runs on this machine, to Slurm."""
 
 import json
 import os

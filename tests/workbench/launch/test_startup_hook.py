@@ -1,4 +1,4 @@
-"""The hook that attaches the recorders to scripts which do not call them, in real interpreters."""
+"""Test the hook that attaches the recorders to scripts which do not call them, in real interpreters."""
 
 import json
 import os
@@ -104,7 +104,7 @@ def verdict_of(ended: "subprocess.CompletedProcess[str]", home: Path) -> dict[st
 
 @pytest.mark.slow
 def test_a_script_of_four_ranks_is_recorded_as_it_is(tmp_path):
-    """Steps, phases, losses and a profile of one step; the user's own sitecustomize ran, and nothing else changed."""
+    """Steps, phases, losses and a profile of one step are recorded; the user's own sitecustomize ran, too."""
     (tmp_path / "train.py").write_text(TRAIN)
     ended = launch(tmp_path, "--nproc", "4", "--timeout", "77", "--profile-step", "5", "--", "python", "train.py")
     assert ended.returncode == 0, ended.stderr
@@ -125,7 +125,7 @@ def test_a_script_of_four_ranks_is_recorded_as_it_is(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("word", "step"), [("crash", 5), ("early", None)])
 def test_an_error_is_told_with_its_line(tmp_path, word, step):
-    """Also with the two lines of a script that starts recorders itself: one set of recorders answers."""
+    """This also holds for a script that starts recorders itself: then one set of recorders writes the answer."""
     (tmp_path / "train.py").write_text(TRAIN)
     ended = launch(tmp_path, "--nproc", "2", "--", "python", "train.py", word, "own")
     assert ended.returncode == 1
@@ -141,7 +141,7 @@ def test_an_error_is_told_with_its_line(tmp_path, word, step):
 
 @pytest.mark.slow
 def test_ranks_that_a_script_spawns_have_recorders(tmp_path):
-    """They have no RANK: the process group says which rank they are."""
+    """Such ranks have no variable RANK: the process group says which rank they are."""
     (tmp_path / "spawn.py").write_text(SPAWN)
     ended = launch(tmp_path, "--", "python", "spawn.py", "29583")
     assert ended.returncode == 1
@@ -152,7 +152,7 @@ def test_ranks_that_a_script_spawns_have_recorders(tmp_path):
 
 @pytest.mark.slow
 def test_a_single_process_is_recorded_and_profiled_at_a_signal(tmp_path):
-    """A step ends with the optimizer that stepped first, and the signal has a later step profiled."""
+    """A step ends when the optimizer that stepped first steps again; after the signal, a later step is profiled."""
     (tmp_path / "alone.py").write_text(ALONE)
     ended = launch(tmp_path, "--", "python", "alone.py")
     assert ended.returncode == 1
@@ -174,7 +174,7 @@ def in_hooked_python(home: Path, program: str, *options: str, **settings: str) -
 
 
 def test_a_process_without_torch_pays_for_nothing(tmp_path):
-    """No module is imported for it but ours, and our folder is out of the import path."""
+    """Only our own small modules are imported, and our folder is removed from the import path."""
     program = "import sys; print(*sorted(sys.modules)); print(*sys.path)"
     plain = in_hooked_python(tmp_path, program, PYTHONPATH="")
     modules, path = in_hooked_python(tmp_path, program).stdout.splitlines()
@@ -185,7 +185,7 @@ def test_a_process_without_torch_pays_for_nothing(tmp_path):
 
 
 def test_an_error_in_the_users_own_sitecustomize_is_theirs(tmp_path):
-    """Python reports it as it would without us, and goes on."""
+    """Python reports the error as it would without our hook, and continues."""
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('mine')")
     ended = in_hooked_python(tmp_path, "print('goes on')")
     assert ended.stdout == "goes on\n"
@@ -201,7 +201,7 @@ def test_a_module_of_the_user_with_our_name_stays_theirs(tmp_path):
 
 
 def test_the_handler_of_a_forked_child_ends_it_and_not_its_parent(tmp_path):
-    """A worker that is ended by SIGTERM must not wake up the recorders of its parent."""
+    """SIGTERM ends a forked child; the handler that the child inherited must not wake up its parent."""
     program = """
 import os, signal, sys, time
 from workbench.recorders.hang.rank_exit import TerminationDelay

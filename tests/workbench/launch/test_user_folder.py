@@ -115,7 +115,7 @@ def test_estimate_rehearses_our_trainer(folder):
 
 @pytest.mark.slow
 def test_recorders_attach_to_a_script_beside_modules_of_our_names(folder):
-    """The script imports its own modules; the recorders and their collector import none of them."""
+    """The script imports its own modules; the recorders and their collector import none of these."""
     ended = run(folder, "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "script.py")
     assert ended.returncode == 0, ended.stderr
     assert all((folder / "attached" / "dumps" / f"rank_{rank}").exists() for rank in (0, 1))
@@ -131,7 +131,7 @@ def test_doctor_names_what_hides_our_packages(folder, monkeypatch):
 
 
 def test_another_distribution_with_our_name_is_named(tmp_path, monkeypatch):
-    """PyPI has a `trainer` of its own."""
+    """PyPI has a package `trainer` that is not ours."""
     info = tmp_path / "coqui_trainer-0.3.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: coqui-trainer\nVersion: 0.3.1\n")
@@ -150,7 +150,7 @@ def test_the_users_folders_are_searched_last(folder, monkeypatch):
 
 
 def test_a_module_of_the_user_is_launched_with_its_own_folder_first(folder, monkeypatch):
-    """Our packages come last in its search path, and a safe path would hide its folder."""
+    """Our packages come last in the search path; Python's safe path would leave out the user's folder."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", "lib")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(folder))])
@@ -161,7 +161,7 @@ def test_a_module_of_the_user_is_launched_with_its_own_folder_first(folder, monk
 
 @pytest.mark.parametrize(("given", "expected"), [("", None), ("lib", None), ("user", "site-packages:user")])
 def test_an_installed_package_comes_before_a_folder_that_hides_it(tmp_path, monkeypatch, given, expected):
-    """Otherwise site-packages stay where they are: they may hold outdated copies of the standard library."""
+    """If nothing hides our packages, site-packages stay last: they may have outdated copies of the standard library."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "trainer.py").touch()
@@ -171,7 +171,7 @@ def test_an_installed_package_comes_before_a_folder_that_hides_it(tmp_path, monk
 
 
 def test_every_process_of_ours_has_a_safe_path():
-    """Only the launcher starts modules of the user's; it and the scheduler's job say so themselves."""
+    """Only the launcher starts modules of the user; it and the scheduler's job set their search path themselves."""
     own = [path for house in ("workbench", "analyzers", "trainer") for path in (ROOT / house).rglob("*.py")]
     unsafe = {
         path.relative_to(ROOT).as_posix() for path in own if re.search(r'executable[^"]*"-(u|m)"', path.read_text())

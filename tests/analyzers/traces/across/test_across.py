@@ -103,7 +103,7 @@ def test_the_culprit_is_found_behind_the_victims_of_another_group(tmp_path, offs
 
 
 def test_recordings_that_begin_at_different_collectives_are_matched(tmp_path, maker):
-    """No sequence numbers, no steps, and rank 1 misses the first three collectives."""
+    """There are no sequence numbers and no steps, and rank 1 misses the first three collectives."""
     files = []
     for rank in range(2):
         made = maker.Tracing(rank=rank, world=2)

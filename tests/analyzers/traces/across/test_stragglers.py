@@ -140,7 +140,7 @@ def test_recordings_of_our_own_jobs(folder, rank, cause):
 
 
 def test_recordings_of_two_moments_are_told_apart(maker):
-    """The finding of both is told in the words of the longer one, as the verdict is; no bar lies on another."""
+    """A finding on both recordings uses the numbers of the longer one, like the verdict; no bar overlaps another."""
     files = []
     for step, length in ((5, 10 * MS), (10, 40 * MS)):
         made = maker.Tracing(rank=0)

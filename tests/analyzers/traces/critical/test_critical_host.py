@@ -17,7 +17,7 @@ RECORDED = Path(__file__).parents[3] / "fixtures" / "traces"
 US = 1_000
 MAIN, AUTOGRAD, GLOO = 4000, 4001, 4002
 WAITED = 50 * US
-"""A shorter stall counts as the thread's own, as nothing recorded tells it from Python."""
+"""A shorter stall counts as the thread's own time, because nothing recorded distinguishes it from Python code."""
 
 
 class Simulated:
@@ -138,7 +138,7 @@ def test_what_a_faster_operator_saves_is_no_more_than_promised(maker, seed):
 
 
 def test_collecting_garbage_is_no_waiting(maker):
-    """A collective ends while the host collects, which would have gone on all the same."""
+    """A collective ends while the host collects garbage; the host would have continued at the same time without it."""
     made = maker.Tracing(backend="gloo")
     made.event("aten::mm", "cpu_op", 0, 100 * US)
     made.event("c10d::allreduce_", "cpu_op", 100 * US, 20 * US)
@@ -152,7 +152,7 @@ def test_collecting_garbage_is_no_waiting(maker):
 
 
 def test_the_path_of_a_recorded_step_holds_no_more_than_there_is():
-    """Of 359 ms of a step of four ranks on two cores most goes into collectives; what runs at all bounds each part."""
+    """Most of a step of four ranks on two cores is communication; no part is longer than all work of its kind."""
     artefact = next(a for a in discover(RECORDED / "healthy_4ranks").of(Kind.TRACE) if a.rank == 0)
     [step] = traces.analyze([artefact]).data.ranks[0].step_times
     path = views.critical_path(artefact, step=step.step)
