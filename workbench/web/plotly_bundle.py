@@ -1,0 +1,67 @@
+"""Make `assets/plotly.js`: plotly.js with only the kinds of traces that the dashboard draws.
+
+    python -m workbench.web.plotly_bundle     # needs npm and the registry
+
+The whole of plotly.js has 4.8 MB, and compiling it took more than half of the processor time of a page. The file is
+kept in the repository, because users have no npm. Dash loads its own plotly.js only if there is none on the page.
+"""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs_version
+
+BUNDLE = Path(__file__).parent / "assets" / "plotly.js"
+TRACES = ("bar", "heatmap", "icicle", "scatter", "waterfall")
+"""The kinds of traces in the bundle. plotly.js draws any other as a scatter chart, without an error."""
+ESBUILD = "0.28.2"
+HEADER = re.compile(r"/\* plotly\.js (\S+) with the traces (.*)\n")
+
+
+def bundled() -> tuple[str, tuple[str, ...]]:
+    """Return the version of plotly.js in the bundle, and its kinds of traces, as its first line tells them."""
+    with BUNDLE.open(encoding="utf-8") as lines:
+        told = HEADER.match(lines.readline())
+    if told is None:
+        raise ValueError(f"{BUNDLE} does not begin with what it holds")
+    return told[1], tuple(told[2].split(", "))
+
+
+def source() -> str:
+    """Return the program from which the bundle is made; its core already draws scatter traces."""
+    traces = ", ".join(f'require("plotly.js/lib/{name}")' for name in TRACES if name != "scatter")
+    return f'const Plotly = require("plotly.js/lib/core");\nPlotly.register([{traces}]);\nmodule.exports = Plotly;\n'
+
+
+def build(folder: Path, version: str) -> str:
+    """Return the bundle of a version of plotly.js as JavaScript text; packages are installed into `folder`.
+
+    Raises:
+        CalledProcessError: npm or esbuild failed; they have said why.
+    """
+    (folder / "program.js").write_text(source())
+    packages = [f"plotly.js@{version}", f"esbuild@{ESBUILD}"]
+    npm = ["npm", "install", "--prefix", ".", "--ignore-scripts", "--no-audit", "--no-fund", *packages]
+    subprocess.run(npm, cwd=folder, check=True)
+    options = ["--bundle", "--minify", "--global-name=Plotly", "--define:global=window", "--define:define.amd=false"]
+    esbuild = [str(folder / "node_modules" / ".bin" / "esbuild"), "program.js", *options, "--outfile=bundle.js"]
+    subprocess.run(esbuild, cwd=folder, check=True)
+    licence = (folder / "node_modules" / "plotly.js" / "LICENSE").read_text()
+    header = f"/* plotly.js {version} with the traces {', '.join(TRACES)}\n\n{licence.strip()}\n*/\n"
+    return header + (folder / "bundle.js").read_text(encoding="utf-8")
+
+
+def main() -> None:
+    """Make the bundle anew, of the version of plotly.js that the installed plotly package comes with."""
+    if shutil.which("npm") is None:
+        raise SystemExit("npm is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        BUNDLE.write_text(build(Path(folder), get_plotlyjs_version()), encoding="utf-8")
+    print(BUNDLE, f"{BUNDLE.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
