@@ -13,7 +13,15 @@ from analyzers.errors import InputError
 from analyzers.parity.answers import KEY, value_table
 from analyzers.parity.bisect_findings import findings_of, verdict
 from analyzers.parity.bisect_model import BisectData, RecordedRun
-from analyzers.parity.bisection import Compared, compare_values, first_inexact, first_precision, first_value
+from analyzers.parity.bisection import (
+    BUFFER,
+    PARAMETER,
+    Compared,
+    compare_values,
+    first_inexact,
+    first_precision,
+    first_value,
+)
 from analyzers.parity.report import READER, mesh_of
 from analyzers.report import Input, Report, tool_version
 from analyzers.run import Kind, Run
@@ -78,11 +86,20 @@ def recording(source: Run, options: store.Options) -> Recording:
         folder=str(source.root),
         ranks=len(files),
         mesh=mesh_of(source.manifest().get("mesh")),
-        first_step=int(table["step"].min()),
-        last_step=int(table["step"].max()),
+        first_step=min(steps := computed_steps(table)),
+        last_step=max(steps),
         tensors=len(table),
     )
     return Recording(facts, table, types_in(columns.meta), [file.as_input() for file in files])
+
+
+def computed_steps(table: pd.DataFrame) -> list[int]:
+    """Return the steps of a table of tensors, without a last step of which it has only the weights.
+
+    These are what the update before it left; a run that ends after three steps has the weights of a fourth.
+    """
+    computed = table.loc[~table["kind"].isin((PARAMETER, BUFFER)), "step"]
+    return sorted(map(int, (computed if len(computed) else table["step"]).unique()))
 
 
 def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -101,7 +118,7 @@ def data_of(a: Recording, b: Recording, compared: Compared) -> BisectData:
     return BisectData(
         a=a.run,
         b=b.run,
-        steps=int(both["step"].nunique()),
+        steps=len(computed_steps(both)) if len(both) else 0,
         compared=len(both),
         not_compared=compared.not_compared,
         is_same_layout=compared.is_same_layout,

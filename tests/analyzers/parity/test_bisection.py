@@ -52,6 +52,14 @@ def test_not_finite_in_both_runs_agrees_and_in_one_run_does_not(tmp_path):
     assert "instead of NaN or infinite" in report.findings[0].why
 
 
+def test_weights_that_the_last_update_left_are_no_step_of_their_own(tmp_path):
+    rows = [(1, "parameter", "w", 1.0, "float32"), (1, "activation", "model", 2.0, "float32")]
+    weights = (2, "parameter", "w", 1.5, "float32")
+    a, b = (record_lines(tmp_path / name, *rows, weights) for name in "ab")
+    data = bisect(a, b).data
+    assert (data.steps, data.a.last_step, data.compared) == (1, 1, 3)
+
+
 @pytest.mark.parametrize(("dtype", "difference", "kind"), [("float32", 1e-3, "module"), ("bfloat16", 1e-3, "equal")])
 def test_the_dtype_decides_what_is_rounding(tmp_path, dtype, difference, kind):
     a = record_lines(tmp_path / "a", (1, "input", "model", 2.0, dtype), (1, "activation", "model", 2.0, dtype))
