@@ -106,9 +106,7 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference as a percentage (`1.6 %`), below a thousandth as a power of ten
-    (`8e-08`), else `0`.
-    """
+    """Return a relative difference, which is not negative: `1.6 %` for 0.016, `8e-08` below a thousandth, `0` for 0."""
     if not difference:
         return "0"
     return percent(difference) if 1e-3 <= difference < float("inf") else f"{difference:.0e}"

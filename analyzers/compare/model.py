@@ -23,7 +23,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of one run, in seconds, bytes, and tokens per second of one rank; None or 0 if not recorded."""
+    """What is compared of one run: the median over its ranks of each measure, with three exceptions.
+
+    Memory is that of the rank with most, `timed_steps` that of the rank with fewest, and the loss that of one rank.
+    Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. What was not recorded is None, 0 or {}.
+    """
 
     step_s: float | None = None
     timed_steps: int = 0

@@ -71,11 +71,11 @@ def reshard_policy(parallelism: Parallelism) -> str:
 def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
     """Shard the experts of a block with FSDP over the ranks that hold the same experts.
 
-    Their gradients are divided by the number of ranks in this pipeline stage whose tokens contribute to them.
+    Their gradients are divided by the number of ranks in this pipeline stage; each `tensor_ranks` ranks of tensor
+    parallelism count as one, because they have parts of one batch.
     """
     present = mesh.mesh_dim_names or ()
     names = tuple(name for name in present if name not in (EXPERT, PIPELINE))
-    # Ranks of tensor parallelism have parts of one batch, whose gradients are summed.
     ranks = mesh.size() // (mesh[PIPELINE].size() if PIPELINE in present else 1) // tensor_ranks
     for moe in moe_layers(block):
         shard(moe.experts, mesh[names], policies, reshard=reshard).set_gradient_divide_factor(ranks)

@@ -18,7 +18,10 @@ between nodes would be too slow.
 CONTEXT_TOKENS_AT_LEAST = 8192
 """Shortest sequence, in tokens, for which context parallelism is tried."""
 ROUNDS_AT_MOST = 8
-"""Largest batch of a pipeline in sequences per stage: more microbatches make the pipeline hardly faster."""
+"""Largest batch to try in a pipeline, in sequences per stage: with 4 stages, 32 sequences.
+
+More microbatches make a pipeline hardly faster.
+"""
 RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
 """(mode, selective_ac_option) of each kind of activation checkpointing to try; the first keeps most activations."""
 

@@ -55,10 +55,9 @@ class Cause:
 
     `reason` says which kind of evidence blames the culprit; the other facts are set only as far as that kind has them.
     `sides` are the different operations that ranks issued where they should have issued the same one, each with its
-    ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two
-    sizes that differ: of a message, the elements sent and received; of a rank that gloo aborted, the bytes received and
-    expected. `completed` is how many of
-    the `members` of the group have completed the operation. `end` is how the culprit ended.
+    ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that
+    differ: of a message, the elements sent and received; of a rank that gloo aborted, the bytes received and expected.
+    `completed` is how many of the `members` of the group have completed the operation. `end` is how the culprit ended.
     """
 
     culprit: Culprit

@@ -56,7 +56,9 @@ class Basis(StrEnum):
     MOST_SILENT = "most_silent"
     """Most ranks printed no timeout: they were missing, or were ended before they timed out elsewhere."""
     LATE = "late"
-    """One rank timed out, and all others then lost their connection to it: they came later, or they waited, too."""
+    """One rank timed out, and all others then lost their connection to it. No rank is blamed: the others came too late
+    or waited as well, and logs cannot tell which.
+    """
     ONE_SIDE = "one_side"
     """Only the logs of some ranks are available."""
 

@@ -90,7 +90,9 @@ def state_sentence(devices: Sequence[Device]) -> str:
 
 
 def peak_sentence(devices: Sequence[Device]) -> str:
-    """Return how high the fullest device peaked, and which category took most of it, as a sentence."""
+    """Return the sentence for a run in which nothing failed: the highest peak of a device in bytes, and which category
+    took most of it.
+    """
     fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
     peak = fullest.peak_allocated_bytes

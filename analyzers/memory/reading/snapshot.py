@@ -26,7 +26,10 @@ class Snapshot:
 
     @property
     def recorder(self) -> Mapping[str, object]:
-        """The values that this project's recorder wrote about the whole file; empty in a file that PyTorch wrote."""
+        """What this project's recorder wrote about the whole file, such as `rank` and `limit_bytes`.
+
+        It is empty in a file that PyTorch wrote.
+        """
         values: Mapping[str, object] = self.columns.meta["recorder"]
         return values
 

@@ -148,7 +148,8 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
 
 
 def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
-    """Return how the time of some events divides into computing, communication, copies and idle time.
+    """Return how the time from the first start to the last end of some events divides into computing,
+    communication, copies and idle time.
 
     `indices` are the indices of the events in `work`; `name` is the name that the result gets, such as a phase.
     """

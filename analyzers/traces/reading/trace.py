@@ -117,7 +117,10 @@ class Trace:
 
     @cached_property
     def devices(self) -> Integers:
-        """The device of each row of `work`: the recorded device, else the event's pid."""
+        """The number of the device of each kernel, copy and memset: the recorded device, else the event's pid.
+
+        They are in the order of `work`.
+        """
         recorded, pid = self.columns["device"][self.work], self.columns["pid"][self.work]
         return np.maximum(np.where(recorded >= 0, recorded, pid), 0)
 

@@ -32,7 +32,7 @@ class CudaHistory:
         self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
-        """Do nothing: PyTorch records every step."""
+        """Do nothing at a step that is not to be recorded: PyTorch's own history goes on through every step."""
 
     def end(self) -> None:
         """Store the notes of the step; nothing is read from the device until a snapshot is due."""
