@@ -72,6 +72,7 @@ class Reason(StrEnum):
     ENDED = "ended"
     LEFT_ALONE = "left_alone"
     NO_DUMP = "no_dump"
+    LOST_DUMP = "lost_dump"
     NO_ANSWER = "no_answer"
     RUNS_OWN_CODE = "runs_own_code"
     OTHERS_COMPLETED = "others_completed"

@@ -122,6 +122,9 @@ def verdict(
 def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[AnalyzerReport]:
     """Return the reports that the findings of the causal chain come from; all reports if the chain is empty."""
     names = {finding.partition(".")[0] for event in chain for finding in event.findings}
+    if names and reports.hang and reports.hang.verdict.status is Status.UNKNOWN:
+        # Dumps that were lost or damaged may be the reason why another analyzer answers.
+        names.add("hang")
     return [report for name, report in reports.by_name().items() if not names or name in names]
 
 

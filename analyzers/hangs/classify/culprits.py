@@ -23,6 +23,7 @@ MISSING_SHARE = 4
 UNKNOWN_CONFIDENCE = 0.2
 SCALAR_BYTES = 8
 BEST_FIRST = tuple(HangClass)
+WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 
 
 def find_causes(context: HangContext) -> list[Cause]:
@@ -51,13 +52,13 @@ def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Caus
     than a quarter of the dumps are missing for no known reason, all ranks without a dump become one cause of unknown
     class.
     """
-    silent = [c for c in causes if c.reason is Reason.NO_DUMP]
-    others = [c for c in causes if c.reason is not Reason.NO_DUMP]
+    silent = [c for c in causes if c.reason in WITHOUT_DUMP]
+    others = [c for c in causes if c.reason not in WITHOUT_DUMP]
     known = [c for c in others if c.kind is not HangClass.DEAD]
     waiting_too = set().union(*(ranks_near(context, other) for other in known))
     silent = [c for c in silent if c.ranks[0] not in waiting_too]
     if len(silent) <= max(1, context.job.world_size // MISSING_SHARE):
-        return [c for c in causes if c.reason is not Reason.NO_DUMP or c.ranks[0] not in waiting_too]
+        return [c for c in causes if c.reason not in WITHOUT_DUMP or c.ranks[0] not in waiting_too]
     ranks = sorted(rank for c in silent for rank in c.ranks)
     waiting = sorted({rank for c in silent for rank in c.victims}.difference(ranks))
     unknown = Culprit(ranks=ranks, kind=HangClass.UNKNOWN, victims=waiting, confidence=UNKNOWN_CONFIDENCE)

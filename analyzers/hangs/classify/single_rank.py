@@ -24,6 +24,7 @@ NO_PHASES = ("", "step", "between")
 """The phases in a heartbeat that mean that the rank is in no phase of a step."""
 CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
+CONFIDENCE_WITH_LOST_DUMP = 0.2
 CONFIDENCE_OF_ABORT = 0.8
 
 
@@ -121,9 +122,13 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
 def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` that blames a rank which left no dump, and of which no file says how it ended.
 
-    It counts as stuck if it did not answer the request for its dump in time, else as dead.
+    It counts as stuck if it did not answer the request for its dump in time, else as dead. If its dump was written and
+    is damaged, unreadable or missing here, the rank may be a victim as well, so the class is unknown.
     """
     answer = context.side.answer(rank)
+    if rank in context.job.unreadable or (answer and answer.status == AnswerStatus.OK):
+        kind, reason = HangClass.UNKNOWN, Reason.LOST_DUMP
+        return make_cause(context, kind, reason, [rank], node, victims, confidence=CONFIDENCE_WITH_LOST_DUMP)
     if answer and answer.status == AnswerStatus.TIMEOUT:
         cause = make_cause(
             context,

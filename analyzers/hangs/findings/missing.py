@@ -18,6 +18,7 @@ LACKS = {
     Lack.GROUP_NAMES: "the process groups of {ranks}: TORCH_DISTRIBUTED_DEBUG=DETAIL hides them",
 }
 STATUSES: Mapping[str, str] = {
+    AnswerStatus.OK: "it was written, but is not here",
     AnswerStatus.TIMEOUT: "it did not answer in time",
     AnswerStatus.UNREGISTERED: "it never registered with the collector",
 }

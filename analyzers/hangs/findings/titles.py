@@ -257,6 +257,8 @@ def unmatched_p2p(cause: Cause) -> str:
 def unknown(cause: Cause) -> str:
     """Return the title of a finding on ranks of which nothing is known."""
     they = agree(cause.ranks, "it is a culprit or a victim", "they are culprits or victims")
+    if cause.reason is Reason.LOST_DUMP:
+        return f"the dump of {rank_names(cause.ranks)} is missing or cannot be read, so nothing shows whether {they}"
     return f"{rank_names(cause.ranks)} left no dump, so nothing shows whether {they}"
 
 

@@ -5,10 +5,11 @@ after ranks had timed out; it then shows the abort, not the hang.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analyzers.files import rank_in
 from analyzers.hangs.reading.debug_server import holds_many
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_files import SideFiles, base_of, read_side_files
@@ -46,6 +47,19 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
         return dumps, side
     later = DumpSet(dumps.folders, dumps.rounds[skipped:] or dumps.rounds[-1:])
     return later, read_side_files(run, dumps.folders, first_round=skipped + 1)
+
+
+DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
+
+
+def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[int, str]:
+    """Return why dumps of a set could not even be opened, by rank: without permission, empty, or not a regular file.
+
+    Only dumps of these `ranks`, of which there is no other, are returned.
+    """
+    closed = [(DUMP.fullmatch(path.name), reason) for path, reason in run.unreadable if path.parent in dumps.folders]
+    numbers = [(rank_in(match[1]), reason) for match, reason in closed if match]
+    return {rank: reason for rank, reason in numbers if rank is not None and rank in ranks}
 
 
 def rounds_before_hang(side: SideFiles) -> int:

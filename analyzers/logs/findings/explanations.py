@@ -203,7 +203,7 @@ def missing(answer: Answer, logs: Logs) -> list[str]:
     if cause is None:
         return lacks
     if cause.blame and cause.blame.basis in WITHOUT_DUMPS:
-        lacks.append("Flight Recorder dumps, which show what each rank waits in")
+        lacks.append("Flight Recorder dumps of all ranks, which show what each rank waits in")
     if cause.kind is LogClass.EXIT_CODE or cause.reason is Reason.MISSING_RANKS:
         lacks.append("the stderr of the ranks that failed")
     return lacks

@@ -105,10 +105,27 @@ def test_a_truncated_dump_is_named_and_the_rest_is_analysed(folder, pair):
     whole = (folder.path / "rank_1").read_bytes()
     (folder.path / "rank_1").write_bytes(whole[: len(whole) // 2])
     report = folder.report()
-    assert report.verdict.ranks == [1]
+    assert (report.verdict.kind, report.verdict.ranks, report.data.culprits[0].ranks) == ("unknown", [], [1])
+    assert "nothing shows whether it is a culprit or a victim" in report.verdict.sentence
     assert report.data.ranks_with_dump == [0]
     assert any("unreadable" in m for m in report.verdict.missing)
     assert "hang.unreadable_dump" in [f.id for f in report.findings]
+
+
+@pytest.mark.parametrize("damage", ["empty", "a pipe", "not copied"])
+def test_a_rank_whose_dump_was_written_and_is_lost_is_not_called_dead(folder, pair, recorder, damage):
+    """Only its own dump shows what it waited for: it may be a victim as well."""
+    folder.write(pair).side("collection.json", collection(recorder, {0: "ok", 1: "ok"}))
+    path = folder.path / "rank_1"
+    path.unlink()
+    if damage != "not copied":
+        (os.mkfifo if damage == "a pipe" else os.mknod)(path)
+    report = folder.report()
+    assert (report.verdict.status, report.verdict.kind, report.verdict.ranks) == ("unknown", "unknown", [])
+    assert "The dump of rank 1 is missing or cannot be read" in report.verdict.sentence
+    assert report.data.culprits[0].victims == [0]
+    assert ("no dump of rank 1: it was written, but is not here" in report.verdict.missing) is (damage == "not copied")
+    assert ("hang.unreadable_dump" in {finding.id for finding in report.findings}) is (damage != "not copied")
 
 
 class Bomb:
