@@ -210,6 +210,24 @@ def test_keys_zoom_as_a_mouse_does(site, page):
     assert page.evaluate(SHOWN, "timeline")[1] > high
 
 
+SETTLING = """() => {
+  const graph = document.querySelector('#timeline .js-plotly-plot');
+  graph.classList.add('dash-graph--pending');
+  graph.dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }));
+  Plotly.relayout(graph, { 'xaxis.range': [9000, 11100] });
+  Plotly.relayout(graph, { autosize: true });
+}"""
+
+
+@pytest_browser
+def test_a_zoom_is_kept_while_the_page_settles(site, page):
+    """On a slow machine a chart gets its final size after the zoom, and Dash is still busy with it."""
+    page.goto(f"{site}/memory?device=0")
+    page.wait_for_function(LISTENS, arg="timeline")
+    page.evaluate(SETTLING)
+    page.wait_for_function("() => location.search.includes('from=9000')", timeout=20_000)
+
+
 @pytest_browser
 def test_a_drag_asks_the_server_once_and_draws_its_answer(site, page):
     """Plotly draws the dragged chart itself, then the server's answer is drawn once, and nothing in between."""
