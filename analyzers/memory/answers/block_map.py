@@ -59,7 +59,7 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
 
 
 def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
-    """Return, for each address in `offsets` (counted from `base`), the bytes of the blocks below that address.
+    """Return, for each address in `offsets`, how many bytes of blocks lie below it; offsets are counted from `base`.
 
     The blocks are sorted by address and do not overlap, so the result grows linearly inside a block and is constant
     between blocks. So interpolating between the ends of blocks is exact.

@@ -80,7 +80,7 @@ CONFIDENCE = np.array([rule.confidence for rule in RULES])
 CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
 """What cuBLAS gets for each handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
 WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
-"""Rules whose category is replaced by the category of the block that a block replaced."""
+"""The rules that are least certain: a new block keeps the category of the block that it replaced instead."""
 INHERITED = {
     Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
     Category.GRADIENTS: NUMBER_OF["replaced_gradients"],

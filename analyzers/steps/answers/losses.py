@@ -16,18 +16,18 @@ RECENT = 7
 """The number of preceding values whose median is the expected level."""
 WINDOW = 20
 BEFORE_AT_LEAST = 8
-"""From how many values before a value the noise is estimated: WINDOW at most, BEFORE_AT_LEAST at least."""
+"""The noise of a value is estimated from the values before it: at least BEFORE_AT_LEAST, at most WINDOW of them."""
 FINITE_AT_LEAST = 3
 """The number of steps with a finite loss which show that training recovered from NaN or infinity."""
 CHUNK = 1 << 16
 """The number of values whose windows (of the values before each) are in memory at a time."""
 TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
-"""In normal noise, this share of the values lies more than so many standard deviations above the expected value.
+"""In noise with a normal distribution, 1.5 % of the values lie more than 2.2 standard deviations above the mean.
 
-Noise with heavy tails has more such values.
+If more do, the noise has heavy tails, and its deviation is estimated from how far they reach.
 """
 SPIKE, SPIKE_SHARE = 8.0, 0.2
-"""How far a spike of the loss is above the expected value: in robust standard deviations, and as a share of it."""
+"""A loss is a spike if it is above the expected one by 8 robust standard deviations and by 20 % of that value."""
 JUMP, JUMP_SHARE = 12.0, 3.0
 """The limits of SPIKE and SPIKE_SHARE for the gradient norm, which varies more."""
 EVENTS_AT_MOST = 20

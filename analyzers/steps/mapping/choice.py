@@ -22,9 +22,9 @@ SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
 example (its `AverageMeter` of `time.time()`), litgpt.
 """
 MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
-"""mmengine logs `memory` in MiB."""
+"""The columns by which a table of mmengine is recognised; it logs `memory` in MiB."""
 GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
-"""torchtune logs `peak_memory_*` in GiB."""
+"""The column by which a table of torchtune is recognised; it logs `peak_memory_*` in GiB."""
 FEW_ROWS, TIMED_SHARE = 5, 0.02
 """In a table with more than FEW_ROWS rows, a column of step times has a value in at least TIMED_SHARE of them."""
 COMBINED = (Quantity.STEP,)

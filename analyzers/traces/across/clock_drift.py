@@ -47,9 +47,9 @@ def drift(at: Integers, ahead: Integers) -> Drift:
 
 
 def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
-    """Return the points (`at`, `ahead`) in order of time.
+    """Return the measurements of a clock in order of time: when (`at`), and by how many ns it was ahead then (`ahead`).
 
-    If there are more than POINTS_AT_MOST, neighbours are grouped, and each group becomes one point: its median.
+    If there are more than POINTS_AT_MOST, neighbours are grouped, and each group is replaced by its medians.
     """
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
