@@ -326,4 +326,5 @@ def recorder_scalars(recorder: Row) -> dict[str, Any]:
     """Return the numbers and texts about the whole file that this project's recorder wrote;
     values of a wrong type are left out.
     """
-    return {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}
+    found = {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}
+    return {key: scalar_text(value) if isinstance(value, str) else value for key, value in found.items()}
