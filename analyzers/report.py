@@ -172,14 +172,22 @@ def merge(same: Sequence[Finding]) -> Finding:
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
-    evidence = [fact for finding in [first, *others] for fact in finding.evidence][:EVIDENCE_AT_MOST]
+    evidence = [fact for finding in [first, *others] for fact in evidence_with_rank(finding, bool(others))]
     also = [rank for rank in ranks if rank not in first.ranks]
-    # The numbers are those of one rank; the others have the same problem, with numbers of their own.
-    own = f"this is about {rank_names(first.ranks)}; " if first.ranks else ""
-    text = f"{own}{rank_names(also)} {agree(also, 'shows', 'show')} the same"
+    own = f"this describes {rank_names(first.ranks)}; " if first.ranks else ""
+    text = f"{own}{rank_names(also)} {agree(also, 'shows', 'show')} the same, with other numbers"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
-    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence, why=why)
+    return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)
+
+
+def evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
+    """Return the evidence of a finding; where findings of `several` ranks are combined, each text names its rank."""
+    rank = f"rank {finding.ranks[0]}" if len(finding.ranks) == 1 and several else ""
+    return [
+        fact if fact.text.startswith(rank) else msgspec.structs.replace(fact, text=f"{rank}: {fact.text}")
+        for fact in finding.evidence
+    ]
 
 
 def status_of(findings: Sequence[Finding]) -> Status:

@@ -26,6 +26,7 @@ from analyzers.traces.findings.findings import time_findings
 from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.findings.opportunities import advices, opportunity_findings
 from analyzers.traces.findings.problems import problem_sentence
+from analyzers.traces.findings.same_labels import with_folders
 from analyzers.traces.findings.stragglers import straggler_findings, with_detail
 from analyzers.traces.findings.verdict import verdict
 from analyzers.traces.loading import Recording, load, open_trace
@@ -92,7 +93,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     findings = [unreadable(artefact, "trace", error) for artefact, error in failures]
     # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
     longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
-    findings += [finding for recording in longest_first for finding in account_findings(recording)]
+    findings += with_folders([finding for recording in longest_first for finding in account_findings(recording)])
     shared = [without_waiting(account, waits) for account in accounts]
     rows = advices(shared, imbalances(accounts, stragglers))
     host_bound = any(finding.id == "trace.host_bound" for finding in findings)

@@ -36,8 +36,8 @@ def uneven_finding(uneven: UnevenRank) -> Finding:
         id="memory.uneven",
         severity=Severity.WARNING,
         title=f"{who.capitalize()} peaks {size(excess)} above the other ranks, so it runs out of memory first",
-        why=f"It peaks at {size(device.peak_allocated_bytes)}, the others at {size(lowest)} or more. Of the difference,"
-        f" {size(more[worst])} is {in_words(worst)}.",
+        why=f"Its peak is {size(device.peak_allocated_bytes)}. The lowest peak of the other ranks is {size(lowest)}."
+        f" The difference is mostly {in_words(worst)}: {size(more[worst])}.",
         next=f"{ADVICE.get(worst, OTHER_ADVICE)} Spread evenly over all ranks, the peak would be"
         f" {size(excess - excess / (len(uneven.others) + 1))} lower.",
         ranks=ranks_of(device),

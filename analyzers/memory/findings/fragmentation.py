@@ -41,10 +41,11 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
     return Finding(
         id="memory.fragmentation",
         severity=Severity.ERROR,
-        title=f"{size(free.split_bytes)} was free in pieces of at most {size(free.largest_bytes)} when a request for"
-        f" {size(request)} failed",
-        why=f"At the failure {size(free.reserved_bytes)} was reserved; {size(free.split_bytes)} of it was free in"
-        " segments that other blocks use, so that it could not be given back to the device. No piece was large enough.",
+        title=f"A request for {size(request)} failed although {size(free.split_bytes)} was free: in pieces of at most"
+        f" {size(free.largest_bytes)}",
+        why=f"PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it was free,"
+        " but fragmented: it lies between blocks in use, so no piece was large enough, and none could be given back to"
+        " the device.",
         next=defragment(device),
         ranks=ranks_of(device),
         step=device.step,
@@ -60,10 +61,10 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
     return Finding(
         id="memory.fragmentation",
         severity=Severity.WARNING,
-        title=f"{size(free.split_bytes)} of the memory reserved at the peak was free in pieces",
-        why=f"At the peak {size(free.reserved_bytes)} was reserved; {size(free.split_bytes)} of it"
-        f" ({share(free.split_bytes, free.reserved_bytes)}) was free in segments that other blocks use, so that it"
-        f" could not be given back to the device. The largest piece had {size(free.largest_bytes)}.",
+        title=f"{size(free.split_bytes)} of the memory reserved at the peak was free, but fragmented",
+        why=f"At the peak PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it"
+        f" ({share(free.split_bytes, free.reserved_bytes)}) was free between blocks in use, so that it could not be"
+        f" given back to the device. The largest piece had {size(free.largest_bytes)}.",
         next=f"{HARM}{defragment(device)}",
         ranks=ranks_of(device),
         step=device.step,
@@ -77,7 +78,7 @@ def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
 
     The pools and segments that are fragmented at the end of the trace follow.
     """
-    yield fact(device, f"free in pieces after entry {free.entry}: {size(free.split_bytes)}")
+    yield fact(device, f"free in pieces after entry {free.entry} of the allocation history: {size(free.split_bytes)}")
     use = device.fragmentation
     for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
         yield fact(device, f"at the end, {free_place(place)}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from analyzers.memory.findings.evidence import fact, in_words, innermost, ranks_of
 from analyzers.memory.model import Device, Growth
 from analyzers.report import Finding, Severity
-from analyzers.words import size, size_change
+from analyzers.words import quantity, size, size_change
 
 
 def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
@@ -15,21 +15,23 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     is_annotated = worst.first_step is not None
     since = f" from step {worst.first_step} on" if is_annotated else ""
     how = "" if is_annotated else " The recording marks no steps: they were inferred from stacks that recur."
+    together = sum(growth.total_bytes for growth in growing)
+    all_lines = f" All lines listed as evidence together left {size(together)}." if len(growing) > 1 else ""
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,
         title=f"Memory grows by {size(worst.bytes_per_step)} per step{since} in {where}",
-        why=f"In each of the last {worst.steps} steps {where} allocated memory that was not freed afterwards,"
-        f" {size(worst.total_bytes)} in total.{how}",
-        next="Find what keeps these tensors alive: a list that is appended to, a loss summed up without .item() or"
-        " .detach(), a stored output that keeps its autograd graph. Together they hold"
-        f" {size(sum(growth.total_bytes for growth in growing))} at the end of the recording.",
+        why=f"In each of the last {worst.steps} steps this line allocated memory that was not freed by the end of the"
+        f" recording, {size(worst.total_bytes)} in total.{all_lines}{how}",
+        next="Find what keeps the tensors of this line alive. Common causes are a list that is appended to, a loss"
+        " summed up without .item() or .detach(), and a stored output that keeps its autograd graph.",
         ranks=ranks_of(device),
         step=worst.first_step,
         evidence=[
             fact(
                 device,
-                f"{size_change(growth.bytes_per_step)} per step, {in_words(growth.category)}",
+                f"{size_change(growth.bytes_per_step)} per step in {quantity(growth.steps, 'step')}:"
+                f" {in_words(growth.category)}",
                 innermost(growth.frames),
             )
             for growth in growing

@@ -35,16 +35,15 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
     """Return the finding of a failed allocation: the request, the free memory, and the largest categories in use."""
     category, total = largest(oom.categories)
     where = f" in {innermost(oom.frames)}" if oom.frames else ""
-    title = f"Out of memory: a request for {size(oom.requested_bytes)} failed{where}"
+    title = f"Out of {memory_name(device)}: a request for {size(oom.requested_bytes)} failed{where}"
     return Finding(
         id="memory.oom",
         severity=Severity.ERROR,
         title=f"{title}; the inputs were {abnormal} times as large as in earlier steps"
         if (abnormal := abnormal_batch(oom))
         else title,
-        why=f"{size(oom.requested_bytes)} were requested with {size(oom.device_free_bytes)} free on the device."
-        f" {size(oom.allocated_bytes)} were allocated already; the largest part is {in_words(category)},"
-        f" {size(total)} ({share(total, oom.allocated_bytes)}).",
+        why=f"Only {size(oom.device_free_bytes)} were free. {size(oom.allocated_bytes)} were allocated already,"
+        f" {share(total, oom.allocated_bytes)} of it for {in_words(category)}.",
         next=f"{CHECK_BATCH} {uncapitalised(advice(device, category))}."
         if abnormal
         else remedy(device, oom.categories),
@@ -53,6 +52,14 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         evidence=list(oom_evidence(device, oom)),
         confidence=1.0,
     )
+
+
+def memory_name(device: Device) -> str:
+    """Return the name of the memory that a recording is about: that of the host (CPU), or that of a device such as a
+    GPU.
+    """
+    # Only recordings of a CPU have segments that are made up.
+    return "host memory (CPU)" if device.fragmentation.made_up_segments else "device memory (GPU)"
 
 
 def abnormal_batch(oom: Oom) -> str:
@@ -72,16 +79,16 @@ def input_growth(oom: Oom) -> float:
 def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     """Yield the evidence of a failed allocation."""
     category, total = largest(oom.categories)
-    request = f"requested {size(oom.requested_bytes)}, free on the device {size(oom.device_free_bytes)}"
+    request = f"requested: {size(oom.requested_bytes)}; free: {size(oom.device_free_bytes)}"
     yield fact(device, request, innermost(oom.frames))
     part = share(total, oom.allocated_bytes)
-    yield fact(device, f"{in_words(category)}: {size(total)} of {size(oom.allocated_bytes)} allocated ({part})")
+    yield fact(device, f"{in_words(category)}: {size(total)} of the {size(oom.allocated_bytes)} allocated ({part})")
     if history := step_history(oom):
         yield fact(device, history)
     if inputs := larger_inputs(oom):
         yield fact(device, inputs)
     for name, module_bytes in list(oom.modules.items())[:MODULES_SHOWN]:
-        yield fact(device, f"in use by {name}, all categories: {size(module_bytes)}")
+        yield fact(device, f"of the {size(oom.allocated_bytes)}, {size(module_bytes)} belong to {name}")
     for pool in device.fragmentation.pools[:POOLS_SHOWN]:
         yield fact(device, free_in_pool(pool, oom))
 
@@ -95,9 +102,9 @@ def step_history(oom: Oom) -> str:
                 f", from step {oom.since_step} on" if oom.since_step is not None else ""
             )
         case OomPattern.SPIKE:
-            return f"only this step needs so much: earlier steps peaked at {usual} at most"
+            return f"only this step needs so much: earlier steps had at most {usual} allocated"
         case OomPattern.STEADY:
-            return f"every step needs so much: earlier steps peaked at {usual} already"
+            return f"every step needs so much: earlier steps had up to {usual} allocated"
         case OomPattern.UNKNOWN:
             return ""
 
@@ -108,7 +115,7 @@ def larger_inputs(oom: Oom) -> str:
     if not growth:
         return ""
     now, usual = size(oom.categories["inputs"]), size(oom.usual_inputs_bytes)
-    return f"the inputs are {figures(growth)} times as large as in earlier steps ({now}, before {usual})"
+    return f"the inputs take {now} in this step, {figures(growth)} times as much as before ({usual})"
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
@@ -126,10 +133,9 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
-        title=f"The failing step needed at least {size(wanted)}, earlier steps {size(oom.usual_peak_bytes)} at most",
-        why=f"In the failed allocation {size(oom.allocated_bytes)} were already allocated when"
-        f" {size(oom.requested_bytes)} more were requested."
-        f" {what_differs(oom)}",
+        title=f"The failing step needed at least {size(wanted)}, earlier steps at most {size(oom.usual_peak_bytes)}",
+        why=f"{what_differs(oom)} {size(oom.allocated_bytes)} were allocated when the request for"
+        f" {size(oom.requested_bytes)} failed, which makes {size(wanted)}.",
         next=smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,
@@ -144,8 +150,9 @@ def large_request_finding(device: Device, oom: Oom) -> Finding:
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
-        title=f"One request of {size(oom.requested_bytes)} was too large",
-        why=f"The failed request alone is {part} of the {size(oom.allocated_bytes)} that were allocated.",
+        title=f"A single request for {size(oom.requested_bytes)} was too large",
+        why=f"This one request is as large as {part} of all memory that was allocated then"
+        f" ({size(oom.allocated_bytes)}).",
         next=smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,
@@ -158,21 +165,22 @@ def smaller_request(oom: Oom) -> str:
     """Return advice on how to make the failed request smaller."""
     where = innermost(oom.frames, "the failing operation")
     return (
-        f"Limit the batch size and the sequence length, or compute the batch in smaller pieces. The request of"
-        f" {size(oom.requested_bytes)} failed in {where}: check the tensor shapes there."
+        f"Check the tensor shapes in {where}, where the request failed. Limit the batch size and the sequence length,"
+        " or compute the batch in smaller pieces."
     )
 
 
 def what_differs(oom: Oom) -> str:
     """Return a sentence on how the failing step differs from earlier steps, as far as that is known."""
     inputs = larger_inputs(oom)
-    return f"{capitalised(inputs)}." if inputs else "Earlier steps fitted, so this one had larger inputs or kept more."
+    known = f"{capitalised(inputs)}."
+    return known if inputs else "Earlier steps fitted into memory, so this one had larger inputs or kept more."
 
 
 def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
     """Return the evidence of a step or a request that is too large."""
     inputs = larger_inputs(oom)
-    request = fact(device, f"requested {size(oom.requested_bytes)} on top of {size(oom.allocated_bytes)}")
+    request = fact(device, f"requested: {size(oom.requested_bytes)}; allocated already: {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]
 
 
@@ -186,11 +194,11 @@ def near_limit_findings(device: Device) -> Iterator[Finding]:
         id="memory.near_limit",
         severity=Severity.WARNING,
         title=f"Peak allocated memory is {share(peak, limit)} of the memory limit",
-        why=f"{size(peak)} of {size(limit)} were allocated at the peak; the largest part is {in_words(category)},"
-        f" {size(total)}. A slightly larger batch or sequence will fail.",
+        why=f"At the peak {size(peak)} of {size(limit)} were allocated, so a slightly larger batch or sequence would"
+        f" fail. The largest part is {in_words(category)}: {size(total)}.",
         next=remedy(device, device.categories),
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"peak {size(peak)} at allocation-history entry {device.peak_index}")],
+        evidence=[fact(device, f"peak: {size(peak)}, after entry {device.peak_index} of the allocation history")],
         confidence=0.9,
     )

@@ -37,14 +37,19 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
         id="memory.activation_peak",
         severity=Severity.INFO,
         title=f"Activations are {share(activations, peak)} of peak allocated memory{on_rank(device)}",
-        why=f"{size(activations)} of {size(peak)} are kept for the backward pass.",
+        why=f"When most memory was allocated ({size(peak)}), {size(activations)} of it were activations: results of the"
+        " forward pass that are kept for the backward pass.",
         next="If you need this memory, turn on activation checkpointing (torch.utils.checkpoint; in torchtitan"
-        f" activation_checkpoint.mode): about {size(saving.frees_bytes)} of {size(saving.of_bytes)} would be freed"
+        f" activation_checkpoint.mode). It would free about {size(saving.frees_bytes)} of the {size(saving.of_bytes)}"
         f" ({saving.model}).",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
-            fact(device, f"activations: {size(activations)} at the peak, entry {device.peak_index} of the history")
+            fact(
+                device,
+                f"activations at the peak, which is after entry {device.peak_index} of the allocation history:"
+                f" {size(activations)}",
+            )
         ],
         confidence=0.8,
     )
@@ -63,7 +68,7 @@ def late_state_finding(device: Device, use: UnusualUse) -> Finding:
         f" ({SHARD}), or use an optimizer with less state.",
         ranks=ranks_of(device),
         step=use.step,
-        evidence=[fact(device, f"optimizer state allocated in the trace: {size(use.bytes)}", innermost(use.frames))],
+        evidence=[fact(device, f"optimizer state, all allocated here: {size(use.bytes)}", innermost(use.frames))],
         confidence=0.8,
     )
 
@@ -75,16 +80,17 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
         severity=Severity.INFO,
         title=f"The loss takes {share(use.bytes, device.peak_allocated_bytes)} of peak allocated"
         f" memory{on_rank(device)}",
-        why=f"{size(use.bytes)} are copies of the logits that the loss allocated{in_line(use)}. Their size is batch x"
+        why=f"The loss made copies of the logits{in_line(use)}, {size(use.bytes)} in total. The size of each is batch x"
         " sequence x vocabulary.",
-        next="Compute the loss in pieces of the sequence, and recompute each piece in its backward pass: with"
-        f" {LOSS_PIECES} pieces the peak would be about {size(use.frees_bytes)} lower, as only one piece is alive.",
+        next="Split the sequence into pieces, compute the loss of one piece after the other, and recompute each piece"
+        f" in its backward pass. With {LOSS_PIECES} pieces the peak would be about {size(use.frees_bytes)} lower, as"
+        " only one piece is in memory at a time.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
             fact(
                 device,
-                f"allocated by the loss: {size(use.bytes)} at allocation-history entry {device.peak_index}",
+                f"allocated by the loss at the peak, after entry {device.peak_index} of the history: {size(use.bytes)}",
                 innermost(use.frames),
             )
         ],
@@ -97,11 +103,11 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
     return Finding(
         id="memory.kept",
         severity=Severity.WARNING,
-        title=f"{size(use.bytes)} of activations outlive their step",
-        why=f"They were allocated from step {use.step} on{in_line(use)} and are still alive at the end, steps after the"
-        " backward pass that needed them.",
-        next="Find what refers to them: an output or a loss stored without .detach(), a cache, a closure. Releasing"
-        f" them frees {size(use.bytes)}.",
+        title=f"{size(use.bytes)} of activations are kept longer than their step",
+        why=f"They were allocated from step {use.step} on{in_line(use)}. At the end of the recording they are still"
+        " allocated, several steps after the backward pass that needed them.",
+        next="Find what still refers to them: an output or a loss stored without .detach(), a cache, or a closure."
+        f" Releasing them frees {size(use.bytes)}.",
         ranks=ranks_of(device),
         step=use.step,
         evidence=[fact(device, f"kept over several steps: {size(use.bytes)}", innermost(use.frames))],

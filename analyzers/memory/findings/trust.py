@@ -25,11 +25,11 @@ def inconsistent_finding(device: Device) -> Finding:
         id="memory.inconsistent",
         severity=Severity.WARNING,
         title="The allocation history and the blocks of the snapshot do not agree",
-        why=f"After the history's last entry (number {device.entries}) {size(device.end_allocated_bytes)} should be"
-        " allocated, but the snapshot lists blocks of another total size. Some entries are missing, or the file was"
-        " edited.",
-        next="Record again without the `skip_actions` argument of torch.cuda.memory._record_memory_history. Until then"
-        " take all sizes over time as approximate.",
+        why=f"The history has {device.entries} allocations and frees. After the last one"
+        f" {size(device.end_allocated_bytes)} should be allocated, but the blocks that the snapshot lists have another"
+        " total size. So some entries of the history are missing, or the file was edited.",
+        next="Record again, without the `skip_actions` argument of torch.cuda.memory._record_memory_history. In this"
+        " recording, take all sizes over time as approximate.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
@@ -43,11 +43,11 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"{share(unknown, peak)} of peak allocated memory ({size(unknown)} of {size(peak)}) has no known"
-        " category, such as parameters or activations",
-        why="The category of a block follows from the stack that allocated it. These blocks have no stack that shows"
-        " it, most often because they are older than the recording or stacks were not recorded. The breakdown by"
-        " category covers only the rest.",
+        title=f"What {share(unknown, peak)} of peak allocated memory is used for is unknown ({size(unknown)} of"
+        f" {size(peak)})",
+        why="Whether a block holds parameters, activations or something else is found from the stack that allocated it."
+        " These blocks have no such stack: most often they are older than the recording, or stacks were not recorded."
+        " The breakdown by category covers only the other blocks.",
         next="Call torch.cuda.memory._record_memory_history() before the model is created, so that every allocation"
         " has a stack.",
         ranks=ranks_of(device),

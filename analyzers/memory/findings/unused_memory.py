@@ -33,15 +33,15 @@ def retries_finding(device: Device) -> Finding:
     return Finding(
         id="memory.retries",
         severity=Severity.WARNING,
-        title=f"{quantity(len(device.retries), 'allocation')} had to wait until cached memory was given back",
-        why=f"The device was full: {size(freed)} of cached segments were given back to it to make room. Each time, the"
-        " allocator waits for the whole device.",
+        title=f"{quantity(len(device.retries), 'allocation')} had to wait until the allocator freed cached memory",
+        why="The device was full. To make room, PyTorch's allocator gave cached memory that no tensor used back to the"
+        f" driver, {size(freed)} in total. Each time it first waits until the device has finished all its work.",
         next=f"Leave more memory free: use a smaller batch ({BATCH}), or set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
-            fact(device, f"{size(retry.freed_bytes)} given back before allocation-history entry {retry.index}")
+            fact(device, f"before entry {retry.index} of the allocation history: {size(retry.freed_bytes)} given back")
             for retry in device.retries[:EVIDENCE_SHOWN]
         ],
         confidence=0.8,
@@ -54,9 +54,9 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
     return Finding(
         id="memory.dead_pool",
         severity=Severity.WARNING,
-        title=f"{size(reserved)} is reserved in private pools that no block uses",
-        why=f"No block is alive in pool {', '.join(pool.pool for pool in pools)}. Pools of captured CUDA graphs and of"
-        " torch.cuda.MemPool keep their segments, which nothing else can use.",
+        title=f"{size(reserved)} is reserved in private memory pools that hold no tensor",
+        why=f"Pool {', '.join(pool.pool for pool in pools)} has no allocated block. Private pools belong to captured"
+        " CUDA graphs or to torch.cuda.MemPool. They keep their memory, and nothing else can use it.",
         next=f"Delete the CUDA graph or the torch.cuda.MemPool that owns them, which frees {size(reserved)}, or capture"
         " all graphs into one pool (the pool argument of torch.cuda.graph).",
         ranks=ranks_of(device),
@@ -76,23 +76,23 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         id="memory.reserved",
         severity=Severity.INFO,
         title=f"{size(unused)} of reserved memory was not in use when the snapshot was taken",
-        why=f"The allocator reserved {size(device.reserved_bytes)} of the device, and {size(used)} of it"
-        f" ({share(used, device.reserved_bytes)}) held tensors when the snapshot was taken. Other processes and"
-        " libraries cannot use the rest.",
+        why=f"PyTorch's allocator had reserved {size(device.reserved_bytes)} of the device, but only {size(used)} of it"
+        f" ({share(used, device.reserved_bytes)}) held tensors. It keeps the rest for later allocations, so other"
+        " processes and libraries cannot use it.",
         next="Nothing to do, unless another process or library needs this memory. In that case call"
-        f" torch.cuda.empty_cache() after the memory peak: it gives back the segments without any tensor,"
-        f" {size(returnable)}{kept_back(device)}. If the next step needs this memory, it is reserved again.",
+        f" torch.cuda.empty_cache() after the memory peak, which would give back {size(returnable)}{kept_back(device)}."
+        " If the next step needs this memory, it is reserved again.",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"highest reserved size: {size(device.peak_reserved_bytes)}")],
+        evidence=[fact(device, f"most memory reserved at any time: {size(device.peak_reserved_bytes)}")],
         confidence=0.8,
     )
 
 
 def kept_back(device: Device) -> str:
-    """Return what `empty_cache` keeps, such as `; the other 165.9 MiB is in segments that hold tensors, too`.
+    """Return what `empty_cache` keeps, such as `, but not the 165.9 MiB in segments that also hold tensors`.
 
     The result is empty if it can release everything.
     """
     kept = device.fragmentation.inactive_split_bytes
-    return f"; the other {size(kept)} is in segments that hold tensors, too" if kept else ""
+    return f", but not the {size(kept)} in segments that also hold tensors" if kept else ""

@@ -30,14 +30,15 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
-    lateness = f"late in {quantity(first.steps_late, 'step')}, by {duration(first.lateness_s)} on average"
+    recorded = steps_of(steps, first.rank)
+    lateness = f"late in {first.steps_late} of {quantity(recorded, 'step')}, by {duration(first.lateness_s)} on average"
     lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
         title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the time goes into {causes}",
-        why="in a synchronised step every rank waits for the slowest one. Over all recorded steps this costs the job"
-        f" {duration(lost)} per step, {percent(share)} of all step time",
+        why="in each step all ranks wait for the slowest one. On average over all recorded steps this makes a step"
+        f" {duration(lost)} longer: {percent(share)} of all step time is spent waiting",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
         ranks=ranks,
         step=begin,
@@ -57,10 +58,16 @@ def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
     return f"{rank_names(ranks)}{whole_host} {agree(ranks, 'makes', 'make')} the others wait{when}"
 
 
+def steps_of(steps: Steps, rank: int) -> int:
+    """Return the number of recorded steps of a rank."""
+    return int((steps.table["rank"] == rank).sum())
+
+
 def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
     """Return the evidence that says how late a rank is, with its log as the source."""
-    late_in = f"{duration(straggler.lateness_s)} on average in {quantity(straggler.steps_late, 'step')}"
-    text = f"rank {straggler.rank} is late by {late_in}: {CAUSE_NAMES[straggler.cause]}"
+    recorded = quantity(steps_of(steps, straggler.rank), "recorded step")
+    late_in = f"{straggler.steps_late} of {recorded} by {duration(straggler.lateness_s)} on average"
+    text = f"rank {straggler.rank} is late in {late_in}, because of {CAUSE_NAMES[straggler.cause]}"
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
 
 
@@ -69,11 +76,11 @@ NEXT_BY_PATTERN = {
     Pattern.HOST: "check this machine: other processes, clock speed, temperature, network and storage",
 }
 NEXT_BY_CAUSE = {
-    Cause.COMPUTE: "compare the trace of this rank with that of a rank that is not late (`workbench trace`): if it runs"
-    " more kernels, it has more work; if its kernels take longer, its device is slower or its inputs are larger",
-    Cause.DATA: "find out why loading is slow on this rank only: its storage, the CPUs of its host, its part of the"
-    " data; more workers (num_workers) or a higher prefetch_factor can hide it",
-    Cause.GC: "collect garbage in the same step on all ranks: gc.disable(), and gc.collect() every N steps",
+    Cause.COMPUTE: "compare the trace of this rank with that of a rank that is not late (`workbench trace`). If it runs"
+    " more kernels, it has more work. If its kernels take longer, its device is slower or its inputs are larger",
+    Cause.DATA: "find out why loading is slow on this rank only: its storage, the CPUs of its host, or its part of the"
+    " data. More workers (num_workers) or a higher prefetch_factor can hide it",
+    Cause.GC: "collect garbage in the same step on all ranks: call gc.disable() once, and gc.collect() every N steps",
     Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",
     Cause.EVALUATION: "evaluate in the same step on all ranks",
     Cause.LOGGING: "log less often on this rank",

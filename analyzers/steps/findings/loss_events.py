@@ -16,11 +16,10 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
-        why=f"step {broken.step} is the first whose {broken.quantity} is not finite; if the optimizer used it,"
-        " the weights are no longer usable from here on",
-        next=f"resume from a checkpoint before step {broken.step}; check the batch, the learning rate and the gradient"
-        " norm of that step, and the weight update of the step before (torch.autograd.set_detect_anomaly names an"
-        " operation only if its backward returns NaN)",
+        why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used it, the"
+        " weights are not finite either, and the run cannot recover",
+        next=f"find what made it: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
+        f" the weight update of the step before. Then resume from a checkpoint before step {broken.step}",
         ranks=broken.ranks,
         step=broken.step,
         evidence=nonfinite_facts(steps, broken),
@@ -53,9 +52,10 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
         severity=Severity.INFO,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} was NaN or infinite first at step {broken.step},"
         f" and is finite from step {broken.finite_from} on",
-        why="weights that are not finite stay so; as later losses are finite, these steps were skipped",
-        next="a few such steps are normal while a loss scale is found; if they come back, check the batches of these"
-        " steps, or train in bfloat16",
+        why="weights that are not finite stay so. As later losses are finite, the optimizer must have skipped these"
+        " steps",
+        next="nothing, if it is only a few steps: that is normal while a gradient scaler finds its loss scale. If such"
+        " steps come back, check their batches, or train in bfloat16",
         ranks=broken.ranks,
         step=broken.step,
         evidence=nonfinite_facts(steps, broken),
@@ -95,9 +95,9 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
         id=Problem.LOSS_SPIKE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
-        why="the jump is far larger than the variation of the steps before it"
-        + (f"; the loss recovers at step {spike.until}" if spike.until else "; the loss does not recover"),
-        next="check the data and the gradient norm of that step",
+        why="the loss of the steps before it varies far less."
+        + (f" The loss recovers at step {spike.until}" if spike.until else " The loss does not recover"),
+        next="check the batch and the gradient norm of that step",
         ranks=steps.ranks,
         step=spike.step,
         evidence=[Evidence(text=jump_text(jump)) for jump in led],
@@ -111,9 +111,9 @@ def rise_finding(steps: Steps, rise: Event) -> Finding:
         id=Problem.LOSS_RISE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss rises from {rise.before:.4g} to {rise.value:.4g}, from about step {rise.step} on",
-        why=f"it was at {rise.before:.4g} before, and has stayed higher until the last step",
-        next=f"resume from a checkpoint before step {rise.step}; lower the learning rate, clip gradients, or check the"
-        " data",
+        why=f"it was about {rise.before:.4g} before that step, and stays higher until the last step",
+        next=f"check the data and the gradient norm around step {rise.step}. Then resume from a checkpoint before it,"
+        " with a lower learning rate or clipped gradients",
         ranks=steps.ranks,
         step=rise.step,
         confidence=0.7,

@@ -22,7 +22,8 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
         severity=Severity.WARNING,
         title=f"all ranks stalled together in {stall.steps} steps {between}: {CAUSE_NAMES[stall.cause]},"
         f" {duration(stall.lost_s)} lost in all",
-        why=f"even the fastest rank took far longer than in other steps; this cost {percent(stall.share)} of the time",
+        why="in these steps even the fastest rank took far longer than in other steps. They cost"
+        f" {percent(stall.share)} of the time",
         next=STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network"),
         ranks=steps.ranks,
         step=stall.first_step,
@@ -43,9 +44,9 @@ def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
         severity=Severity.WARNING if stall.share >= LONG_STEP_COST else Severity.INFO,
         title=f"step {stall.step} takes {duration(stall.duration_s)}, {times:.0f} times the usual"
         f" {duration(stall.usual_s)}{waited}",
-        why=f"no step near it takes so long{where}; this cost {percent(stall.share)} of the time of all steps",
-        next="check what happened then: storage and network of the machine, a checkpoint, other jobs, recompilation,"
-        " garbage collection",
+        why=f"no step near it takes so long{where}. It cost {percent(stall.share)} of the time of all steps",
+        next="check what happened at that time: a checkpoint, recompilation, garbage collection, other jobs on the"
+        " machine, or slow storage or network",
         ranks=stall.ranks,
         step=stall.step,
         confidence=0.8,
@@ -83,10 +84,10 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
         id=Problem.SLOWDOWN.finding_id,
         severity=Severity.WARNING,
         title=f"steps slow down {when}: {duration(change.before_s)} -> {duration(change.after_s)} ({more})",
-        why=f"the median of plain steps rose by {duration(change.after_s - change.before_s)} and stayed there, so it is"
-        " not a few slow steps",
-        next="check what changed at that step: other jobs on the machine, the data, the device's clock speed;"
-        " compare traces of two steps",
+        why=f"the median step time rose by {duration(change.after_s - change.before_s)} and stayed there, so the reason"
+        " is not a few slow steps",
+        next="check what changed at that step: other jobs on the machine, the data, or the clock speed of the device."
+        " Compare a trace from before with one from after it",
         ranks=steps.ranks,
         step=change.step,
         evidence=[Evidence(text=f"{name} takes {duration(extra)} more") for name, extra in largest if extra > 0],

@@ -8,7 +8,7 @@ from analyzers.steps.findings.common import note
 from analyzers.steps.mapping.choice import UNKNOWN_UNIT
 from analyzers.steps.model import MappedColumn, MappedLog
 from analyzers.steps.table import Steps
-from analyzers.words import quantity
+from analyzers.words import capitalised, quantity
 
 LOGS_AT_MOST = 4
 NAMES_AT_MOST = 8
@@ -53,19 +53,24 @@ def columns_note(log: MappedLog) -> Finding:
     others = [column.name for column in log.columns if not column.quantity]
     title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} from '{c.name}'{unit_text(c)}" for c in read if c.quantity)
     finding = note("steps.columns", f"columns read from {log.path}: {title}", NEXT)
-    kept = f"not used: {listed(others)}" if others else "no other column has numbers"
+    kept = f"columns that were not used: {listed(others)}" if others else "no other column has numbers"
     facts = [kept, *row_facts(log)]
     evidence = [Evidence(text=fact, source=log.path) for fact in facts]
     return replaced(finding, kept, evidence)
 
 
-NEXT = "if a column is taken for the wrong quantity, name the right one: --map loss=COLUMN (may be repeated)"
+NEXT = (
+    "nothing, if this is right. If a column is taken for the wrong quantity, name the right one, such as"
+    " --map loss=COLUMN (may be repeated)"
+)
 
 
 def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
     """Return a copy of a note on columns, with `why` as the end of its explanation, and with this evidence."""
     return msgspec.structs.replace(
-        finding, why=f"columns are recognised by their names; {why}", evidence=evidence[:EVIDENCE_AT_MOST]
+        finding,
+        why=f"each column was recognised by its name. {capitalised(why)}",
+        evidence=evidence[:EVIDENCE_AT_MOST],
     )
 
 
@@ -91,9 +96,9 @@ def row_facts(log: MappedLog) -> list[str]:
     """Return a sentence for each unusual property of the rows of a log, such as repeated steps."""
     facts = []
     if log.timed_by_clock:
-        facts.append("step times are the intervals between rows: no column has the duration of a step")
+        facts.append("no column has the duration of a step, so step times are the intervals between rows")
     if log.duplicates:
-        facts.append(f"{quantity(log.duplicates, 'row')} repeat the step of a later row: the later row counts")
+        facts.append(f"{quantity(log.duplicates, 'row')} ignored, because a later row has the same step")
     if log.restarts:
         facts.append(f"the step goes back {quantity(log.restarts, 'time')}: the job was resumed, the later rows count")
     if log.dropped:

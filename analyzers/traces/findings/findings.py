@@ -7,7 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.traces.findings.opportunities import largest_wait, stack_warning, wait_advice, wait_parts
+from analyzers.traces.findings.opportunities import (
+    largest_wait,
+    stack_advice,
+    stack_warning,
+    wait_advice,
+    wait_parts,
+)
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, Collective, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
@@ -33,7 +39,7 @@ LAUNCH_LESS = (
     "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls that"
     " synchronise, and check the data loader."
 )
-HOST_ONLY = " (measured on the host: the trace has no device events)"
+HOST_ONLY = " These times are those of the CPU: the trace has no device events."
 # Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 
@@ -64,42 +70,50 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
+    waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
     blocking = (
-        f" During {duration_ns(account.blocking_communication_ns)} of the {duration_ns(exposed)},"
-        f" {'the program' if account.source == 'cpu' else 'launched kernels'} waited for the communication to end."
+        f" For {duration_ns(account.blocking_communication_ns)} of these {duration_ns(exposed)}, {waiting} waited for a"
+        " collective to end."
         if account.blocking_communication_ns
         else ""
     )
     return account_finding(
         account,
         "trace.exposed_communication",
-        f"Exposed communication takes {share(exposed, span)} of the {recorded_time(account)}",
-        f"Of {duration_ns(account.communication_ns)} of communication {duration_ns(exposed)} are exposed: they do not"
-        f" overlap with compute.{blocking}",
-        "If this report names a rank that comes late to collectives, fix that first. Otherwise look at the longest"
-        " collectives: with FSDP2"
-        " prefetch the next layer (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets"
-        " (bucket_cap_mb).",
+        f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
+        f" {recorded_time(account)}",
+        f"Collectives ran for {duration_ns(account.communication_ns)}. For {duration_ns(exposed)} of that time nothing"
+        f" was computed.{blocking}{HOST_ONLY if account.source == 'cpu' else ''}",
+        "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
+        " Otherwise hide the longest collectives behind compute: with FSDP2 prefetch the next layer"
+        " (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets (bucket_cap_mb).",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
-            f"communication {duration_ns(account.communication_ns)}, exposed {duration_ns(exposed)}",
+            collective_times(account),
             *longest_collectives(account),
         ],
     )
 
 
+def collective_times(account: RankTrace) -> str:
+    """Return a text that divides the time of collectives by whether something was computed at the same time."""
+    whole, exposed = account.communication_ns, account.exposed_communication_ns
+    parts = f"{duration_ns(exposed)} without compute, {duration_ns(whole - exposed)} during compute"
+    return f"collectives ran for {duration_ns(whole)}: {parts}"
+
+
 def recorded_time(account: RankTrace) -> str:
     """Return a phrase for the time that a share refers to, such as `recorded time of rank 3`."""
-    whose = "" if account.rank is None else f" of rank {account.rank}"
-    return f"recorded time{whose}{HOST_ONLY if account.source == 'cpu' else ''}"
+    return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"
 
 
 def longest_collectives(account: RankTrace) -> list[str]:
-    """Return texts on the longest collectives, such as `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms`."""
+    """Return texts on the longest collectives: `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total`."""
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
     return [
-        f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)}"
+        f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
+        " total"
         for collective in longest
     ]
 
@@ -113,35 +127,37 @@ def collective_text(collective: Collective) -> str:
 
 def host_bound_finding(account: RankTrace) -> Finding:
     idle, span, wait = account.idle_host_ns, account.span_ns, largest_wait(account)
-    stacks = stack_warning(account, wait) if wait else ""
     return account_finding(
         account,
         "trace.host_bound",
         f"The device waits for the host during {share(idle, span)} of the {recorded_time(account)}",
-        f"For {duration_ns(idle)} of {duration_ns(span)} the device had finished all launched kernels, and the host had"
-        f" not launched the next one yet.{stacks}",
-        wait_advice(account, START_UP) or LAUNCH_LESS,
+        "While it waited, the device had finished every kernel that was launched, and the host (the CPU) had not"
+        f" launched the next one yet.{stack_warning(account, wait) if wait else ''}",
+        f"{stack_advice(account, wait) if wait else ''}{wait_advice(account, START_UP) or LAUNCH_LESS}",
         severity=Severity.WARNING,
         confidence=0.8,
-        facts=[
-            f"idle for {duration_ns(account.idle_ns)}, {duration_ns(idle)} of it until the host launched a kernel",
-            *wait_parts(account),
-            *busiest_on_host(account),
-        ],
+        facts=[idle_text(account), *wait_parts(account), *busiest_on_host(account)],
     )
+
+
+def idle_text(account: RankTrace) -> str:
+    """Return a text that divides the idle time of a device: waiting for the host to launch a kernel, and the rest."""
+    other = account.idle_ns - account.idle_host_ns
+    rest = f", {duration_ns(other)} for other reasons" if other else ""
+    return f"the idle time: {duration_ns(account.idle_host_ns)} until the host launched the next kernel{rest}"
 
 
 def busiest_on_host(account: RankTrace) -> list[str]:
     """Return texts on where the host spends most time: a call that waits, and an operator (without calls inside it)."""
     facts = [
-        f"longest call of the driver on the host: {call.name}, {quantity(call.count, 'call')},"
-        f" {duration_ns(call.total_ns)}"
+        f"the call into the driver with most time on the host: {call.name}, {quantity(call.count, 'call')},"
+        f" {duration_ns(call.total_ns)} in total"
         for call in account.synchronisations[:1]
     ]
     busiest = sorted(account.operators, key=lambda operator: -operator.own_ns)[:1]
     return facts + [
-        f"longest operator on the host: {operator.name}, {quantity(operator.count, 'call')},"
-        f" {duration_ns(operator.own_ns)} in all threads"
+        f"the operator with most time on the host: {operator.name}, {quantity(operator.count, 'call')},"
+        f" {duration_ns(operator.own_ns)} in total over all threads"
         for operator in busiest
     ]
 
@@ -151,11 +167,11 @@ def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     return account_finding(
         account,
         "trace.compiled_meanwhile",
-        f"torch.compile compiled {times(compiled.compilations)} during the recording",
+        f"torch.compile compiled code {times(compiled.compilations)} during the recording",
         f"Compiling took {duration_ns(compiled.compile_ns)}. {compiled.recompiled} of"
-        f" {quantity(compiled.regions, 'compiled region')} had been compiled before for different inputs.",
-        "Set TORCH_LOGS=recompiles to see which input changed, mark sizes that vary with"
-        " torch._dynamo.mark_dynamic, and record after warm-up.",
+        f" {quantity(compiled.regions, 'compiled region')} had been compiled before, for different inputs.",
+        "Record some steps later, after the warm-up. If code is still compiled then, set TORCH_LOGS=recompiles to see"
+        " which input changed, and mark sizes that vary with torch._dynamo.mark_dynamic.",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
@@ -173,12 +189,12 @@ def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     return account_finding(
         account,
         "trace.graph_breaks",
-        f"Graphs of torch.compile break {times(compiled.breaks)}, which takes {share(compiled.between_ns, timed)} of"
-        " the time",
-        f"From leaving a graph to entering the next one the host takes {duration_ns(compiled.between_ns)} in total:"
-        " it runs uncompiled code and checks guards again.",
-        "Set TORCH_LOGS=graph_breaks to see the reason of each, or torch.compile(fullgraph=True) to make it an error."
-        " Usual reasons are print, .item() and calls into C extensions.",
+        f"The graphs of torch.compile break {times(compiled.breaks)}, which takes"
+        f" {share(compiled.between_ns, timed)} of the time",
+        "At a graph break the host leaves the compiled code, runs plain Python, and checks the guards of the next"
+        f" graph. This took {duration_ns(compiled.between_ns)} in total.",
+        "Set TORCH_LOGS=graph_breaks to see the reason of each break, or torch.compile(fullgraph=True) to make it an"
+        " error. Usual reasons are print, .item() and calls into C extensions.",
         severity=Severity.WARNING if costly else Severity.INFO,
         confidence=0.9,
         facts=[
@@ -194,17 +210,15 @@ def frame_name(frame: CompiledFrame) -> str:
 
 def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) -> Finding:
     total, count = sum(call.total_ns for call in calls), sum(call.count for call in calls)
-    names, longest = " and ".join(call.name for call in calls), max(calls, key=lambda call: call.total_ns)
-    split = f" ({' + '.join(str(call.count) for call in calls)})" if len(calls) > 1 else ""
-    most = f", {duration_ns(longest.total_ns)} of it in {longest.name}" if len(calls) > 1 else ""
+    names = " and ".join(call.name for call in calls)
     return account_finding(
         account,
         "trace.driver_allocations",
-        f"{names} {'was' if len(calls) == 1 else 'were'} called {times(count)}{split} during the recording and took"
-        f" {duration_ns(total)}{most}",
-        "cudaMalloc and cudaFree go to the driver, and a free waits for the device. The caching allocator calls them"
-        " only to grow, or to give cached memory back when memory is short. The start of CUDA in a process shows as one"
-        " long free, too.",
+        f"The allocator called the driver {times(count)} during the recording ({names}), which took"
+        f" {duration_ns(total)}",
+        "These calls are slow: cudaFree waits until the device has finished its work. PyTorch's caching allocator makes"
+        " them only when it needs more memory from the driver, or gives cached memory back because memory is short. The"
+        " start of CUDA in a process also shows as one long cudaFree.",
         START_UP if is_start_up(calls, total) else SHORT_OF_MEMORY,
         severity=Severity.WARNING,
         confidence=0.7,
@@ -235,11 +249,11 @@ def cpu_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.cpu_only",
-        "No accelerator work that this tool recognises was recorded",
-        "There are no device kernels, so CPU operators count as compute, and the collectives of the host (gloo) as"
+        "The trace shows only work of the CPU: it has no device kernels that this tool recognises",
+        "So the numbers are about the CPU: its operators count as compute, and its collectives (gloo) as"
         " communication.",
-        "If the job uses a GPU, add ProfilerActivity.CUDA to the profiler's activities. For a CPU job there is nothing"
-        " to do.",
+        "If the job uses a GPU, add ProfilerActivity.CUDA to the activities of the profiler, and record again. If the"
+        " job runs on CPUs only, there is nothing to do.",
         severity=Severity.INFO,
         confidence=1.0,
     )
@@ -250,10 +264,10 @@ def unlinked_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.unlinked",
-        f"{share(unlinked, total)} of the device events have no launch in the file",
-        f"{unlinked} of {total} events were launched before the recording began, or their launches were not recorded."
-        " They are counted here but belong to no step; tools that drop them report less busy time.",
-        "Add a warm-up step to the profiler: torch.profiler.schedule(warmup=1, ...).",
+        f"For {share(unlinked, total)} of the kernels and copies the trace does not show which code launched them",
+        f"{unlinked} of {total} were launched before the recording began, or their launches were not recorded. Their"
+        " time is counted here, but belongs to no step. Tools that leave them out report less busy time.",
+        "Let the profiler warm up for one step before it records: torch.profiler.schedule(warmup=1, ...).",
         severity=Severity.WARNING if unlinked > UNLINKED * total else Severity.INFO,
         confidence=1.0,
     )
@@ -265,7 +279,8 @@ def damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
         "trace.truncated",
         "The trace file is damaged",
         " ".join(problem_sentence(problem) for problem in damage),
-        "Let the job finish writing the file before it is stopped. The numbers hold for the part that was read.",
+        "Record again, and let the job finish writing the file before it is stopped. The numbers here hold for the part"
+        " that was read.",
         severity=Severity.WARNING,
         confidence=1.0,
     )
@@ -277,7 +292,8 @@ def empty_finding(account: RankTrace) -> Finding:
         "trace.empty",
         "The trace records no work",
         "It has neither kernels nor operators.",
-        "Export the trace in on_trace_ready: after the loop the profiler has already begun its next, empty cycle.",
+        "Export the trace in the profiler's on_trace_ready. An export after the loop is too late: by then the profiler"
+        " has begun its next cycle, which is empty.",
         severity=Severity.WARNING,
         confidence=1.0,
     )
@@ -295,10 +311,6 @@ def account_finding(
     facts: Sequence[str] = (),
 ) -> Finding:
     """Return a finding about one device or host, with its rank, device, steps and times as the first evidence."""
-    where = "" if account.rank is None else f"rank {account.rank}, "
-    where += "host" if account.device is None else f"device {account.device}"
-    where += f", step {rank_ranges(step.step for step in account.step_times)}" if account.step_times else ""
-    numbers = f"{where}: {duration_ns(account.span_ns)} recorded, at work for {duration_ns(account.busy_ns)} of it"
     return Finding(
         id=finding_id,
         severity=severity,
@@ -306,6 +318,20 @@ def account_finding(
         why=why,
         next=next_step,
         ranks=[] if account.rank is None else [account.rank],
-        evidence=[Evidence(text=text, source=account.path) for text in (numbers, *facts)],
+        evidence=[Evidence(text=text, source=account.path) for text in (times_text(account), *facts)],
         confidence=confidence,
     )
+
+
+def times_text(account: RankTrace) -> str:
+    """Return a text with the rank, device and steps of a recording, and how its time divides into work and idling."""
+    where = "" if account.rank is None else f"rank {account.rank}, "
+    where += "CPU" if account.device is None else f"device {account.device}"
+    steps = rank_ranges(step.step for step in account.step_times)
+    where += f", {'step' if len(account.step_times) == 1 else 'steps'} {steps}" if steps else ""
+    idle = duration_ns(account.idle_ns)
+    if account.source == "cpu":
+        kinds = f"{duration_ns(account.busy_ns)} in operators or collectives, {idle} in neither"
+        return f"{where}: {duration_ns(account.span_ns)} recorded; {kinds}"
+    recorded = f"{duration_ns(account.span_ns)} from the first to the last kernel"
+    return f"{where}: {recorded}; {duration_ns(account.busy_ns)} at work, {idle} idle"

@@ -56,8 +56,9 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
     return account_finding(
         account,
         "trace.memory_grows",
-        f"Memory of {device_name(memory)} grows in each of {len(growth)} profiled steps, by {size(mean)} on average",
-        f"{size(memory.steps[0].start_bytes)} were allocated at the start of the first step,"
+        f"Memory of {device_name(memory)} grows in each of the {len(growth)} profiled steps, by {size(mean)} on average"
+        "",
+        f"Allocated memory rose from {size(memory.steps[0].start_bytes)} at the start of the first step to"
         f" {size(memory.steps[-1].end_bytes)} at the end of the last one.{forecast}",
         "Find what is kept from step to step; the evidence names the lines that allocate it. Common causes are a"
         " loss or metric that keeps its autograd graph (use .detach() or .item()), and a list or cache that is never"
@@ -65,8 +66,11 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
         severity=Severity.WARNING if certain else Severity.INFO,
         confidence=0.8 if certain else 0.5,
         facts=[
-            "growth of each step: " + ", ".join(size_change(amount) for amount in growth[:FACTS_AT_MOST]),
-            *(f"not freed by the end: {unfreed_fact(unfreed)}" for unfreed in memory.unfreed[:FACTS_AT_MOST]),
+            "growth in each step: " + ", ".join(size_change(amount) for amount in growth[:FACTS_AT_MOST]),
+            *(
+                f"allocated and not freed by the end: {unfreed_fact(unfreed)}"
+                for unfreed in memory.unfreed[:FACTS_AT_MOST]
+            ),
         ],
     )
 
@@ -78,13 +82,14 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMom
         "trace.memory_unused",
         f"{share(unused, reserved.bytes)} of the memory reserved on {device_name(memory)} was not used during the"
         " recording",
-        f"The allocator reserved {size(reserved.bytes)}, but at most {size(memory.peak.bytes)} were allocated at the"
-        " same time. The rest was reserved for an earlier peak, or is lost to fragmentation.",
-        "Record a memory snapshot to see whether it is an earlier peak or fragmentation. Against fragmentation set"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        f"PyTorch's allocator had reserved {size(reserved.bytes)}, but tensors used at most {size(memory.peak.bytes)}"
+        f" of it at the same time. The other {size(unused)} was reserved for an earlier peak, or is lost to"
+        " fragmentation.",
+        "If you need this memory, record a memory snapshot: it shows whether an earlier peak or fragmentation is the"
+        " reason. Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         severity=Severity.WARNING if large else Severity.INFO,
         confidence=0.7,
-        facts=[f"most allocated: {moment_fact(account, memory.peak)}"],
+        facts=[f"highest allocated size: {moment_fact(account, memory.peak)}"],
     )
 
 
@@ -94,13 +99,13 @@ def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Findi
         account,
         "trace.memory_near_limit",
         f"{name[:1].upper()}{name[1:]} uses {share(most, total)} of its memory at the peak",
-        f"{size(most)} of {size(total)} are in use: a longer batch or a little fragmentation ends the job with an"
-        " out-of-memory error.",
-        "Enable activation checkpointing, shard over more ranks, or reduce the batch size. The tables show which"
-        " modules allocate most.",
+        f"{size(most)} of {size(total)} are in use, so a slightly longer sequence or a little fragmentation would end"
+        " the job with an out-of-memory error.",
+        "Enable activation checkpointing, shard over more ranks, or use a smaller batch. The memory tables of"
+        " `workbench trace` show which modules allocate most.",
         severity=Severity.WARNING,
         confidence=0.9,
-        facts=[f"most allocated: {moment_fact(account, memory.peak)}"],
+        facts=[f"highest allocated size: {moment_fact(account, memory.peak)}"],
     )
 
 
@@ -110,7 +115,7 @@ def most_bytes(memory: DeviceMemory) -> int:
 
 
 def device_name(memory: DeviceMemory) -> str:
-    return "the host" if memory.type == "cpu" else f"{memory.type} device {memory.device}"
+    return "the host (CPU)" if memory.type == "cpu" else f"{memory.type} device {memory.device}"
 
 
 def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
@@ -118,17 +123,17 @@ def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
     phase = "" if moment.phase == "other" else f", {moment.phase}"
-    return f"{size(moment.bytes)}{step}{phase}: {code_names(moment.operator, moment.module, moment.line)}"
+    return f"{size(moment.bytes)}{step}{phase}, reached in {code_names(moment.operator, moment.module, moment.line)}"
 
 
 def unfreed_fact(unfreed: UnfreedMemory) -> str:
     """Return a text on how much memory was not freed, and where it was allocated.
 
-    Example: `2 allocations, 3.0 MiB: aten::mm, Linear_0, train.py(12): step`.
+    Example: `2 allocations, 3.0 MiB, in aten::mm, Linear_0, train.py(12): step`.
     """
     allocations = quantity(unfreed.count, "allocation")
-    return f"{allocations}, {size(unfreed.bytes)}: {code_names(unfreed.operator, unfreed.module, unfreed.line)}"
+    return f"{allocations}, {size(unfreed.bytes)}, in {code_names(unfreed.operator, unfreed.module, unfreed.line)}"
 
 
 def code_names(*names: str) -> str:
-    return ", ".join(name for name in names if name) or "outside all operators"
+    return ", ".join(name for name in names if name) or "code outside of all operators"

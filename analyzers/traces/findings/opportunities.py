@@ -5,19 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from analyzers.kernel_names import kernel_name
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace
-from analyzers.traces.opportunities.account import SHARE_AT_LEAST
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
-from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size
+from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times
 
 TELLING = 0.05
 """The share of a step's time that an opportunity must be able to save to become a finding."""
 WARNING = 0.1
 """The share of a step's time from which on a finding about an opportunity is a warning."""
 CONFIDENCE = 0.7
-EQUAL_WAITS = 0.02
-"""The causes of waiting and the gaps between kernels may differ by this share before a sentence explains it."""
 NAME_AT_MOST = 120
 TOLD_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
@@ -40,128 +38,145 @@ class Words(NamedTuple):
 WORDS = {
     OpportunityKind.DATA_LOADER: Words(
         "The step waits for the data loader",
-        "The device had no work while the host was in the data loader.",
-        "Raise num_workers and prefetch_factor, set persistent_workers=True, and move work on the samples into the"
-        " workers.",
-        "Use the same batch in every step: the step gets shorter by the time that the loader takes.",
+        "Nothing was computed while the program waited in the data loader for the next batch.",
+        "Raise num_workers and prefetch_factor of the DataLoader, set persistent_workers=True, and move work on the"
+        " samples into the workers.",
+        "Use the same batch in every step: if the loader is the cause, each step gets shorter by its waiting.",
     ),
     OpportunityKind.ALLOCATION: Words(
         "The device waits for allocations by the driver",
-        "The device had no work while the host was in calls of the driver that allocate and free memory.",
-        "Leave more free memory, keep shapes steady, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-        "torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step.",
+        "The device had no work while the host was in calls into the driver that allocate and free memory.",
+        "Leave more memory free, keep shapes the same in all steps, or set"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        "It helped if torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step.",
     ),
     OpportunityKind.COMPILATION: Words(
         "The device waits while code is compiled or loaded",
-        "The device had no work while the host compiled, or stood in the first launch of a kernel, which loads it.",
-        "Begin the recording after some warm-up steps. If it goes on, set TORCH_LOGS=recompiles to see why, and mark"
-        " sizes that vary with torch._dynamo.mark_dynamic.",
-        "Record some steps later: without new compilations it is the warm-up, which costs nothing afterwards.",
+        "The device had no work while the host compiled code, or launched a kernel for the first time, which loads it.",
+        "Begin the recording after some warm-up steps. If code is still compiled then, set TORCH_LOGS=recompiles to see"
+        " why, and mark sizes that vary with torch._dynamo.mark_dynamic.",
+        "Record some steps later: if nothing is compiled then, it was only the warm-up.",
     ),
     OpportunityKind.PYTHON: Words(
         "The device waits while the host does other work",
-        "The device had no work while the host was in Python code, garbage collection, logging or checkpoints, or in"
-        " one operator for long.",
-        "Move that work out of the loop, do it every n steps, or in a thread; gc.disable() and a gc.collect() every n"
-        " steps keep collections out of the step.",
-        "Leave the work out for a few steps and compare their times.",
+        "The device had no work while the host ran Python code, garbage collection, logging or checkpoints, or stayed"
+        " in one operator for long.",
+        "Move that work out of the training loop, do it only every n steps, or do it in a thread. Against garbage"
+        " collection in the step call gc.disable() once, and gc.collect() every n steps.",
+        "Leave the work out for a few steps, and compare their times.",
     ),
     OpportunityKind.SYNCHRONISING_CALL: Words(
-        "Calls that synchronise let the device run dry",
-        "After each of them the host has to launch before the device can go on.",
-        "Remove .item(), .cpu(), print(tensor) and boolean masks from the step, or do them every n steps; copy with"
-        " non_blocking=True.",
-        "torch.cuda.set_sync_debug_mode('warn') prints no more lines in the step.",
+        "Calls that wait for the device leave it without work",
+        "In such a call the host waits until all launched kernels have ended. After it the device has nothing to do"
+        " until the host launches the next kernel.",
+        "Remove .item(), .cpu(), print(tensor) and boolean masks from the step, or use them only every n steps. Copy"
+        " with non_blocking=True.",
+        "It helped if torch.cuda.set_sync_debug_mode('warn') prints no more lines in the step.",
     ),
     OpportunityKind.LAUNCH: Words(
         "The device waits for the host to launch kernels",
-        "The host runs operators, but needs longer for each than the device.",
-        "Use torch.compile or CUDA graphs, foreach or fused optimizers, or a larger batch.",
-        "Double the batch: a step that takes as long as before was bound by launching.",
+        "The host needs longer to launch each kernel than the device needs to run it.",
+        "Launch fewer and larger kernels: use torch.compile or CUDA graphs, a foreach or fused optimizer, or a larger"
+        " batch.",
+        "Double the batch: if a step takes as long as before, launching was the limit.",
     ),
     OpportunityKind.UNFUSED_ATTENTION: Words(
-        "Attention runs as separate products and softmax",
-        "Scores of the size of the sequence squared are written to memory and read again by each kernel.",
-        "Call torch.nn.functional.scaled_dot_product_attention with 16-bit inputs, is_causal instead of a dense mask,"
-        " a head dimension of 256 at most, and no need_weights.",
-        "The next trace has kernels with flash, fmha or sdpa in their name, and no softmax of that size.",
+        "Attention runs as separate matrix products and softmax",
+        "Each of these kernels writes the attention scores to memory, and the next one reads them again. Their size is"
+        " the square of the sequence length.",
+        "Call torch.nn.functional.scaled_dot_product_attention with 16-bit inputs, is_causal=True instead of a dense"
+        " mask, a head dimension of at most 256, and without need_weights.",
+        "It helped if the next trace has kernels with flash, fmha or sdpa in their names.",
     ),
     OpportunityKind.RECOMPUTATION: Words(
-        "Activation checkpointing computes again",
-        "Forward operators run a second time inside the backward.",
-        "If memory allows it, checkpoint fewer layers, or selectively: keep the results of products and attention.",
-        "workbench inspect --what-if ac=selective of a memory snapshot says what that needs.",
+        "Activation checkpointing computes the forward pass again",
+        "Operators of the forward pass run a second time inside the backward pass.",
+        "If memory allows it, checkpoint fewer layers, or checkpoint selectively: keep the results of matrix products"
+        " and attention.",
+        "Run workbench inspect --what-if ac=selective on a memory snapshot to see how much memory that needs.",
     ),
     OpportunityKind.FLOAT32: Words(
         "Matrix products and convolutions run in float32 without tensor cores",
-        "By their names these kernels compute in float32 on the ordinary cores, which are some 8 times slower.",
+        "The names of these kernels say that they compute in float32 on the ordinary cores of the GPU. Its tensor cores"
+        " are some 8 times faster.",
         "Use torch.autocast",
-        "The next trace has matrix kernels whose names say bf16, f16, h884 or tf32; the loss curve stays about the"
-        " same.",
+        "It helped if the names of the matrix kernels in the next trace say bf16, f16, h884 or tf32. Check that the"
+        " loss curve stays about the same.",
     ),
     OpportunityKind.MISALIGNED: Words(
-        "Products have sizes that tensor cores read badly",
-        "A size is no multiple of 8 elements, and the product is less than half as fast as the others.",
-        "Pad the vocabulary, hidden sizes and heads to multiples of 64, at least of 8.",
-        "Multiply padded matrices of these sizes in a loop and compare the rates.",
+        "Matrix products have sizes that do not suit tensor cores",
+        "One of their sizes is not a multiple of 8 elements, and they run less than half as fast as the other products."
+        "",
+        "Pad the vocabulary, the hidden sizes and the heads to multiples of 64, or at least of 8.",
+        "Multiply padded matrices of these sizes in a loop, and compare the rates.",
     ),
     OpportunityKind.LAYOUT_COPIES: Words(
         "Kernels only change the layout of tensors",
-        "They convert between channels first and channels last around convolutions.",
-        "Convert the model and its inputs once: .to(memory_format=torch.channels_last).",
-        "The next trace has no nchwToNhwc and nhwcToNchw.",
+        "They convert tensors between channels first and channels last, before and after convolutions.",
+        "Convert the model and its inputs once, with .to(memory_format=torch.channels_last).",
+        "It helped if the next trace has no kernels named nchwToNhwc or nhwcToNchw.",
     ),
     OpportunityKind.PAGEABLE_COPIES: Words(
         "Copies from pageable memory hold up the device",
-        "Nothing is computed beside them, and the host stands still meanwhile.",
-        "Set pin_memory=True in the DataLoader and copy with .to(device, non_blocking=True).",
-        "The next trace says Pinned instead of Pageable, and the copies run beside kernels.",
+        "While such a copy runs, nothing is computed, and the host waits.",
+        "Set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True).",
+        "It helped if the copies in the next trace are named Pinned instead of Pageable, and run beside kernels.",
     ),
     OpportunityKind.ELEMENTWISE: Words(
         "Consecutive elementwise kernels could be fused",
-        "Each of them reads and writes its whole tensor in device memory; a fused kernel does so once for all of them.",
-        "Use torch.compile for the modules that launch them, a fused norm (torch.nn.functional.rms_norm), and"
-        " fused=True in the"
-        " optimizer.",
-        "Compile one layer and compare its time on the device.",
+        "Elementwise kernels (add, multiply, clamp, ...) run one after the other, and each reads and writes its whole"
+        " tensor in device memory. One fused kernel would do so once for all of them.",
+        "Use torch.compile for the modules that launch these kernels, a fused norm (torch.nn.functional.rms_norm), and"
+        " fused=True in the optimizer. Record with with_modules=True to see the modules in `workbench trace`.",
+        "Compile one layer, and compare its time on the device.",
     ),
     OpportunityKind.SMALL_COLLECTIVES: Words(
         "Many small collectives run one after the other",
-        "Each takes the latency of the network, whatever its size.",
-        "Put them together: larger buckets (bucket_cap_mb), one call for a list of tensors, fewer logged metrics.",
-        "The number of collectives a step falls, their bytes stay.",
+        "However small a collective is, it takes at least the latency of the network.",
+        "Join them: use larger buckets (bucket_cap_mb), pass a list of tensors to one call, and log fewer metrics.",
+        "It helped if the next trace has fewer collectives per step, with the same number of bytes.",
     ),
     OpportunityKind.BUS_BANDWIDTH: Words(
-        "Collectives are far below the speed of the links",
-        "Even the shortest one of its size is. On one rank alone this cannot be told from waiting for a late rank.",
-        "Look at NCCL_DEBUG=INFO for the transport, and compare the traces of all ranks.",
+        "Collectives are far slower than the links between the devices",
+        "This holds even for the fastest collective of each size. The trace of one rank does not show whether the"
+        " network is slow or the rank waits there for a late one.",
+        "Run with NCCL_DEBUG=INFO to see which transport NCCL uses, and compare the traces of all ranks.",
         "Run nccl-tests with this size between the same devices.",
     ),
     OpportunityKind.EXPOSED_COMMUNICATION: Words(
         "The step waits for communication",
-        "Nothing is computed beside it, and what comes next was launched already.",
-        "Prefetch the next layer (FSDP2: set_modules_to_forward_prefetch), reduce gradients in buckets during the"
-        " backward (DDP: bucket_cap_mb).",
-        "Let one rank run alone without communication: its step is the shortest that overlap can give.",
+        "Nothing is computed during this communication, although the next kernels were launched already.",
+        "Prefetch the next layer (FSDP2: set_modules_to_forward_prefetch), or reduce gradients in buckets during the"
+        " backward pass (DDP: bucket_cap_mb).",
+        "Run one rank alone without communication: its step is the shortest that overlap can reach.",
     ),
     OpportunityKind.IMBALANCE: Words(
         "The other ranks wait for one",
-        "Its own work between collectives is longer than theirs.",
-        "Find what it does more; the finding trace.straggler says which part.",
-        "Give its work or its host to another rank, and see whether the delay moves with it.",
+        "Its own work between collectives takes longer than theirs.",
+        "Find what this rank does more than the others: the finding trace.straggler names the part.",
+        "Give its data or its host to another rank, and see whether the delay moves with it.",
     ),
 }  # fmt: skip
 TF32 = (
     " or bfloat16 parameters, or let float32 products use TF32: torch.set_float32_matmul_precision('high') and"
     " torch.backends.cudnn.allow_tf32 = True"
 )
-FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this device know no other type"
-EVENTS = dict.fromkeys(WAITS, "wait") | {
+FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this GPU support no other type"
+EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
     OpportunityKind.ELEMENTWISE: "kernel",
 }
-"""{kind of opportunity: what its count refers to}: waits of the device, or kernels; other kinds count events."""
+"""{kind of opportunity: what its count refers to}: intervals in which the device waits, or kernels; others: events."""
+ACTIVITIES = {
+    OpportunityKind.DATA_LOADER: "waiting for the data loader",
+    OpportunityKind.ALLOCATION: "allocating and freeing memory in the driver",
+    OpportunityKind.COMPILATION: "compiling or loading code",
+    OpportunityKind.PYTHON: "other work",
+    OpportunityKind.SYNCHRONISING_CALL: "calls that wait for the device",
+    OpportunityKind.LAUNCH: "running operators and launching kernels",
+}
+"""What the host does in each kind of waiting (`WAITS`), as a noun."""
 AMPERE = 8
 
 
@@ -192,7 +207,9 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         ranks=sorted({other.rank for other, _ in same if other.rank is not None}),
         title=words.title,
         why=words.why + stack_warning(account, most),
-        next=words.next + (lower_precision(account) if most.kind is OpportunityKind.FLOAT32 else ""),
+        next=stack_advice(account, most)
+        + words.next
+        + (lower_precision(account) if most.kind is OpportunityKind.FLOAT32 else ""),
         check=words.check,
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
@@ -217,17 +234,21 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
     if one.kind not in WAITS or not account.python_stacks:
         return ""
     return (
-        " Python stacks were recorded, which slows the host down, often to half of its speed: record"
-        " without the profiler's with_stack=True first, to see the true size."
+        " Python stacks were recorded (with_stack=True). This slows the host down, often to half of its speed, so the"
+        " true share is probably smaller."
     )
+
+
+def stack_advice(account: RankTrace, one: Opportunity) -> str:
+    """Return the advice to record again without Python stacks, which precedes other advice; empty without stacks."""
+    return "First record again without with_stack=True. " if stack_warning(account, one) else ""
 
 
 def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
-    counted = quantity(one.count, EVENTS.get(one.kind, "event"))
     yield (
-        f"{counted}{steps} {'takes' if one.count == 1 else 'take'} {duration_ns(one.taken_ns)} a step, of which at most"
+        f"{counted(one)}{steps}: {duration_ns(one.taken_ns)} per step, of which at most"
         f" {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) can be saved"
     )
     if "bus_bytes_per_s" in one.measures:
@@ -238,10 +259,15 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     yield from (name_with_time(name, steps) for name in one.names)
 
 
+def counted(one: Opportunity) -> str:
+    """Return the number of events of an opportunity, such as `3 kernels` or `12 intervals without work`."""
+    noun, _, end = EVENTS.get(one.kind, "event").partition(" ")
+    return f"{quantity(one.count, noun)} {end}".rstrip()
+
+
 def name_with_time(name: NamedTime, steps: str) -> str:
     """Return the name of events with their number and total time; `steps` is such as ` in 5 steps`."""
-    text = name.name if len(name.name) <= NAME_AT_MOST else f"{name.name[: NAME_AT_MOST - 1]}…"
-    return f"{text}: {quantity(name.count, 'time')}{steps}, {duration_ns(name.total_ns)}"
+    return f"{kernel_name(name.name, NAME_AT_MOST)}: {times(name.count)}{steps}, {duration_ns(name.total_ns)} in total"
 
 
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
@@ -260,9 +286,9 @@ def opportunity_finding(row: Advice) -> Finding:
     return Finding(
         id=f"trace.{row.kind}",
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
-        title=f"{row.title}: up to {duration_ns(row.saved_ns)} ({percent(row.saved_share)}) of each step",
+        title=f"{row.title}: each step could be up to {duration_ns(row.saved_ns)} ({percent(row.saved_share)}) shorter",
         why=row.why,
-        next=f"{row.next.rstrip('.')}. To check: {row.check[0].lower()}{row.check[1:]}",
+        next=f"{row.next.rstrip('.')}. To check: {row.check}",
         ranks=row.ranks,
         evidence=row.evidence,
         confidence=CONFIDENCE,
@@ -287,28 +313,12 @@ def largest_wait(account: RankTrace) -> Opportunity | None:
 
 
 def wait_parts(account: RankTrace) -> list[str]:
-    """Return texts on the host's activity while the device waited for it, the longest first."""
+    """Return, in a list, a text on what the host did while the device waited for it, the longest first.
+
+    The text has shares of the waiting, not times: these waits include those before the first and after the last kernel
+    of a step, which are not part of the idle time between kernels.
+    """
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)
-    parts = [
-        f"{WORDS[one.kind].title}: {duration_ns(one.taken_ns)}{' a step' if account.steps else ''}"
-        f" ({share(one.taken_ns, total)} of its waiting)"
-        for one in waits
-    ]
-    return [*parts, *wait_difference(account, total)] if parts else []
-
-
-def wait_difference(account: RankTrace, a_step_ns: int) -> list[str]:
-    """Return, in a list, why the causes of waiting do not add up to the time between kernels; empty if they do.
-
-    `a_step_ns` is the sum of the causes for one step. Example: 8 ms a step in 3 steps are 24 ms; of these 20 ms are
-    between kernels, and 4 ms before the first and after the last one.
-    """
-    steps = max(1, len(account.step_times))
-    more = steps * a_step_ns - account.idle_host_ns
-    if abs(more) <= EQUAL_WAITS * account.idle_host_ns:
-        return []
-    total = f"together {duration_ns(steps * a_step_ns)} in {quantity(steps, 'step')}"
-    if more > 0:
-        return [f"{total}: {duration_ns(more)} of it before the first kernel and after the last one of a step"]
-    return [f"{total}; causes below {percent(SHARE_AT_LEAST)} of the time, {duration_ns(-more)}, are not listed"]
+    parts = [f"{ACTIVITIES[one.kind]} {share(one.taken_ns, total)}" for one in waits]
+    return [f"what the host did while the device waited for it: {', '.join(parts)}"] if parts else []

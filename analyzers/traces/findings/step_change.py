@@ -2,7 +2,7 @@
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.diff.diff import TraceDiff
-from analyzers.words import duration_change_ns, duration_ns, percent
+from analyzers.words import duration_change_ns, duration_ns, percent, quantity
 
 # Relative growth of a mean step that is worth a finding, and that is a warning where both sides have several steps.
 INFO_FROM, WARNING_FROM = 0.05, 0.1
@@ -23,10 +23,10 @@ def step_change_finding(diff: TraceDiff) -> Finding | None:
         id="compare.trace",
         severity=Severity.WARNING if certain else Severity.INFO,
         title=f"A traced step takes {percent(growth / diff.step_a_ns)} longer, most of it {largest.what}",
-        why=f"A mean step takes {duration_ns(diff.step_a_ns)} in a ({diff.a_steps} steps) and"
-        f" {duration_ns(diff.step_b_ns)} in b ({diff.b_steps} steps): {parts}.",
-        next="Start with the kernels listed as evidence. `workbench trace` on both runs shows their operators and"
-        " source lines.",
+        why=f"The mean step takes {duration_ns(diff.step_a_ns)} in run a ({quantity(diff.a_steps, 'step')}) and"
+        f" {duration_ns(diff.step_b_ns)} in run b ({quantity(diff.b_steps, 'step')}). The change by part: {parts}.",
+        next="Start with the kernels that grew most, which the evidence lists. `workbench trace` on each of the two"
+        " runs shows the operators and source lines that launch them.",
         evidence=[
             Evidence(text=f"{change.name[:NAME_AT_MOST]}: {change.how}, {duration_change_ns(change.change_ns)} a step")
             for change in slower[:KERNELS_AT_MOST]

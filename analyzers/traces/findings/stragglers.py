@@ -8,7 +8,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.rank_waits import RankWaits
 from analyzers.traces.across.straggler_causes import Cause, ComputeGrowth
 from analyzers.traces.across.stragglers import LateRank, Straggler
-from analyzers.words import duration_ns, percent
+from analyzers.words import duration_change_ns, duration_ns, percent
 
 EVIDENCE_AT_MOST = 8
 NAME_AT_MOST = 60
@@ -33,16 +33,16 @@ PART_NAMES = {
 REASONS = {
     Cause.COPIES: "Its memory copies take longer.",
     Cause.HOST: "It arrives late, and no recorded operator or annotation explains why.",
-    Cause.MIXED: "No single part of its work explains half of that.",
-    Cause.ZERO_GRAD: "It spends the time resetting gradients (zero_grad).",
-    Cause.DATA: "It waits for its input data.",
-    Cause.H2D: "It spends the time copying batches to its device.",
-    Cause.LOSS_SYNC: "It spends the time reading the loss and other metrics back from its device.",
-    Cause.GC: "Python's garbage collector runs on it during that time.",
-    Cause.CHECKPOINT: "It writes a checkpoint during that time.",
-    Cause.EVAL: "It evaluates the model during that time.",
-    Cause.LOG: "It writes logs during that time.",
-    Cause.PROFILER: "Its profiler or memory recorder is at work during that time.",
+    Cause.MIXED: "No single part of its work explains half of the extra time.",
+    Cause.ZERO_GRAD: "In the extra time it resets gradients (zero_grad).",
+    Cause.DATA: "In the extra time it waits for its data loader.",
+    Cause.H2D: "In the extra time it copies batches to its device.",
+    Cause.LOSS_SYNC: "In the extra time it reads the loss and other metrics back from its device.",
+    Cause.GC: "In the extra time it runs Python's garbage collector.",
+    Cause.CHECKPOINT: "In the extra time it writes a checkpoint.",
+    Cause.EVAL: "In the extra time it evaluates the model.",
+    Cause.LOG: "In the extra time it writes logs.",
+    Cause.PROFILER: "In the extra time its profiler or memory recorder is at work.",
 }
 # What to try for each cause; the causes without a line of their own take that of `MIXED`.
 ADVICE = {
@@ -56,9 +56,8 @@ ADVICE = {
     " (torchtitan: training.gc_freq).",
     Cause.CHECKPOINT: "Write checkpoints asynchronously (torchtitan: checkpoint.async_mode), on all ranks at the same"
     " steps.",
-    Cause.MIXED: "Compare what rank {rank} does between collectives with a rank that is not late: operators, data"
-    " loading,"
-    " garbage collection, load of the host.",
+    Cause.MIXED: "Compare what rank {rank} does outside of collectives with a rank that is not late: operators, data"
+    " loading, garbage collection, and what else runs on its machine.",
 }
 MORE_WORK = (
     "Find what rank {rank} computes that the others do not: compare the shapes of its batches, and look for code that"
@@ -78,12 +77,12 @@ def computing(growth: ComputeGrowth) -> str:
     """Return a sentence on how a rank's computing differs: more kernels than the others, or longer kernels."""
     unit = "kernels" if growth.on_device else "operators"
     kernel = growth.kernel[:NAME_AT_MOST]
-    most = f"{kernel} grew most (+{duration_ns(growth.growth_ns)})" if growth.growth_ns else "none of them grew much"
+    most = f" Most of the extra time is in {kernel} (+{duration_ns(growth.growth_ns)})." if growth.growth_ns else ""
     if growth.has_more_work:
-        return f"It has more work: it runs {growth.events} {unit}, the other ranks {growth.typical_events}; {most}."
+        return f"It has more work: it runs {growth.events} {unit}, the other ranks {growth.typical_events}.{most}"
     products = f", its matrix products {percent(growth.product_slowdown - 1)}" if growth.product_slowdown else ""
-    slower = f"the same {unit} take {percent(growth.slowdown - 1)} longer{products}"
-    return f"Its device is slower or its inputs are larger: {slower}; {most}."
+    slower = f"the same {unit} take {percent(growth.slowdown - 1)} longer than on the other ranks{products}"
+    return f"Its device is slower or its inputs are larger: {slower}.{most}"
 
 
 def straggler_findings(
@@ -97,9 +96,8 @@ def straggler_findings(
         yield Finding(
             id="trace.straggler",
             severity=Severity.WARNING,
-            title=f"Rank {straggler.rank} is the straggler: it spends {duration_ns(straggler.excess_ns)} more outside"
-            " of"
-            f" collectives than {the_others(straggler.rank, waits)} (total over the profile){mostly(straggler)}",
+            title=f"Rank {straggler.rank} is the straggler: outside of collectives it needs"
+            f" {duration_ns(straggler.excess_ns)} more than {the_others(straggler.rank, waits)}{mostly(straggler)}",
             why=reason(straggler),
             next=advice(straggler).format(rank=straggler.rank),
             ranks=[straggler.rank],
@@ -121,26 +119,24 @@ def the_others(rank: int, waits: Sequence[RankWaits]) -> str:
 
 
 def mostly(straggler: Straggler) -> str:
-    """Return a suffix on the main part of the excess, such as `, 498 ms of it in data loading`.
-
-    The suffix is empty if no part explains it.
+    """Return a suffix on the main part of the excess, such as `, mostly for data loading`; empty if none explains"
+    " it.
     """
-    part, excess = straggler.causes_ns.get(straggler.cause, 0), straggler.excess_ns
-    if straggler.cause not in PART_NAMES or not part:
-        return ""
-    return f", {duration_ns(min(part, excess))} of it in {PART_NAMES[straggler.cause]}"
+    known = straggler.cause in PART_NAMES and straggler.causes_ns.get(straggler.cause, 0)
+    return f", mostly for {PART_NAMES[straggler.cause]}" if known else ""
 
 
 def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[int, str]) -> list[Evidence]:
     """Return evidence on the parts of the straggler's excess, then on each rank's waiting, the straggler first."""
     parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
-    named = [f"{PART_NAMES[Cause(name)]} +{duration_ns(ns)}" for name, ns in parts if Cause(name) in PART_NAMES]
-    source = sources.get(straggler.rank, "")
-    compared = f"rank {straggler.rank}, compared with {the_others(straggler.rank, waits)}"
-    facts = [Evidence(text=f"{compared}: {', '.join(named)}", source=source)]
+    listed = [(PART_NAMES[Cause(name)], ns) for name, ns in parts if Cause(name) in PART_NAMES]
+    rest = straggler.excess_ns - sum(ns for _, ns in listed)
+    named = [f"{name} {duration_change_ns(ns)}" for name, ns in [*listed, ("everything else", rest)] if ns]
+    compared = f"rank {straggler.rank} compared with {the_others(straggler.rank, waits)}, over the whole profile"
+    text = f"{compared}: {duration_change_ns(straggler.excess_ns)} outside of collectives = {', '.join(named)}"
+    facts = [Evidence(text=text, source=sources.get(straggler.rank, ""))] if listed else []
     rows = sorted(waits, key=lambda row: row.rank != straggler.rank)
-    facts = facts if named else []
-    facts += [Evidence(text=waiting(row, waits), source=sources.get(row.rank, "")) for row in rows]
+    facts += [Evidence(text=waiting(row), source=sources.get(row.rank, "")) for row in rows]
     return facts[:EVIDENCE_AT_MOST]
 
 
@@ -149,23 +145,22 @@ def reason(straggler: Straggler) -> str:
     steps = f" in {straggler.late_steps} of {straggler.steps} steps" if straggler.steps > 1 else ""
     number = f" #{straggler.first_sequence}" if straggler.first_sequence is not None else ""
     first = (
-        f" The first collective that it enters late is {straggler.first_name}{number}:"
-        f" {duration_ns(straggler.first_late_ns)} after the other ranks."
+        f" It first arrives late at {straggler.first_name}{number}, {duration_ns(straggler.first_late_ns)} after the"
+        " other ranks."
         if straggler.first_late_ns > 0
         else ""
     )
     return (
-        f"{straggler.detail}{first} The other ranks wait for it{steps}: without this delay the recorded time would be"
-        f" {percent(straggler.saved_share)} shorter."
+        f"{straggler.detail}{first} The other ranks wait for it in collectives{steps}: without this delay the recorded"
+        f" time would be {percent(straggler.saved_share)} shorter."
     )
 
 
-def waiting(row: RankWaits, waits: Sequence[RankWaits]) -> str:
-    """Return a text on how long one rank waited and how often it arrived last."""
-    amount = f"{duration_ns(abs(row.excess_ns))} {'more' if row.excess_ns >= 0 else 'less'}"
+def waiting(row: RankWaits) -> str:
+    """Return a text on how long one rank waited in collectives, and how long the other ranks waited there for it."""
     return (
-        f"rank {row.rank} waits {duration_ns(row.wait_ns)} in collectives, arrives last in {row.last_arrivals} of"
-        f" {row.collectives}, and spends {amount} outside of them than {the_others(row.rank, waits)}"
+        f"rank {row.rank} waits {duration_ns(row.wait_ns)} for other ranks in {row.collectives} collectives; the other"
+        f" ranks together wait {duration_ns(row.caused_ns)} for rank {row.rank}"
     )
 
 

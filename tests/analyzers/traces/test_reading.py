@@ -154,7 +154,7 @@ def test_the_device_waiting_for_the_host_is_told(maker):
     assert report.verdict.kind == "host_bound"
     [finding] = [finding for finding in report.findings if finding.id == "trace.host_bound"]
     texts = [fact.text for fact in finding.evidence]
-    assert any(text.startswith("idle for ") and " of it until the host launched" in text for text in texts)
+    assert any(text.startswith("the idle time: ") and " until the host launched" in text for text in texts)
 
 
 def test_compiling_and_asking_the_driver_for_memory_are_told(maker):
@@ -176,9 +176,12 @@ def test_frees_of_the_driver_are_not_counted_as_allocations(maker):
     found = {finding.id: finding for finding in traces.analyze([maker.save(made.text())]).findings}
     finding = found["trace.driver_allocations"]
     assert finding.title == (
-        "cudaFree and cudaMalloc were called 3 times (1 + 2) during the recording and took 6.00 µs, 5.00 µs of it in"
-        " cudaFree"
+        "The allocator called the driver 3 times during the recording (cudaFree and cudaMalloc), which took 6.00 µs"
     )
+    assert [fact.text.partition(", the longest")[0] for fact in finding.evidence[1:]] == [
+        "cudaFree: 1 call, 5.00 µs",
+        "cudaMalloc: 2 calls, 1.00 µs",
+    ]
     assert finding.next.startswith("This is most likely the start of the program")
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from analyzers.kernel_names import kernel_name
 from workbench.present.bar import bar
-from workbench.present.tables.kernel_names import kernel_name
 
 ADD, POINTERS = "at::native::CUDAFunctor_add<float>", "at::detail::Array<char*, 3>"
 

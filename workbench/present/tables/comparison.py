@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from analyzers.compare import CompareData
+from analyzers.kernel_names import kernel_name
 from analyzers.memory.diff import Diff
 from analyzers.memory.diff import GroupChange as MemoryChange
 from analyzers.traces.diff.diff import TraceDiff
 from analyzers.words import duration, duration_ns, size
 from workbench.present.table import Table, table
-from workbench.present.tables.kernel_names import kernel_name
 
 GROUPINGS: Mapping[str, Callable[[Diff], Sequence[MemoryChange]]] = {
     "categories": lambda diff: diff.categories,

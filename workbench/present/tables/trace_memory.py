@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from analyzers.kernel_names import user_function
 from analyzers.words import duration_ns, size
 from workbench.present.table import Table, table
-from workbench.present.tables.kernel_names import user_function
 from workbench.present.tables.trace_rank import rank_suffix
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from analyzers.kernel_names import MEDIUM, SHORT, kernel_name, shortened
 from analyzers.words import bandwidth, duration_ns, figures, flops, percent, share, size
 from workbench.present.table import Table, table
-from workbench.present.tables.kernel_names import MEDIUM, SHORT, kernel_name, shortened
 
 if TYPE_CHECKING:
     from analyzers.traces.model import Cost, RankTrace

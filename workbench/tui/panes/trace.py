@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
+from analyzers.kernel_names import shortened
 from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import RankTrace, RankWaits, TraceData, critical_parts, views
@@ -19,7 +20,6 @@ from analyzers.words import duration_ns, share
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, table
-from workbench.present.tables.kernel_names import shortened
 from workbench.present.tables.trace import critical_path, opportunities, rank_tables, step_numbers
 from workbench.present.tables.trace_memory import device_name
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart

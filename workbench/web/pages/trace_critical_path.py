@@ -9,6 +9,7 @@ from functools import lru_cache
 import pandas as pd
 from dash import html
 
+from analyzers.kernel_names import shortened
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
@@ -18,7 +19,6 @@ from analyzers.words import duration_ns
 from workbench.colours import HUE_OF_KIND
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
-from workbench.present.tables.kernel_names import shortened
 from workbench.present.tables.trace import critical_path
 from workbench.web.components.links import link
 from workbench.web.components.text import table

@@ -47,11 +47,10 @@ def test_the_late_rank_is_named(maker, backend, sequence):
     assert (report.verdict.kind, report.verdict.ranks) == ("straggler", [2])
     assert [(row.wait_ns, row.last_arrivals) for row in report.data.waits] == [(80 * MS, 0), (80 * MS, 0), (0, 4)]
     [finding] = [f for f in report.findings if f.id == "trace.straggler"]
-    assert "it spends 80.0 ms more outside of collectives" in finding.title
-    assert "The other ranks wait for it in 4 of 4 steps" in finding.why
-    assert finding.title.endswith(
-        "than the median of the other ranks (total over the profile), 80.0 ms of it in compute"
-    )
+    assert "outside of collectives it needs 80.0 ms more" in finding.title
+    assert "The other ranks wait for it in collectives in 4 of 4 steps" in finding.why
+    assert finding.title.endswith("than the median of the other ranks, mostly for compute")
+    assert "over the whole profile: +80.0 ms outside of collectives = compute +80.0 ms" in finding.evidence[0].text
     assert [Path(fact.source).name for fact in finding.evidence] == [f"rank{rank}_trace.json" for rank in (2, 2, 0, 1)]
     [slow] = report.data.stragglers
     assert (slow.cause, slow.excess_ns, slow.saved_ns) == ("compute", 80 * MS, 80 * MS)
@@ -150,11 +149,11 @@ def test_recordings_of_two_moments_are_told_apart(maker):
         files.append(maker.save(made.text(), step=f"iteration_{step}"))
     report = traces.analyze(files)
     [finding] = [one for one in report.findings if one.id == "trace.exposed_communication"]
-    assert "Of 30.0 ms of communication 30.0 ms are exposed" in finding.why
+    assert "Collectives ran for 30.0 ms. For 30.0 ms of that time nothing was computed" in finding.why
     assert finding.title.endswith("of the recorded time of rank 0")
     assert [fact.text for fact in finding.evidence[:2]] == [
-        "rank 0, device 0, step 10: 40.0 ms recorded, at work for 40.0 ms of it",
-        "communication 30.0 ms, exposed 30.0 ms",
+        "rank 0, device 0, step 10: 40.0 ms from the first to the last kernel; 40.0 ms at work, 0 s idle",
+        "rank 0: collectives ran for 30.0 ms: 30.0 ms without compute, 0 s during compute",
     ]
     assert [row[2] for row in time_by_rank(report.data.ranks).rows] == ["5", "10"]
     assert bar_names(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]
