@@ -47,7 +47,7 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
     """Return evidence that names a culprit's process and host, so that a user can log in there."""
     files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
     verb = "was" if cause.kind is HangClass.DEAD else "is"
-    text = ", ".join(f"rank {rank} {verb} process {file.pid} on {file.host}" for rank, file in files)
+    text = ", ".join(f"rank {rank} {verb} process {file.pid} on host {file.host}" for rank, file in files)
     return [Evidence(text=text)] if text else []
 
 
@@ -86,9 +86,9 @@ def earlier_steps(steps: list[float]) -> str:
     """Return a phrase on how long the `steps` before the hang took (in seconds), and whether the last were slow."""
     recent, before = median(steps[-RECENT_STEPS:]), median(steps[:-RECENT_STEPS] or steps)
     if recent > SLOWER * before:
-        took = f"needed {duration(recent)} for each of its last {RECENT_STEPS} steps"
-        return f"{took}, but {duration(before)} for earlier ones"
-    return f"needed {duration(median(steps))} for a step before"
+        took = f"each of its last {RECENT_STEPS} steps took {duration(recent)}"
+        return f"{took}, earlier ones {duration(before)}"
+    return f"its earlier steps took {duration(median(steps))} each"
 
 
 def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:

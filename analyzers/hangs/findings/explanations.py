@@ -16,19 +16,20 @@ from analyzers.hangs.findings.wording import (
 from analyzers.hangs.model import HangClass, Reason
 from analyzers.hangs.reading.exits import Ending
 from analyzers.hangs.reading.side_formats import ProcessState
-from analyzers.words import rank_names, size
+from analyzers.words import agree, capitalised, rank_names, size
 
 MECHANISMS = {
-    HangClass.HOST_STUCK: "{name} needs {whom}; the process of {ranks} is alive but runs different code",
-    HangClass.SKIPPED: "{name} needs every member, and {ranks} went on without it",
-    HangClass.ORDER_CYCLE: "each of these operations waits for ranks that are in another of them, so none can complete",
-    HangClass.LAGGING: "other ranks have completed {name}, so the network works; all later operations wait for {ranks}",
+    HangClass.HOST_STUCK: "the process of {ranks} is alive, but runs other code instead of joining. {name} completes"
+    " only with {whom}, so the others wait",
+    HangClass.SKIPPED: "{name} completes only when every member joins it, but {ranks} went on without it",
+    HangClass.ORDER_CYCLE: "each of these operations needs a rank that waits in another of them, so none can complete",
+    HangClass.LAGGING: "other ranks have completed {name}, so the network works. All later operations wait for {ranks}",
     HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
-    HangClass.UNKNOWN: "a rank without a dump may be the cause as well as a victim",
+    HangClass.UNKNOWN: "a rank without a dump may have caused the hang, or may only wait like the others",
 }
 OTHER_GROUPS = (
-    "every rank must create every process group, also those that it is not a member of: PyTorch numbers groups in the"
+    "every rank must create every process group, also those that it is not a member of. PyTorch numbers groups in the"
     " order of creation, and members find each other by that number"
 )
 PROCESS_STATES = {
@@ -41,7 +42,11 @@ def why(cause: Cause) -> str:
     """Return how a culprit stops the other ranks, and the evidence that its title does not state."""
     text = mechanism(cause)
     evidence = further_evidence(cause)
-    return f"{text} ({evidence})" if evidence else text
+    if not evidence:
+        return text
+    named = cause.kind is HangClass.MISMATCH and cause.reason not in (Reason.TIE, Reason.ABORTED)
+    because = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'is', 'are')} named as the cause because {evidence}"
+    return f"{text}. {capitalised(because if named else evidence)}"
 
 
 def mechanism(cause: Cause) -> str:
@@ -53,13 +58,16 @@ def mechanism(cause: Cause) -> str:
     name = name_operation(cause.culprit)
     whom = "the matching send or recv" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
-        needs = f"{name} needs {whom}: it can never complete" if name else "the others need it in their collectives"
-        return f"{end_of_process(cause)}, and {needs}"
+        needs = f"{name} can complete only with {whom}" if name else "their collectives need every rank"
+        waiting = f"the ranks that wait for it cannot go on: {needs}"
+        # The title says it in the same words.
+        in_title = cause.end is not None and cause.end.ending is Ending.CONNECTION_REFUSED
+        return waiting if in_title else f"{end_of_process(cause)}. {capitalised(waiting)}"
     if cause.kind is HangClass.MISMATCH:
         return mismatch(cause)
     if cause.kind is HangClass.ALL_ARRIVED:
         who = "both ranks have" if cause.reason is Reason.BOTH_HALVES_ISSUED else "every member has"
-        return f"{who} issued {name}, so the network or a device is stuck, and no line of the program is to blame"
+        return f"{who} issued {name}, so no line of the program is to blame: the network or a device is stuck"
     return MECHANISMS[cause.kind].format(ranks=rank_names(cause.ranks), name=name, whom=whom)
 
 
@@ -95,8 +103,11 @@ def mismatch(cause: Cause) -> str:
     if cause.reason in MISMATCHES:
         return MISMATCHES[cause.reason]
     if has_other_operation(cause):
-        return "the ranks ran different code: one branch ran only on some of them, or a loop ended early on one"
-    return "all members must pass the same shape and type, so the operation never completes"
+        return (
+            "the ranks called different operations, so none of them can complete. Probably a branch ran only on some"
+            " ranks, or a loop ended earlier on one of them"
+        )
+    return "all members must pass the same shape and type. They did not, so the operation never completes"
 
 
 def further_evidence(cause: Cause) -> str:
@@ -163,7 +174,7 @@ def host_state(host: HostState) -> str:
 
 def members_that_agree(cause: Cause) -> str:
     """Return how many members of the process group issued the operation of the majority, as a phrase."""
-    return f"{len(cause.sides[0].ranks)} of {cause.members} ranks passed the same"
+    return f"the other {len(cause.sides[0].ranks)} of {cause.members} ranks agree with each other"
 
 
 def members_that_completed(cause: Cause) -> str:
@@ -191,15 +202,15 @@ def no_answer(cause: Cause) -> str:
 EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.MAJORITY: members_that_agree,
     Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
-    Reason.EMPTY_TENSOR: lambda cause: f"the tensor of {rank_names(cause.ranks)} is empty",
-    Reason.EARLIER_STEPS: "in its earlier steps it called a different operation here",
+    Reason.EMPTY_TENSOR: lambda cause: f"{agree(cause.ranks, 'its tensor is', 'their tensors are')} empty",
+    Reason.EARLIER_STEPS: "in its earlier steps it called another operation at this point",
     Reason.SIMILAR_GROUPS: "other process groups of this kind issued the operation of the other ranks",
     Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
     " larger by one",
     Reason.TIE: "both sides have equally many ranks, so either may be wrong",
     Reason.UNBALANCED: elements,
-    Reason.DEVIATION: both_sides,
+    Reason.DEVIATION: lambda cause: f"it issued {both_sides(cause)}",
     Reason.ISSUED_LATER_OPERATIONS: "it issued later operations without this one",
     Reason.OTHER_ORDER: lambda cause: list_waiting(cause.sides),
     Reason.BOTH_LACK_OTHER_HALF: "each waits for a send or recv that its peer has not issued",

@@ -70,7 +70,10 @@ def for_process(end: RankEnd, ranks: str) -> str:
         )
     # No process can catch SIGKILL, so its own log says nothing.
     if end.exit_code == -signal.SIGKILL:
-        return f"check `dmesg` on the host for the out-of-memory killer, and the scheduler's log; {ONLY_WAIT}"
+        return (
+            "find out who sent SIGKILL: look for the out-of-memory killer in `dmesg` on the host, and in the"
+            f" scheduler's log; {ONLY_WAIT}"
+        )
     if end.exit_code == -signal.SIGSEGV and not end.stack:
         return f"start the job with PYTHONFAULTHANDLER=1 to get the stack of the crash in the rank's log; {ONLY_WAIT}"
     return f"read the log and the exit status of the rank; {ONLY_WAIT}"

@@ -105,6 +105,7 @@ def skipped(cause: Cause) -> str:
     return f"{rank_names(cause.ranks)} skipped {name_operation(cause.culprit)}{at_step(cause)}{went_on}"
 
 
+UNKNOWN_TENSOR = "a different shape or type"
 DEEDS = {
     Reason.OTHER_MODEL: "built a model with a different number of parameters than the other ranks",
     Reason.LEFT_ALONE: "issued a collective when all other ranks had ended normally,",
@@ -127,7 +128,21 @@ def mismatch(cause: Cause) -> str:
         return aborted(cause)
     if cause.issued is None or cause.expected is None or not cause.expected.ranks:
         return f"{ranks} disagree{step} in {number}: {list_issued(cause.sides)}"
-    return f"{called(cause.issued, cause)}{step} in {number}, while {called(cause.expected, cause)}"
+    same_line = cause.issued.line == cause.expected.line and not has_other_operation(cause)
+    others = f"{called(cause.issued, cause)}{step} in {number}, while {called(cause.expected, cause)}"
+    return passed(cause.issued, cause.expected, cause) if same_line else others
+
+
+def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
+    """Return the title of a finding on ranks that passed different tensors to one operation at the same source line.
+
+    For example `rank 1 passed an empty tensor (0 elements, float32) to all_reduce at step 6, while rank 0 passed a
+    tensor of 8 float32, in collective #6 of process group dp (train.py:12)`.
+    """
+    mine, theirs = (tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR for side in (issued, expected))
+    where = append_line(f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}", issued.line)
+    first = f"{rank_names(issued.ranks)} passed {mine} to {issued.operation}{at_step(cause)}"
+    return f"{first}, while {rank_names(expected.ranks)} passed {theirs}, in {where}"
 
 
 def aborted(cause: Cause) -> str:
@@ -152,7 +167,7 @@ def called(side: RanksInOp, cause: Cause) -> str:
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):
         return f"{ranks} called {format_operation(side)}"
-    tensor = tensor_name(side.shape) if side.shape else "a different shape or type"
+    tensor = tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR
     return f"{ranks} passed {append_line(f'{tensor} to {side.operation}', side.line)}"
 
 

@@ -14,7 +14,7 @@ EXCEPTION_LENGTH = 200
 ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",
-    Ending.CONNECTION_REFUSED: "nothing answers at the port of its process",
+    Ending.CONNECTION_REFUSED: "the debug server of its process no longer answers",
 }
 
 

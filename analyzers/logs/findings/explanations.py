@@ -1,5 +1,7 @@
 """Write the explanation of a cause: the evidence for it, and why the other failures are its consequences."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from analyzers.logs.answers.cause import Answer, Cause
@@ -14,7 +16,7 @@ from analyzers.words import quantity, rank_names, size
 EVIDENCE_AT_MOST, LAST_LINES_AT_MOST = 6, 8
 LINE_LENGTH = 160
 BASES = {
-    Basis.NAMED: "the message names the ranks that did not join",
+    Basis.NAMED: "PyTorch's message names the ranks that did not join",
     Basis.BEHIND: "the other ranks enqueued more operations of this group",
     Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
@@ -29,8 +31,8 @@ BASES = {
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
     Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
-    Basis.MOST_SILENT: "the others did not join, or were ended before they gave up elsewhere: logs cannot tell",
-    Basis.LATE: "the other ranks came too late, or waited too and were disconnected: logs cannot tell",
+    Basis.MOST_SILENT: "logs cannot tell whether the others did not join, or were ended while they waited elsewhere",
+    Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
     Basis.ONE_SIDE: "this log shows which rank waited, but not for which one",
 }
 WITHOUT_DUMPS = (
@@ -38,16 +40,39 @@ WITHOUT_DUMPS = (
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that Flight Recorder dumps would make more certain."""
-SHOWN = "the log has no earlier failure that explains this one"
-EITHER_OF_TWO = (
-    "the report of PyTorch names the rank that did not join; but of two ranks the other may as well have called one"
-    " collective too many"
+SHOWN = "no earlier line of the log explains this failure, so it is taken for the cause"
+SAME_ON_ALL = (
+    "all ranks in the log failed in the same way, so the cause is something that they share, such as the configuration,"
+    " rather than one rank"
 )
+MECHANISMS: Mapping[LogClass, str] = {
+    LogClass.HOST_OOM: "the kernel kills a process when the machine, or the job's limit, has no host memory left",
+    LogClass.OOM: "a request for GPU memory was larger than what was free",
+    LogClass.SIGNAL: "the process ended by a signal, without a Python exception",
+    LogClass.DATALOADER_WORKER: "the training process fails when a worker of its DataLoader dies or delivers no batches"
+    "",
+    LogClass.MISMATCH: "all ranks of a process group must call the same collective with the same shapes",
+    LogClass.UNUSED_PARAMETERS: "DDP waits in each step for a gradient of every parameter, and a parameter that takes"
+    " no part in the loss gets none",
+    LogClass.HARDWARE: "this message is about the GPU, a link or the node, not about the training program",
+    LogClass.TIME_LIMIT: "the job was still running when its time was used up",
+    LogClass.NONFINITE_LOSS: "once a NaN is in the loss, its gradients and the updated weights become NaN, too",
+}
+"""What a class of failure means, as a clause that precedes the evidence."""
+EITHER_OF_TWO = (
+    "PyTorch's message says that the other rank did not join. But with two ranks it may also be this one that called"
+    " one collective too many"
+)
+OTHER_MECHANISM = (
+    Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
+)  # fmt: skip
+"""Reasons that the sentence of their class in `MECHANISMS` does not fit."""
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return the sentences that say why `cause` is the cause of the job's end."""
     parts = [
+        MECHANISMS.get(cause.kind, "") if cause.reason not in OTHER_MECHANISM else "",
         basis_of(cause, logs),
         numbers_of(cause),
         chain_of(cause),
@@ -62,10 +87,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
 def basis_of(cause: Cause, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if not cause.blame:
-        same = (
-            "all at the same line: the configuration, not one rank, is the cause" if is_everywhere(cause, logs) else ""
-        )
-        return same or SHOWN
+        return SAME_ON_ALL if is_everywhere(cause, logs) else SHOWN
     text = EITHER_OF_TWO if cause.blame.basis is Basis.NAMED and not cause.ranks else BASES[cause.blame.basis]
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
@@ -79,21 +101,32 @@ def is_everywhere(cause: Cause, logs: Logs) -> bool:
 
 
 def numbers_of(cause: Cause) -> str:
-    """Return the memory sizes in an out-of-memory message, or how many steps fp16 overflows skipped before the failure.
-
-    The text is empty if the cause has neither.
-    """
-    if cause.kind is LogClass.OOM:
-        facts = first_with(cause, "requested_bytes").facts
-        known = (
-            ("tried to allocate", facts.requested_bytes), ("total", facts.total_bytes), ("free", facts.free_bytes),
-            ("this process", facts.process_bytes), ("allocated by PyTorch", facts.allocated_bytes),
-            ("reserved but unallocated", facts.unallocated_bytes),
-            ("other processes", sum(facts.other_processes) or None),
-        )  # fmt: skip
-        return ", ".join(f"{name} {size(value)}" for name, value in known if value is not None)
+    """Return how many steps fp16 overflows skipped before the failure; empty if they skipped none."""
     skips = [e for e in cause.failure.events if e.kind is EventKind.OVERFLOW_SKIP]
     return f"{quantity(sum(e.count for e in skips), 'skipped step')} before" if skips else ""
+
+
+def memory_of(cause: Cause) -> list[Evidence]:
+    """Return evidence with the sizes in an out-of-memory message: of the device, and of this process; empty without."""
+    if cause.kind is not LogClass.OOM:
+        return []
+    lead = first_with(cause, "requested_bytes")
+    facts = lead.facts
+    device = (
+        ("in total", facts.total_bytes), ("free", facts.free_bytes), ("used by this process", facts.process_bytes),
+        ("used by other processes", sum(facts.other_processes) or None),
+    )  # fmt: skip
+    process = (
+        ("allocated by tensors", facts.allocated_bytes),
+        ("reserved, but not allocated", facts.unallocated_bytes),
+    )
+    parts = (("memory of the device", device), ("PyTorch's part of this process", process))
+    texts = [
+        f"{name}: {', '.join(f'{size(value)} {what}' for what, value in sizes if value is not None)}"
+        for name, sizes in parts
+        if any(value is not None for _, value in sizes)
+    ]
+    return [Evidence(text=text, source=f"{lead.path}:{lead.line}") for text in texts]
 
 
 def chain_of(cause: Cause) -> str:
@@ -166,7 +199,7 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
     shown = [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
     if len({fact.text for fact in shown}) < len(shown):
         shown = [with_rank(fact, event) for fact, event in zip(shown, chosen, strict=False)]
-    return shown + last_lines(cause, logs)
+    return [*memory_of(cause), *shown, *last_lines(cause, logs)]
 
 
 def with_rank(fact: Evidence, event: LogEvent) -> Evidence:

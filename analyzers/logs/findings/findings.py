@@ -63,7 +63,7 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
         id="logs.consequence",
         severity=Severity.INFO,
         title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
-        why=f"It was printed {times(count)}, and the first failure explains it.",
+        why=f"This follows from the first failure of the job, which explains it. It was printed {times(count)}.",
         next=f"no action here: follow the next step of the first failure{first_failure(cause)}",
         ranks=failure.ranks,
         step=lead.step,

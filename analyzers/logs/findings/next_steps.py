@@ -30,8 +30,8 @@ STEPS = {
     " ones, run under `workbench launch -- COMMAND`, which records them",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"
     " sends SIGUSR1 120 s before the limit, so that the job can save",
-    LogClass.TERMINATED: "find out who sent it: `sacct -j JOB`, the scheduler's log, a `timeout` command, a closed"
-    " terminal; the log shows no failure of a rank before it",
+    LogClass.TERMINATED: "find out who ended the job, because no rank failed before: look at `sacct -j JOB`, at the"
+    " scheduler's log, and for a `timeout` command or a closed terminal",
     LogClass.UNKNOWN: "read the logs of the ranks that are missing here, with torchrun's `--log-dir logs --tee 3`;"
     " where these do not tell either, run under `workbench launch -- COMMAND`, which records what each rank waits in",
 }
@@ -124,8 +124,8 @@ def for_signal(cause: Cause) -> str:
     """Return how to find out why a signal ended a rank; for SIGKILL, whether the kernel's OOM killer sent it."""
     if cause.lead.facts.signal == "SIGKILL":
         return (
-            "look for the kernel's OOM killer (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`): the"
-            " log alone does not show who sent the signal"
+            "find out who sent SIGKILL, because the log does not show it. Look for the kernel's out-of-memory killer"
+            " first (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`)"
         )
     return STEPS[LogClass.SIGNAL]
 
@@ -151,8 +151,8 @@ def for_memory(cause: Cause) -> str:
             " fragmented"
         )
     return (
-        "use a smaller batch or sequence, recompute activations or shard more; record a snapshot"
-        " (`torch.cuda.memory._record_memory_history()`) to see what fills it"
+        "use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills the"
+        " memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
     )
 
 
@@ -175,8 +175,8 @@ def for_worker(cause: Cause) -> str:
         return WORKERS[Reason.SHARED_MEMORY]
     if name.startswith("Killed"):
         return (
-            "look for the kernel's OOM killer (`dmesg -T`): use fewer workers or a smaller prefetch_factor, or ask for"
-            " more memory"
+            "check with `dmesg -T` whether the kernel's out-of-memory killer ended it. If so, use fewer workers or a"
+            " smaller prefetch_factor, or ask for more memory"
         )
     return "set `num_workers=0` and run with `python -X faulthandler` to see which sample or library crashes"
 
@@ -221,7 +221,10 @@ def for_timeout(cause: Cause) -> str:
             f"read the log of {rank_names(cause.ranks)} up to its last line. To see its stack next time, start the job"
             " with `workbench launch`, or run `py-spy dump --pid PID` while it hangs"
         )
-    return f"read the logs of the other ranks; record the next run with `workbench launch`, or with {DUMPS}"
+    return (
+        "read the logs of the other ranks. So that the next run records what every rank waits in, start it with"
+        f" `workbench launch`, or set {DUMPS}"
+    )
 
 
 def for_numbers(cause: Cause) -> str:

@@ -30,14 +30,14 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
-    recorded = steps_of(steps, first.rank)
-    lateness = f"late in {first.steps_late} of {quantity(recorded, 'step')}, by {duration(first.lateness_s)} on average"
+    compared = quantity(compared_steps(first), "step")
+    lateness = f"late in {first.steps_late} of {compared}, by {duration(first.lateness_s)} on average"
     lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
         title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the time goes into {causes}",
-        why="in each step all ranks wait for the slowest one. On average over all recorded steps this makes a step"
+        why="in each step all ranks wait for the slowest one. On average over all these steps this makes a step"
         f" {duration(lost)} longer: {percent(share)} of all step time is spent waiting",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
         ranks=ranks,
@@ -58,15 +58,15 @@ def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
     return f"{rank_names(ranks)}{whole_host} {agree(ranks, 'makes', 'make')} the others wait{when}"
 
 
-def steps_of(steps: Steps, rank: int) -> int:
-    """Return the number of recorded steps of a rank."""
-    return int((steps.table["rank"] == rank).sum())
+def compared_steps(straggler: Straggler) -> int:
+    """Return the number of steps in which a straggler was compared with the other ranks: all but those of warm-up."""
+    return round(straggler.steps_late / straggler.recurrence)
 
 
 def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
     """Return the evidence that says how late a rank is, with its log as the source."""
-    recorded = quantity(steps_of(steps, straggler.rank), "recorded step")
-    late_in = f"{straggler.steps_late} of {recorded} by {duration(straggler.lateness_s)} on average"
+    compared = quantity(compared_steps(straggler), "compared step")
+    late_in = f"{straggler.steps_late} of {compared}, by {duration(straggler.lateness_s)} on average"
     text = f"rank {straggler.rank} is late in {late_in}, because of {CAUSE_NAMES[straggler.cause]}"
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
 

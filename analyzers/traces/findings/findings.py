@@ -228,7 +228,7 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 
 def call_text(call: CallTotal) -> str:
     """Return a text on the number and time of the calls of one name; a free far longer than the others is set apart."""
-    text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)}, the longest"
+    text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)} in total, the longest"
     others = call.count - 1
     if "Free" not in call.name or not others or call.max_ns < STANDS_OUT * (call.total_ns - call.max_ns) / others:
         return f"{text} {duration_ns(call.max_ns)}"

@@ -9,7 +9,7 @@ from analyzers.kernel_names import kernel_name
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
-from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times
+from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised
 
 TELLING = 0.05
 """The share of a step's time that an opportunity must be able to save to become a finding."""
@@ -41,7 +41,7 @@ WORDS = {
         "Nothing was computed while the program waited in the data loader for the next batch.",
         "Raise num_workers and prefetch_factor of the DataLoader, set persistent_workers=True, and move work on the"
         " samples into the workers.",
-        "Use the same batch in every step: if the loader is the cause, each step gets shorter by its waiting.",
+        "Use the same batch in every step: if the loader is the cause, each step gets shorter by about that time.",
     ),
     OpportunityKind.ALLOCATION: Words(
         "The device waits for allocations by the driver",
@@ -240,17 +240,18 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
 
 
 def stack_advice(account: RankTrace, one: Opportunity) -> str:
-    """Return the advice to record again without Python stacks, which precedes other advice; empty without stacks."""
-    return "First record again without with_stack=True. " if stack_warning(account, one) else ""
+    """Return the advice to record again without Python stacks, which other advice follows; empty without stacks."""
+    again = "First record again without with_stack=True. If the device still waits: "
+    return again if stack_warning(account, one) else ""
 
 
 def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
-    yield (
-        f"{counted(one)}{steps}: {duration_ns(one.taken_ns)} per step, of which at most"
-        f" {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) can be saved"
-    )
+    saved = f"at most {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) of it can be saved"
+    whole = f"{percent(one.saved_share)} of the step, which is what can be saved at most"
+    rest = whole if one.saved_ns == one.taken_ns else saved
+    yield f"{counted(one)}{steps}: {duration_ns(one.taken_ns)} per step, {rest}"
     if "bus_bytes_per_s" in one.measures:
         expected = one.measures["expected_bytes_per_s"]
         yield f"bus bandwidth {bandwidth(one.measures['bus_bytes_per_s'])} of about {bandwidth(expected)}"
@@ -288,11 +289,16 @@ def opportunity_finding(row: Advice) -> Finding:
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
         title=f"{row.title}: each step could be up to {duration_ns(row.saved_ns)} ({percent(row.saved_share)}) shorter",
         why=row.why,
-        next=f"{row.next.rstrip('.')}. To check: {row.check}",
+        next=f"{row.next.rstrip('.')}. {check_text(row.check)}",
         ranks=row.ranks,
         evidence=row.evidence,
         confidence=CONFIDENCE,
     )
+
+
+def check_text(check: str) -> str:
+    """Return how to check an advice as the last sentence of a finding; a sentence on its effect needs no heading."""
+    return check if check.startswith("It helped") else f"To check: {uncapitalised(check)}"
 
 
 def wait_advice(account: RankTrace, start_up: str) -> str | None:

@@ -151,8 +151,9 @@ def reason(straggler: Straggler) -> str:
         else ""
     )
     return (
-        f"{straggler.detail}{first} The other ranks wait for it in collectives{steps}: without this delay the recorded"
-        f" time would be {percent(straggler.saved_share)} shorter."
+        f"{straggler.detail}{first} The other ranks wait for it in collectives{steps}: of the waiting of all ranks"
+        f" {percent(straggler.caused_share)} is for this one. Without it the recorded time would be"
+        f" {percent(straggler.saved_share)} shorter."
     )
 
 
@@ -160,7 +161,7 @@ def waiting(row: RankWaits) -> str:
     """Return a text on how long one rank waited in collectives, and how long the other ranks waited there for it."""
     return (
         f"rank {row.rank} waits {duration_ns(row.wait_ns)} for other ranks in {row.collectives} collectives; the other"
-        f" ranks together wait {duration_ns(row.caused_ns)} for rank {row.rank}"
+        f" ranks together wait {duration_ns(row.caused_ns)} for it"
     )
 
 

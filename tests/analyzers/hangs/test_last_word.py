@@ -363,7 +363,7 @@ def test_a_stuck_rank_is_told_with_its_child_processes_and_the_thread_that_died(
     busy = child.format(8, '  File "/home/me/data.py", line 41 in decode\n' + inherited)
     folder.side("children_0.txt", f"{idle}\n{busy}\nProcess 9: sleep 100\n")
     finding = folder.report().findings[0]
-    assert "its thread Thread-1 ended: ValueError: no label in produce (me/data.py:7)" in finding.why
+    assert "Its thread Thread-1 ended: ValueError: no label in produce (me/data.py:7)" in finding.why
     assert finding.next == "Fix the ValueError raised at me/data.py:7: it ended a thread of the rank."
     told = [(e.text, e.line) for e in finding.evidence if "child process" in e.text]
     assert told[0] == ("its child process 8 is in decode", "/home/me/data.py:41")

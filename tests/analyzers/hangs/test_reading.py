@@ -285,7 +285,7 @@ def test_how_long_a_rank_is_in_its_phase_and_whether_it_was_slow_before(folder, 
     lines = [json.dumps({"step": n, "dur_ns": int(s * 1e9)}) for n, s in enumerate(took, 1)]
     steps.side("rank_1.jsonl", "\n".join([header, *lines, '{"step": 11, "dur']))
     facts = [fact.text for fact in analyze(run.discover(folder.path.parent)).findings[0].evidence]
-    slow = "needed 900 ms for each of its last 3 steps, but 200 ms for earlier ones"
+    slow = "each of its last 3 steps took 900 ms, earlier ones 200 ms"
     assert f"rank 1 has been in the same phase for 60.0 s; {slow}" in facts
 
 

@@ -179,8 +179,8 @@ def test_frees_of_the_driver_are_not_counted_as_allocations(maker):
         "The allocator called the driver 3 times during the recording (cudaFree and cudaMalloc), which took 6.00 µs"
     )
     assert [fact.text.partition(", the longest")[0] for fact in finding.evidence[1:]] == [
-        "cudaFree: 1 call, 5.00 µs",
-        "cudaMalloc: 2 calls, 1.00 µs",
+        "cudaFree: 1 call, 5.00 µs in total",
+        "cudaMalloc: 2 calls, 1.00 µs in total",
     ]
     assert finding.next.startswith("This is most likely the start of the program")
 
