@@ -143,7 +143,7 @@ def test_pools_streams_and_retries(crowded):
     assert "300.0 MiB" in found["memory.dead_pool"].title
     assert found["memory.retries"].evidence[0].text.endswith(": 50.0 MiB given back")
     # Only fully unused segments are given back, and no setting does so by itself.
-    assert "the other 100.0 MiB is in segments that hold tensors, too" in found["memory.reserved"].next
+    assert "but not the 100.0 MiB in segments that also hold tensors" in found["memory.reserved"].next
     assert "garbage_collection_threshold" not in found["memory.reserved"].next
 
 
