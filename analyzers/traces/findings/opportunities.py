@@ -241,7 +241,7 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
 
 def stack_advice(account: RankTrace, one: Opportunity) -> str:
     """Return the advice to record again without Python stacks, which other advice follows; empty without stacks."""
-    again = "First record again without with_stack=True. If the device still waits: "
+    again = "First record again without with_stack=True, and look whether the device still waits. "
     return again if stack_warning(account, one) else ""
 
 
@@ -249,7 +249,7 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
     saved = f"at most {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) of it can be saved"
-    whole = f"{percent(one.saved_share)} of the step, which is what can be saved at most"
+    whole = f"{percent(one.saved_share)} of the step, all of which may be saved"
     rest = whole if one.saved_ns == one.taken_ns else saved
     yield f"{counted(one)}{steps}: {duration_ns(one.taken_ns)} per step, {rest}"
     if "bus_bytes_per_s" in one.measures:

@@ -152,7 +152,7 @@ def reason(straggler: Straggler) -> str:
     )
     return (
         f"{straggler.detail}{first} The other ranks wait for it in collectives{steps}: of the waiting of all ranks"
-        f" {percent(straggler.caused_share)} is for this one. Without it the recorded time would be"
+        f" {percent(straggler.caused_share)} is for this one. Without this delay the recorded time would be"
         f" {percent(straggler.saved_share)} shorter."
     )
 

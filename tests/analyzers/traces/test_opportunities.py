@@ -54,7 +54,7 @@ def test_python_stacks_are_warned_of_where_the_host_is_late(maker):
     job = CASES["launch_bound_with_python_stacks"].build()
     findings = {finding.id: finding for finding in traces.analyze([maker.save(job.text())]).findings}
     assert "with_stack" in findings["trace.host_bound"].why
-    assert findings["trace.host_bound"].next.startswith("First record again without with_stack=True.")
+    assert findings["trace.host_bound"].next.startswith("First record again without with_stack=True, and")
 
 
 @pytest.mark.parametrize("name", ["loader_in_the_main_process", "launch_bound_with_python_stacks"])
