@@ -141,7 +141,7 @@ def for_memory(cause: Cause) -> str:
     if cause.reason is Reason.NCCL_BUFFERS:
         return (
             "leave memory to NCCL: a smaller batch, `torch.cuda.memory.set_per_process_memory_fraction(0.95)`, or"
-            " NCCL_BUFFSIZE"
+            " smaller buffers (NCCL_BUFFSIZE=1048576)"
         )
     if facts.other_processes:
         return f"end the other processes on the device, which have {size(sum(facts.other_processes))} (`nvidia-smi`)"
