@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from analyzers import child
-from analyzers.child import Task, memory_of_machine, run_forked
+from analyzers.child import Task, memory_of_machine
 from analyzers.errors import InputError
 from analyzers.files import RANKS_AT_MOST, rank_in, read_json
 from analyzers.isolation import read_in_child
@@ -215,10 +215,12 @@ def test_a_sparse_file_raises_no_limit(tmp_path):
     assert 256 << 20 <= memory_of_machine() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def test_a_reader_that_waits_for_ever_is_killed(tmp_path, monkeypatch):
-    (tmp_path / "waits.py").write_text("import time\ndef read(paths):\n    time.sleep(3600)\n")
+@pytest.mark.parametrize("run", [child.run_forked, child.run_in_new_interpreter])
+def test_a_reader_that_waits_for_ever_is_killed(tmp_path, monkeypatch, run):
+    (tmp_path / "waits.py").write_text("import time\ndef read(paths):\n    time.sleep(30)\n    return {}, {}\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(child, "WALL_S", 1)
     monkeypatch.setattr(child, "WALL_FACTOR", 0)  # instead of no time at all: some kernels kill a child for that
     task = Task("waits", tmp_path, [tmp_path / "rank_0"], memory=1 << 30, seconds=60)
-    assert "took more than 1" in child.explain(run_forked(task), task).message
+    assert "took more than 1" in child.explain(run(task), task).message

@@ -143,6 +143,14 @@ def test_links_to_nowhere_are_passed_by(tmp_path):
     assert len(run.discover(tmp_path).artefacts) == 1
 
 
+def test_links_to_folders_are_not_followed(tmp_path):
+    """They may form a ring, or lead to all files of a disk."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_bytes(b"{}")
+    (tmp_path / "run" / "again").symlink_to(tmp_path / "run")
+    assert len(run.discover(tmp_path / "run").artefacts) == 1
+
+
 @pytest.fixture
 def endless(tmp_path):
     """Fixture: a folder of 1,200 nested folders, removed here because pytest's own clean-up recurses and fails."""

@@ -116,6 +116,22 @@ def test_what_a_reader_prints_is_lost_and_its_columns_arrive(reader, dump, way, 
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_is_typed_is_not_for_a_reader(reader, dump, way):
+    """The terminal app reads the keys."""
+    reading, writing = os.pipe()
+    os.write(writing, b"typed")
+    os.close(writing)
+    before = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        name = reader("import os\nreturn {'typed': np.frombuffer(os.read(0, 5), np.uint8)}, {}", f"typed_{way}")
+        assert len(store.load([dump], name)["typed"]) == 0
+    finally:
+        os.dup2(before, 0)
+        os.close(reading)
+        os.close(before)
+
+
 def test_a_forked_child_is_ended_with_the_reading(reader, dump, cache, monkeypatch):
     """Ctrl-C, for example, ends the reading."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)

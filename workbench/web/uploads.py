@@ -55,9 +55,9 @@ class Uploads:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a WSGI request on to the application that its path selects."""
         path = environ.get("PATH_INFO", "/")
-        if match := re.match(r"/open/(\d{1,40}|[ab])(/.*)", path):
+        if match := re.match(r"/open/(\d+|[ab])(/.*)", path):
             return self._enter(match[1], match[2], environ, start_response)
-        if match := re.fullmatch(r"/drop/(\d{1,40})(?:/([^/]+))?", path):
+        if match := re.fullmatch(r"/drop/(\d+)(?:/([^/]+))?", path):
             return self._answer(match[1], match[2], environ, start_response)
         return self._main(environ, start_response)
 

@@ -282,10 +282,14 @@ def test_uploads_at_the_same_time_share_the_limit(tmp_path, monkeypatch):
 
 
 def test_a_name_that_no_disk_takes_is_refused(drops, tmp_path):
-    """Each byte of an HTTP header is one character: these are 200, some of which take two bytes on the disk."""
-    told = drops.put(f"/drop/1/{'é' * 100}", data=b"x", headers=SENT)
-    assert told.status_code == 422
-    assert set(told.json) == {"error", "hint"}
+    """The first has 150 characters, each of which takes two bytes on the disk."""
+    for told in (
+        drops.put(f"/drop/1/{'é' * 150}", data=b"x", headers=SENT),
+        drops.put(f"/drop/{'1' * 300}/a", data=b"x", headers=SENT),
+        drops.post(f"/drop/{'1' * 300}", headers=SENT),
+    ):
+        assert told.status_code == 422
+        assert set(told.json) == {"error", "hint"}
 
 
 def test_a_folder_that_has_gone_is_an_error(drops, tmp_path):
