@@ -132,6 +132,18 @@ def test_what_is_typed_is_not_for_a_reader(reader, dump, way):
         os.close(before)
 
 
+@pytest.mark.parametrize("search", ["", ":", ":/nowhere:"])
+def test_modules_in_the_working_folder_are_not_imported(dump, tmp_path, monkeypatch, search):
+    """An empty part of PYTHONPATH is the working folder, which may be one that somebody sent."""
+    (tmp_path / "numpy.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", search)
+    (tmp_path / "out").mkdir()
+    ended = child.run_in_new_interpreter(Task(READER, tmp_path / "out", [dump], memory=4 << 30, seconds=60))
+    assert ended.status == child.DONE, ended.message
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_forked_child_is_ended_with_the_reading(reader, dump, cache, monkeypatch):
     """Ctrl-C, for example, ends the reading."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)
