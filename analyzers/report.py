@@ -172,10 +172,13 @@ def merge(same: Sequence[Finding]) -> Finding:
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
-    evidence = [fact for finding in [first, *others] for fact in evidence_with_rank(finding, bool(others))]
+    is_equal = all([fact.text for fact in one.evidence] == [fact.text for fact in first.evidence] for one in others)
+    told = [first] if is_equal else [first, *others]
+    evidence = [fact for finding in told for fact in evidence_with_rank(finding, len(told) > 1)]
     also = [rank for rank in ranks if rank not in first.ranks]
-    own = f"this describes {rank_names(first.ranks)}; " if first.ranks else ""
-    text = f"{own}{rank_names(also)} {agree(also, 'shows', 'show')} the same, with other numbers"
+    own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
+    numbers = " numbers" if is_equal else ", with other numbers"
+    text = f"this describes {own}; {rank_names(also)} {agree(also, 'shows', 'show')} the same{numbers}"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

@@ -87,12 +87,20 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
 def basis_of(cause: Cause, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if not cause.blame:
-        return SAME_ON_ALL if is_everywhere(cause, logs) else SHOWN
+        return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or SHOWN
     text = EITHER_OF_TWO if cause.blame.basis is Basis.NAMED and not cause.ranks else BASES[cause.blame.basis]
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
         return f"{text}; {last_line(last)}"
     return text
+
+
+def driver_report(cause: Cause, logs: Logs) -> str:
+    """Return a clause on the Xid by which NVIDIA's driver reported the same error of the program; empty without one."""
+    if cause.lead.kind is not EventKind.CUDA_ERROR:
+        return ""
+    xid = next((event.facts.xid for event in logs.events if event.facts.reason is Reason.XID_SOFTWARE), None)
+    return "" if xid is None else f"the GPU's driver reported it, too, as an error that programs can cause (Xid {xid})"
 
 
 def is_everywhere(cause: Cause, logs: Logs) -> bool:

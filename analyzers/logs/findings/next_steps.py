@@ -135,8 +135,9 @@ def for_memory(cause: Cause) -> str:
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
-            "check with `nvidia-smi` whether another process holds the GPU; if none is listed but memory is still in"
-            " use or the error stays, the GPU may be faulty: exclude that node"
+            f"{'' if cause.ranks else 'find out which rank failed: the log does not name it. Then '}check with"
+            " `nvidia-smi` on its node whether another process holds the GPU. If none does, but memory is in use or the"
+            " error comes back there, the GPU may be faulty: exclude that node"
         )
     if cause.reason is Reason.NCCL_BUFFERS:
         return (

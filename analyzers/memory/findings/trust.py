@@ -25,11 +25,11 @@ def inconsistent_finding(device: Device) -> Finding:
         id="memory.inconsistent",
         severity=Severity.WARNING,
         title="The allocation history and the blocks of the snapshot do not agree",
-        why=f"The history has {device.entries} allocations and frees. After the last one"
-        f" {size(device.end_allocated_bytes)} should be allocated, but the blocks that the snapshot lists have another"
-        " total size. So some entries of the history are missing, or the file was edited.",
-        next="Record again, without the `skip_actions` argument of torch.cuda.memory._record_memory_history. In this"
-        " recording, take all sizes over time as approximate.",
+        why=f"By the history of {device.entries} allocations and frees, {size(device.end_allocated_bytes)} are"
+        " allocated at the end. The list of blocks in the same file says something else. So entries are missing from"
+        " the history (the argument `skip_actions` leaves some out), or the file was edited.",
+        next="If you passed `skip_actions` to torch.cuda.memory._record_memory_history, record again without it. In"
+        " this recording, take all sizes over time as approximate.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"device {device.device}: {device.entries} entries")],

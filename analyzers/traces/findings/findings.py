@@ -17,7 +17,7 @@ from analyzers.traces.findings.opportunities import (
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, Collective, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
-from analyzers.words import duration_ns, quantity, rank_ranges, share, size, times
+from analyzers.words import capitalised, duration_ns, quantity, rank_ranges, share, size, times
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
@@ -27,8 +27,9 @@ START_UP_SHARE = 0.8
 STANDS_OUT = 5
 """A free that takes so many times the mean of the others stands out."""
 SHORT_OF_MEMORY = (
-    "Record a memory snapshot and look for fragmentation and allocation retries. Set"
-    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if memory is fragmented."
+    "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
+    " and look for fragmentation and allocation retries; if memory is fragmented, set"
+    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 )
 START_UP = (
     "This is most likely the start of the program, not a usual step: begin the recording after a few warm-up steps, and"
@@ -71,9 +72,9 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
     waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
+    blocked = duration_ns(account.blocking_communication_ns)
     blocking = (
-        f" For {duration_ns(account.blocking_communication_ns)} of these {duration_ns(exposed)}, {waiting} waited for a"
-        " collective to end."
+        f" {capitalised(waiting)} could not go on until a collective had ended for {blocked} of that."
         if account.blocking_communication_ns
         else ""
     )
@@ -82,17 +83,34 @@ def exposed_finding(account: RankTrace) -> Finding:
         "trace.exposed_communication",
         f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
         f" {recorded_time(account)}",
-        f"Collectives ran for {duration_ns(account.communication_ns)}. For {duration_ns(exposed)} of that time nothing"
-        f" was computed.{blocking}{HOST_ONLY if account.source == 'cpu' else ''}",
+        f"Collectives ran for {duration_ns(account.communication_ns)}; during {duration_ns(exposed)} of it nothing was"
+        f" computed.{blocking}{HOST_ONLY if account.source == 'cpu' else ''}",
         "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
-        " Otherwise hide the longest collectives behind compute: with FSDP2 prefetch the next layer"
-        " (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets (bucket_cap_mb).",
+        f" {hide_advice(account)}",
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[
             collective_times(account),
             *longest_collectives(account),
         ],
+    )
+
+
+def hide_advice(account: RankTrace) -> str:
+    """Return how to hide collectives behind compute, or, if there is less compute than that, how to need less of them.
+
+    Compute that already runs during a collective can hide no other.
+    """
+    free = account.compute_ns - account.overlapped_communication_ns
+    if free < account.exposed_communication_ns:
+        return (
+            f"Otherwise compute can hide at most {duration_ns(max(free, 0))} of it. Measure such a collective alone"
+            " (for NCCL with nccl-tests): if it is fast there, ranks wait for each other, else the network is slow."
+            " Then communicate less often, for example with gradient accumulation."
+        )
+    return (
+        "Otherwise hide the longest collectives behind compute: with FSDP2 prefetch the next layer"
+        " (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets (bucket_cap_mb)."
     )
 
 
@@ -217,8 +235,9 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         f"The allocator called the driver {times(count)} during the recording ({names}), which took"
         f" {duration_ns(total)}",
         "These calls are slow: cudaFree waits until the device has finished its work. PyTorch's caching allocator makes"
-        " them only when it needs more memory from the driver, or gives cached memory back because memory is short. The"
-        " start of CUDA in a process also shows as one long cudaFree.",
+        " them when it needs more memory from the driver, and when it gives cached memory back: because memory is"
+        " short, or because the program calls torch.cuda.empty_cache(). The start of CUDA in a process also"
+        " shows as one long cudaFree.",
         START_UP if is_start_up(calls, total) else SHORT_OF_MEMORY,
         severity=Severity.WARNING,
         confidence=0.7,
