@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from analyzers.kernel_names import kernel_name
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from analyzers.compare import CompareData
-from analyzers.kernel_names import kernel_name
 from analyzers.memory.diff import Diff
 from analyzers.memory.diff import GroupChange as MemoryChange
 from analyzers.traces.diff.diff import TraceDiff
+from analyzers.traces.kernel_names import kernel_name
 from analyzers.words import duration, duration_ns, size
 from workbench.present.table import Table, table
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from analyzers.kernel_names import kernel_name, shortened
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.across.rank_waits import AxisWaits, CollectiveWait, GroupWaits, RankWaits
 from analyzers.traces.across.what_if import Change, WhatIf
+from analyzers.traces.kernel_names import kernel_name, shortened
 from analyzers.traces.model import CriticalPart, RankTrace
 from analyzers.traces.opportunity_model import Advice
 from analyzers.traces.report import TraceData

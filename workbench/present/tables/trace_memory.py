@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analyzers.kernel_names import user_function
+from analyzers.traces.kernel_names import user_function
 from analyzers.words import duration_ns, size
 from workbench.present.table import Table, table
 from workbench.present.tables.trace_rank import rank_suffix

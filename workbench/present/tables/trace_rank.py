@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from analyzers.kernel_names import MEDIUM, SHORT, kernel_name, shortened
+from analyzers.traces.kernel_names import MEDIUM, SHORT, kernel_name, shortened
 from analyzers.words import bandwidth, duration_ns, figures, flops, percent, share, size
 from workbench.present.table import Table, table
 

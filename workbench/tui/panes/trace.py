@@ -12,10 +12,10 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
-from analyzers.kernel_names import shortened
 from analyzers.run import Kind, Run
 from analyzers.store import Options
 from analyzers.traces import RankTrace, RankWaits, TraceData, critical_parts, views
+from analyzers.traces.kernel_names import shortened
 from analyzers.words import duration_ns, share
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.evidence_link import EvidenceLink

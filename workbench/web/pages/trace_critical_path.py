@@ -9,11 +9,11 @@ from functools import lru_cache
 import pandas as pd
 from dash import html
 
-from analyzers.kernel_names import shortened
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
 from analyzers.traces.critical.path import join_narrow_pieces
+from analyzers.traces.kernel_names import shortened
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns
 from workbench.colours import HUE_OF_KIND
