@@ -274,7 +274,8 @@ def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[st
     """
     used = choice.used(quantity)
     unit = choice.units[used[0]] if used else UNKNOWN_UNIT
-    with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
+    # A logged value may be close to the largest that there is, or a NaN that signals an error when it is used.
+    with np.errstate(over="ignore", invalid="ignore"):
         return quantity_of(rows, choice, quantity) * units.get(unit, np.nan)
 
 
