@@ -148,6 +148,7 @@ def test_whole_periods_are_left_out(layers: int, period: int) -> None:
     assert (layers - shallow.few) % period == 0 == (shallow.more - shallow.few) % period
 
 
+@pytest.mark.slow
 def test_shards_make_the_states_smaller() -> None:
     data = estimate(LARGE, None).data
     assert data.parameters == 8030261248
@@ -176,6 +177,7 @@ def test_a_limit_gives_a_verdict(small: EstimateData, times: float, kind: str) -
     assert bool(findings) == (kind != "healthy")
 
 
+@pytest.mark.slow
 def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
     tight = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=2), small.peak_bytes // 2)
     assert tight.findings[0].next.startswith("Set --activation_checkpoint.mode full")
