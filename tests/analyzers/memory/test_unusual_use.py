@@ -40,7 +40,7 @@ def test_a_healthy_training_has_no_such_finding(maker):
     [
         ({"late": True}, "memory.late_state", "The first optimizer step allocated 16.0 MiB of optimizer state"),
         ({"logits": 20 * MIB}, "memory.loss", "The loss takes 31 % of peak allocated memory on rank 0"),
-        ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations outlive their step"),
+        ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations are kept longer than their step"),
     ],
 )
 def test_the_planted_cause_is_found(maker, planted, name, title):
@@ -53,7 +53,7 @@ def test_the_planted_cause_is_found(maker, planted, name, title):
 
 def test_the_loss_in_pieces_frees_all_but_one(maker):
     [finding] = training(maker, logits=20 * MIB).findings
-    assert "with 8 pieces the peak would be about 17.5 MiB lower" in finding.next
+    assert "With 8 pieces the peak would be about 17.5 MiB lower" in finding.next
 
 
 def test_activations_that_are_most_of_the_peak(maker):
@@ -81,7 +81,7 @@ def test_activations_that_are_most_of_the_peak(maker):
         "Activations are 83 % of peak allocated memory on rank 0",
     )
     # Every layer's input stays, 8 MiB, and one layer at a time has its other 8.
-    assert "about 24.0 MiB of 40.0 MiB would be freed" in finding.next
+    assert "free about 24.0 MiB of the 40.0 MiB" in finding.next
 
 
 def test_who_holds_what_at_the_end_of_each_step(maker):
@@ -122,8 +122,8 @@ def failing(maker, sizes, asked):
 @pytest.mark.parametrize(
     ("sizes", "pattern", "told"),
     [
-        ([50 * MIB] * 3, "steady", "earlier steps peaked at 50.0 MiB already"),
-        ([20 * MIB] * 3, "spike", "earlier steps peaked at 20.0 MiB at most"),
+        ([50 * MIB] * 3, "steady", "every step needs so much: earlier steps had up to 50.0 MiB allocated"),
+        ([20 * MIB] * 3, "spike", "only this step needs so much: earlier steps had at most 20.0 MiB allocated"),
         ([], "unknown", None),
     ],
 )
