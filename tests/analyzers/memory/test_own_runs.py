@@ -108,7 +108,7 @@ def test_a_loss_in_pieces_frees_what_was_said_in_a_second_run(tmp_path):
         if pieces == 1:
             [loss] = [one for one in report.data.devices[0].unusual if one.kind == "loss"]
             [finding] = [one for one in report.findings if one.id == "memory.loss"]
-    assert "with 8 pieces the peak would be about" in finding.next
+    assert "With 8 pieces the peak would be about" in finding.next
     assert loss.frees_bytes == pytest.approx(peaks[1] - peaks[8], rel=0.1)
 
 
