@@ -173,8 +173,9 @@ def merge(same: Sequence[Finding]) -> Finding:
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
     is_equal = all([fact.text for fact in one.evidence] == [fact.text for fact in first.evidence] for one in others)
-    told = [first] if is_equal else [first, *others]
-    evidence = [fact for finding in told for fact in evidence_with_rank(finding, len(told) > 1)]
+    with_evidence = [first] if is_equal else [first, *others]
+    several = len(with_evidence) > 1
+    evidence = [fact for finding in with_evidence for fact in evidence_with_rank(finding, several)]
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
     numbers = " numbers" if is_equal else ", with other numbers"

@@ -22,12 +22,12 @@ HEADER = re.compile(r"/\* plotly\.js (\S+) with the traces (.*)\n")
 
 
 def bundled() -> tuple[str, tuple[str, ...]]:
-    """Return the version of plotly.js in the bundle, and its kinds of traces, as its first line tells them."""
+    """Return the version of plotly.js in the bundle, and its kinds of traces, as its first line lists them."""
     with BUNDLE.open(encoding="utf-8") as lines:
-        told = HEADER.match(lines.readline())
-    if told is None:
+        header = HEADER.match(lines.readline())
+    if header is None:
         raise ValueError(f"{BUNDLE} does not begin with what it holds")
-    return told[1], tuple(told[2].split(", "))
+    return header[1], tuple(header[2].split(", "))
 
 
 def source() -> str:

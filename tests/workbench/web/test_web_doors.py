@@ -283,13 +283,13 @@ def test_uploads_at_the_same_time_share_the_limit(tmp_path, monkeypatch):
 
 def test_a_name_that_no_disk_takes_is_refused(drops, tmp_path):
     """The first has 150 characters, each of which takes two bytes on the disk."""
-    for told in (
+    for refusal in (
         drops.put(f"/drop/1/{'é' * 150}", data=b"x", headers=SENT),
         drops.put(f"/drop/{'1' * 300}/a", data=b"x", headers=SENT),
         drops.post(f"/drop/{'1' * 300}", headers=SENT),
     ):
-        assert told.status_code == 422
-        assert set(told.json) == {"error", "hint"}
+        assert refusal.status_code == 422
+        assert set(refusal.json) == {"error", "hint"}
 
 
 def test_a_folder_that_has_gone_is_an_error(drops, tmp_path):
