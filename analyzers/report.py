@@ -178,7 +178,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     evidence = [fact for finding in with_evidence for fact in evidence_with_rank(finding, several)]
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
-    numbers = " numbers" if is_equal else ", with other numbers"
+    numbers = "" if is_equal else ", with other numbers"
     text = f"this describes {own}; {rank_names(also)} {agree(also, 'shows', 'show')} the same{numbers}"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too

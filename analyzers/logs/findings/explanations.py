@@ -49,8 +49,8 @@ MECHANISMS: Mapping[LogClass, str] = {
     LogClass.HOST_OOM: "the kernel kills a process when the machine, or the job's limit, has no host memory left",
     LogClass.OOM: "a request for GPU memory was larger than what was free",
     LogClass.SIGNAL: "the process ended by a signal, without a Python exception",
-    LogClass.DATALOADER_WORKER: "the training process fails when a worker of its DataLoader dies or delivers no batches"
-    "",
+    LogClass.DATALOADER_WORKER: "the training process fails when a worker of its DataLoader dies or delivers no"
+    " batches",
     LogClass.MISMATCH: "all ranks of a process group must call the same collective with the same shapes",
     LogClass.UNUSED_PARAMETERS: "DDP waits in each step for a gradient of every parameter, and a parameter that takes"
     " no part in the loss gets none",

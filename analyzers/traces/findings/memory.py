@@ -56,8 +56,8 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
     return account_finding(
         account,
         "trace.memory_grows",
-        f"Memory of {device_name(memory)} grows in each of the {len(growth)} profiled steps, by {size(mean)} on average"
-        "",
+        f"Memory of {device_name(memory)} grows in each of the {len(growth)} profiled steps, by {size(mean)} on"
+        " average",
         f"Allocated memory rose from {size(memory.steps[0].start_bytes)} at the start of the first step to"
         f" {size(memory.steps[-1].end_bytes)} at the end of the last one.{forecast}",
         "Find what is kept from step to step; the evidence names the lines that allocate it. Common causes are a"

@@ -105,8 +105,8 @@ WORDS = {
     ),
     OpportunityKind.MISALIGNED: Words(
         "Matrix products have sizes that do not suit tensor cores",
-        "One of their sizes is not a multiple of 8 elements, and they run less than half as fast as the other products."
-        "",
+        "One of their sizes is not a multiple of 8 elements, and they run less than half as fast as the other"
+        " products.",
         "Pad the vocabulary, the hidden sizes and the heads to multiples of 64, or at least of 8.",
         "Multiply padded matrices of these sizes in a loop, and compare the rates.",
     ),
