@@ -35,10 +35,26 @@ def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
         OSError: As for `open_regular`, or the file is longer than `most` bytes.
     """
     with open_regular(path) as file:
-        content = file.read(most + 1)
+        content = read_at_most(file, most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, "too long for what its name says", str(path))
     return content
+
+
+def read_at_most(file: BufferedReader, most: int) -> bytes:
+    """Return the first bytes of an open file, at most `most`, using memory only for what the file holds.
+
+    `file.read(most)` would first ask the system for `most` bytes, however short the file is. Two threads that did so
+    for a gigabyte have exceeded the memory limit of an analysis.
+    """
+    parts = []
+    while most and (part := file.read(min(most, PART_BYTES))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
+PART_BYTES = 1 << 20
 
 
 def read_json(path: Path) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 from analyzers import limits
 from analyzers.errors import LimitExceeded
+from analyzers.files import read_whole
 from analyzers.limits import OutOfTime, limited, limited_time
 from analyzers.run import discover
 from analyzers.store import Options
@@ -27,6 +28,13 @@ def write_diagonal(folder):
     rows = ({"step": n, "rank": n, "loss": 1.0, "step_time": 0.1} for n in range(RANKS))
     folder.mkdir(exist_ok=True)
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def test_a_short_file_takes_little_memory_although_a_long_one_would_be_allowed(tmp_path):
+    file = tmp_path / "meta.json"
+    file.write_text("{}")
+    with limited("the file", [file], max_memory=LITTLE):
+        assert read_whole(file, most=4 * LITTLE) == b"{}"
 
 
 def work_without_end():

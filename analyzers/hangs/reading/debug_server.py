@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analyzers.files import open_regular, rank_in
+from analyzers.files import open_regular, rank_in, read_at_most
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
 SUFFIXES = (".html", ".htm", ".txt")
@@ -68,7 +68,7 @@ def holds_many(path: Path) -> bool:
 def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
     """Return the first bytes of a page, decompressed if it is gzipped; empty if it is damaged."""
     with open_regular(path) as file:
-        head = file.read(max(limit, GZIP_TABLES_BYTES))
+        head = read_at_most(file, max(limit, GZIP_TABLES_BYTES))
         if not head.startswith(b"\x1f\x8b"):
             return head[:limit]
         try:
