@@ -167,6 +167,12 @@ def rank_names(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def ranks_beside(text: str, ranks: Sequence[int]) -> str:
+    """Return ranks in parentheses, to follow a text about them: ` (rank 3)`; empty if the text already names them."""
+    names = rank_names(ranks)
+    return f" ({names})" if ranks and not re.search(rf"\b{re.escape(names)}(?![-\d]|, \d)", text, re.IGNORECASE) else ""
+
+
 def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
     """Return the form of a verb that agrees with the number of ranks: `agree([3], "waits", "wait")` is `waits`."""
     return singular if len(set(ranks)) == 1 else plural

@@ -1,7 +1,7 @@
 """Make the tables about a hang for the user interfaces: the matrix of operations, locations, stacks and groups."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -112,14 +112,13 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return the stacks of all ranks merged into a tree of frames, outermost frame first; each row follows its parent.
 
+    The stack of a rank that an exception ended is that of the exception.
     Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (whether it is the user's code).
     """
     job, side = open_job(run, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
-    for rank in sorted({*job.ranks, *side.stack_files}):
-        state = job.ranks.get(rank)
-        frames = side.main_stack(rank) or (job.frames(state.current) if state and state.current else [])
-        path = tuple(reversed(frames))
+    for rank in sorted({*job.ranks, *side.stack_files, *side.exits}):
+        path = tuple(reversed(stack_of(rank, job, side)))
         for depth in range(1, len(path) + 1):
             merged.setdefault(path[:depth], []).append(rank)
     rows = [
@@ -135,6 +134,22 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
         for path in sorted(merged)
     ]
     return pd.DataFrame(rows, columns=["depth", "name", "place", "ranks", "filename", "line", "own"])
+
+
+def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:
+    """Return the Python stack of a rank, innermost frame first: of its exception, main thread or operation."""
+    taken, ended = side.main_stack(rank), side.exits.get(rank)
+    # After an exception, the innermost frames of the stack are those of the recorder that took it.
+    if ended and ended.traceback:
+        return [*ended.traceback, *callers(ended.traceback[-1], taken)]
+    state = job.ranks.get(rank)
+    return taken or (job.frames(state.current) if state and state.current else [])
+
+
+def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the frames outside of the innermost call of a function in a stack; empty if the stack has no such call."""
+    calls = (i for i, frame in enumerate(stack) if (frame.name, frame.filename) == (function.name, function.filename))
+    return stack[next(calls, len(stack)) + 1 :]
 
 
 def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from analyzers.words import (
     quantity,
     rank_names,
     rank_ranges,
+    ranks_beside,
     share,
     size,
     size_change,
@@ -86,6 +87,14 @@ def test_other_numbers():
 def test_ranks_and_lines():
     assert rank_ranges({0, 1, 2, 5, 7, 8}) == "0-2, 5, 7-8"
     assert (rank_names([3]), rank_names([1, 0])) == ("rank 3", "ranks 0-1")
+
+
+def test_ranks_are_added_to_a_text_that_does_not_name_them():
+    assert ranks_beside("A step is slow", [3]) == " (rank 3)"
+    assert ranks_beside("Rank 30 waits, ranks 3-5 do not, nor ranks 3, 8", [3]) == " (rank 3)"
+    assert ranks_beside("Ranks 0-12 and 14 wait", [0, 1]) == " (ranks 0-1)"
+    assert ranks_beside("Rank 3 is late: it waits", [3]) == ranks_beside("The time of ranks 0-1", [0, 1]) == ""
+    assert ranks_beside("Nothing", []) == ""
     assert (agree([3], "waits", "wait"), agree([3, 4], "waits", "wait")) == ("waits", "wait")
     assert (quantity(1, "piece"), quantity(3, "piece")) == ("1 piece", "3 pieces")
     assert (source_line("/job/data/text.py", 41), source_line("libc.so", 0)) == ("data/text.py:41", "libc.so")

@@ -2,7 +2,7 @@
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import rank_names
+from analyzers.words import ranks_beside
 from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
 from workbench.present.figure import text
 from workbench.present.sections import sections
@@ -67,7 +67,7 @@ def document(report: Report[object], run: Run) -> str:
 def card(finding: Finding) -> str:
     """Return one finding as HTML: title, reason, next step and evidence."""
     title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
-    about = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
+    about = ranks_beside(finding.title, finding.ranks)
     facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
         f'<div class="finding" id="{text(finding.id)}" style="--status:{css_severity(finding.severity)}">'

@@ -4,7 +4,7 @@ import re
 
 from analyzers.report import Report
 from analyzers.run import Run
-from analyzers.words import rank_names
+from analyzers.words import ranks_beside
 from workbench.colours import STATUS_SIGNS
 from workbench.console import clean
 from workbench.present.sections import sections
@@ -34,7 +34,7 @@ def findings(report: Report[object]) -> list[str]:
     """Return the lines of a Markdown list of all findings."""
     lines = ["## Findings", ""] if report.findings else []
     for finding in report.findings:
-        ranks = f" ({rank_names(finding.ranks)})" if finding.ranks else ""
+        ranks = ranks_beside(finding.title, finding.ranks)
         lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} `{escape(finding.id)}`")
         lines += [f"  {escape(finding.why)}", f"  Next: {escape(finding.next)}"]
         lines += [f"  - {escape(fact.text)} {escape(fact.line)}".rstrip() for fact in finding.evidence]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from analyzers.report import Finding, Report
 from analyzers.run import Run
-from analyzers.words import rank_names
+from analyzers.words import ranks_beside
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
 from workbench.present.sections import sections
@@ -88,18 +88,14 @@ def findings(report: Report[object]) -> Group:
     parts: list[Text | Padding] = [Text("\nFindings", style="bold")]
     for finding in report.findings[:FINDINGS]:
         sign = Text(f"  {SEVERITY_SIGNS[finding.severity]} ", style=SEVERITIES[finding.severity])
-        parts.append(sign + Text(clean(f"{finding.title}{about(finding)}")) + Text(f"  [{finding.id}]", style="dim"))
+        title = finding.title + ranks_beside(finding.title, finding.ranks)
+        parts.append(sign + Text(clean(title)) + Text(f"  [{finding.id}]", style="dim"))
         if finding is not report.lead():
             body = Text(clean(f"{finding.why}\nNext: {finding.next}"), style="dim")
             parts.append(Padding(body, (0, 0, 0, 6)))
     if (hidden := len(report.findings) - FINDINGS) > 0:
         parts.append(Text(f"  ... and {hidden} more (--json prints all)", style="dim"))
     return Group(*parts)
-
-
-def about(finding: Finding) -> str:
-    """Return the ranks that a finding concerns, in parentheses; empty if it names none."""
-    return f" ({rank_names(finding.ranks)})" if finding.ranks else ""
 
 
 def more(run: Run) -> str:

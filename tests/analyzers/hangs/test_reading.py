@@ -275,6 +275,27 @@ def test_native_frames_are_shown_and_not_blamed(folder, pair):
     ]
 
 
+def test_the_stack_of_a_rank_that_raised_is_that_of_the_exception(folder, pair):
+    stack = 'Thread 0x1 (most recent call first):\n  File "/job/recorders/dump.py", line 5 in ask\n'
+    stack += '  File "/job/t.py", line 2 in main\n  File "/job/t.py", line 9 in <module>\n'
+    frames = [
+        {"name": "forward", "filename": "/job/model.py", "line": 7},
+        {"name": "main", "filename": "/job/t.py", "line": 1},
+    ]
+    ended = {
+        "schema": "workbench.exit/1",
+        "rank": 1,
+        "pid": 9,
+        "error": "ValueError",
+        "message": "",
+        "traceback": frames,
+    }
+    folder.write(pair).side("stacks_1.txt", stack).side("exit_1.json", ended)
+    shown = views.stacks(run.discover(folder.path))
+    mine = shown[shown["ranks"].map(lambda ranks: 1 in ranks)]
+    assert mine["name"].tolist() == ["<module>", "main", "forward"]
+
+
 def test_how_long_a_rank_is_in_its_phase_and_whether_it_was_slow_before(folder, pair, recorder):
     told = seen_in(collection(recorder, {0: "ok", 1: "ok"}), (6, "fwd"))
     told["rounds"][0]["ranks"]["1"]["heartbeat"]["time_ns"] = recorder.start_ns

@@ -68,7 +68,7 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
         )
     if len(table) <= FEW:
         figure.update_xaxes(dtick=1)  # there is no step 1.5
-    return figure.update_layout(height=150, legend=ABOVE, margin=LOW)
+    return figure.update_layout(height=125, legend=ABOVE, margin=LOW)
 
 
 def duration_axis(longest_s: float) -> FigurePart:
@@ -88,7 +88,7 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
         if thin[name].any():
             title = plain(name).replace("_", " ")
             figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=phase_marker(name, i)))
-    figure.update_layout(barmode="stack", bargap=0.05, height=250, legend=ABOVE, margin=LOW)
+    figure.update_layout(barmode="stack", bargap=0.05, height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
 
 

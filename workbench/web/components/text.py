@@ -7,7 +7,7 @@ from typing import Any
 from dash import html
 
 from analyzers.report import Finding, Report
-from analyzers.words import rank_names
+from analyzers.words import ranks_beside
 from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
 from workbench.present.table import Table
@@ -50,7 +50,7 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
 
     `evidence` is the address of the page that shows the evidence, if there is one.
     """
-    about = f" ({rank_names(found.ranks)})" if found.ranks else ""
+    about = ranks_beside(found.title, found.ranks)
     facts = [html.Li([clean(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
     sign = html.Span(SEVERITY_SIGNS[found.severity], className=f"sign {found.severity}")
     summary = html.Summary([sign, html.Span(f"{clean(found.title)}{about}"), html.Code(clean(found.id))])

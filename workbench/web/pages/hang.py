@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 import pandas as pd
 from dash import Dash, Input, Output, State, html, no_update
@@ -63,12 +64,27 @@ def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Qu
     if rank == ALL_RANKS:
         rank = next((rank for culprit in data.culprits for rank in culprit.ranks if rank in known), ALL_RANKS)
     mine = stacks[stacks["ranks"].map(lambda ranks: rank in ranks).astype(bool)]
-    frames = [html.Li(source_code(f"{name} {line}")) for name, line in zip(mine["name"], mine["place"], strict=True)]
+    frames = stack_lines(mine)
     return [
         *([html.H2(clean(lead.title)), html.P(clean(lead.why)), labelled("Next", [clean(lead.next)])] if lead else []),
         *([html.H2(f"Stack of rank {rank}, outermost call first"), html.Ol(frames)] if frames else []),
         None if lead or frames else html.P("No collective hangs, and no stack was recorded.", className="hint"),
     ]
+
+
+def stack_lines(stack: pd.DataFrame) -> Elements:
+    """Return the frames of a stack as items of a list; several library frames in a row are one item.
+
+    The innermost frame always has an item of its own.
+    """
+    lines: Elements = []
+    for own, run in groupby(stack.iloc[:-1].itertuples(), key=lambda frame: bool(frame.own)):
+        frames = list(run)
+        if own or len(frames) == 1:
+            lines += [html.Li(source_code(f"{frame.name} {frame.place}")) for frame in frames]
+        else:
+            lines.append(html.Li(f"{len(frames)} calls inside libraries", className="hint"))
+    return [*lines, *(html.Li(source_code(f"{frame.name} {frame.place}")) for frame in stack.iloc[-1:].itertuples())]
 
 
 def tabs(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) -> Sequence[Tab]:

@@ -24,7 +24,7 @@ from workbench.web.pages.elements import Elements
 from workbench.web.pages.memory_allocator import entry_section, range_section
 from workbench.web.pages.memory_instant import changes_since, inspector, live_memory, matches
 from workbench.web.pages.memory_segments import segment_section
-from workbench.web.pages.memory_timeline import chart
+from workbench.web.pages.memory_timeline import chart, last_steps
 from workbench.web.query import COLOURS, NO_NODE, MemoryQuery, Query, address, memory_query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
@@ -109,20 +109,9 @@ def window(served: ServedRun, query: Query) -> Window:
     device = devices[device_position(devices, query)]
     if query.get("steps") == ALL_STEPS and "from" not in query:
         return Window(everything=True)
-    if not own_window(query) and (failed := failed_step(served, device)):
+    if not own_window(query) and (failed := last_steps(served, device, 1)):
         return Window(failed, memory_marks(served, device).steps_within(failed))
     return window_of(query, window_in(query, device.entries), memory_marks(served, device))
-
-
-def failed_step(served: ServedRun, device: Device) -> tuple[int, int] | None:
-    """Return the range of trace entries from the start of the step in which an allocation failed to the end.
-
-    Return None if no allocation failed, or if it was in the first step of the trace.
-    """
-    if device.oom is None:
-        return None
-    starts = [int(entry) for _, entry in memory_marks(served, device).starts() if entry <= device.oom.index]
-    return (starts[-1], device.entries) if len(starts) > 1 else None
 
 
 def ranks_section(devices: Sequence[Device]) -> Elements:

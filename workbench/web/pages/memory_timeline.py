@@ -35,6 +35,17 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
     return timeline(layers, {title: theme().nth(i) for i, title in enumerate(parts)}, starts, at.entry)
 
 
+def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:
+    """Return the range of trace entries of the last steps, of which the last is the one in which an allocation failed.
+
+    Return None if no allocation failed, or if the trace has no more steps than these.
+    """
+    if device.oom is None:
+        return None
+    starts = [int(entry) for _, entry in memory_marks(served, device).starts() if entry <= device.oom.index]
+    return (starts[-steps], device.entries) if len(starts) > steps else None
+
+
 def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
     """Return {title: bytes after each entry} of each pool, stream or phase; `colour` names one of these groupings."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)

@@ -14,11 +14,13 @@ from workbench.web.components.figure import Figure, drawn
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
 from workbench.web.evidence_links import room_query
 from workbench.web.pages.hang import rank_states, shown_group
-from workbench.web.pages.memory_timeline import chart
+from workbench.web.pages.memory_timeline import chart, last_steps
 from workbench.web.query import memory_query
 from workbench.web.served_run import ServedRun
 
 HEIGHT = 360
+STEPS = 2
+"""How many steps the picture of a failed allocation shows: the failing one, and one to compare it with."""
 COLLECTIVES = 24
 """How many collectives the picture shows: the last ones, because the one that hangs is among them."""
 SINGLE_RANKS = 12
@@ -57,7 +59,7 @@ def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
         return None
     query = room_query(served, at)
     device = devices[int(query["device"])]
-    figure = chart(served, device, memory_query(query, device), None)
+    figure = chart(served, device, memory_query(query, device), last_steps(served, device, STEPS))
     return f"Allocated memory by category, {device_name(device)}", figure
 
 
