@@ -32,6 +32,15 @@ def test_what_failed_once_is_answered_or_refused(fuzz, folder, tmp_path, monkeyp
     assert end != "failed", place
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", CORPUS, ids=lambda folder: folder.name)
+def test_what_failed_once_is_shown_in_the_terminal(fuzz, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    with fuzz.prepared():
+        end, place = fuzz.outcome(lambda: fuzz.replay_in_terminal(folder))
+    assert end != "failed", place
+
+
 def test_the_harness_notices_what_it_looks_for(fuzz):
     """The harness reports control characters, markup, constants that JSON does not have, and slow inputs."""
     from benchmarks.fuzzing.invariants import check_components, check_document
