@@ -190,18 +190,3 @@ def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
     """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))
-
-
-def join_narrow_pieces(path: "pd.DataFrame", column_ns: int) -> "pd.DataFrame":
-    """Return a path to be drawn, in which neighbouring pieces narrower than a column of the screen are joined.
-
-    Only pieces that begin in the same column are joined. A joined piece has the name of its longest part, and `count`
-    is the number of its parts. `column_ns` is the time that one column of the screen covers.
-    """
-    wide = path["dur_ns"] >= column_ns
-    begins = wide | wide.shift(fill_value=True) | (path["start_ns"] // max(1, column_ns)).diff().ne(0)
-    parts = path.groupby(begins.cumsum())["dur_ns"]
-    longest = path.loc[parts.idxmax()]
-    starts = path["start_ns"][begins].to_numpy()
-    joined = longest.assign(start_ns=starts, dur_ns=parts.sum().to_numpy(), count=parts.count().to_numpy())
-    return joined.reset_index(drop=True)

@@ -25,10 +25,22 @@ function put(url, values) {
   return url;
 }
 
+// What the timeline of a trace writes into the address itself, so that links of the page do not know it.
+const TIMELINE = ["find", "pick", "pin", "fold"];
+
+function keepTimeline(url) {
+  const now = new URL(window.location).searchParams;
+  for (const name of TIMELINE) {
+    if (now.has(name)) url.searchParams.set(name, now.get(name));
+    else url.searchParams.delete(name);
+  }
+}
+
 window.workbench = {
   // The address of a link that leads on, with the window that is in sight.
   carried(url) {
     const stays = url.pathname === window.location.pathname;
+    if (stays && document.querySelector("[data-timeline]")) keepTimeline(url);
     return put(url, stays ? inSight.own : inSight.steps ? { steps: inSight.steps } : {});
   },
   // Changes the address as a link does; Dash listens to what a browser says when one goes back.
@@ -46,6 +58,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     // A click into a chart or a typed text leads to another address, which the server computed.
     follow(search) {
       window.workbench.go(new URL(search, window.location));
+    },
+    // A zoom into a chart below the timeline moves the timeline to the same time.
+    move(moved) {
+      const timeline = document.querySelector("[data-timeline]")?.timeline;
+      if (timeline && moved) moved.span ? timeline.show(...moved.span) : timeline.showAll();
     },
     // The window that is in sight goes into the address and into the links that lead on. replaceState does not wake
     // Dash, so that the page is not asked for again. What is typed into the field for steps goes another way than this

@@ -3,9 +3,11 @@
 import pandas as pd
 
 from analyzers.words import size
-from workbench.web.components.event_chart import LANES_PX
 from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, duration_ticks, figure_of, plain
 from workbench.web.theme import theme
+
+LANES_PX = 184
+"""The width in pixels that the names of tracks take beside the timeline above this chart."""
 
 
 def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:

@@ -1,11 +1,10 @@
 """The page on traces: time by rank, and the events in a time range.
 
 `?file=N` selects the trace, `from=NS` and `to=NS` the time range, `steps=` the same range in steps, `colour=` the
-meaning of colours, `find=` the text to highlight, `event=N` the event whose callers are shown; `path=1` shows the
-critical path.
+meaning of colours; `path=1` shows the critical path. `trace_timeline` has the parameters of the timeline.
 """
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
@@ -14,38 +13,39 @@ from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import choice
+from workbench.web.components.links import choice, picker
 from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
 from workbench.web.components.text import table
 from workbench.web.components.workspace import Tab, selected, workspace
-from workbench.web.gestures import ALL, clicked_point, point_data, typed_text, whole_number, zoomed_range
+from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.pages.elements import Elements
 from workbench.web.pages.trace_critical_path import path_section
 from workbench.web.pages.trace_events import (
     COLOURS,
     LATEST_NS,
     all_ranks,
-    callers,
     clock_shift,
     event_query,
-    events_figure,
     has_memory,
     longest_section,
     memory_section,
 )
-from workbench.web.query import Query, address, number, parse_query
+from workbench.web.pages.trace_selection import selected_event
+from workbench.web.pages.trace_timeline import NAME, beside, chosen_event, install_timeline, timeline
+from workbench.web.query import Query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import trace_marks
-from workbench.web.step_window import Window, parse_steps, window_of, window_state, with_window
+from workbench.web.step_window import Window, parse_steps, window_of
 
 PATHS = (("0", "events"), ("1", "with critical path"))
 FINDINGS = 4
 NOT_WITHIN = html.Div(id="within", hidden=True)
 """An empty element for tabs that do not depend on the time range: Dash requires that the output of zooms exists."""
 KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path", "tab")
-HINT = "Drag: zoom. Click: select. Double-click: everything."
-ZOOMING = ("gantt", "fleet", "held")
+HINT = "Wheel or W S: zoom. Drag or A D: move. Shift-drag: measure. Click: select."
+BELOW = ("fleet", "held")
+"""The charts in tabs that show the same time as the timeline; a zoom into one of them moves the timeline."""
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -54,12 +54,11 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     if data is None:
         return html.Div("This run has no profiler traces.")
     position, span = file_position(served, query), window(served, query).span
-    figure = events_figure(served, position, event_query(query), span)
-    label = "Events of the window, a row for each stream or thread"
-    canvas: Elements = [drawn("gantt", figure, label, zooms=True), dcc.Store(id="file", data=position)]
+    stores = [dcc.Store(id="file", data=position), dcc.Store(id="moved")]
+    canvas: Elements = [timeline(served, position, query, span), *stores]
     path = path_tabs(served, query)
     tabs = [*path, *window_tabs(served, position, span), *whole_tabs(data)]
-    return workspace(event_controls(served, query), canvas, inspector(served, data, query), tabs, query)
+    return workspace(event_controls(served, query), canvas, inspector(served, data, query), tabs, query, tall=True)
 
 
 def window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> list[Tab]:
@@ -107,9 +106,14 @@ def event_controls(served: ServedRun, query: Query) -> Elements:
     files = [(str(i), file_name(artefact)) for i, artefact in enumerate(served.traces)]
     field = dcc.Input(id="event-name", type="search", value=wanted.find, debounce=True, placeholder="find an event")
     kept = {key: value for key, value in query.items() if key in KEPT_IN_ANOTHER_FILE}
+    others = [("", "no other"), *(choice for choice in files if choice[0] != str(position))]
+    other = beside(served, position, query)
     return [
         html.H2(f"Events of {file_name(served.traces[position])}"),
         choice("file", files, str(position), kept, "a trace"),
+        picker("beside", [(value, f"beside: {text}") for value, text in others], shown(other), query, "a second trace")
+        if len(files) > 1
+        else None,
         choice("colour", [(name, name) for name in COLOURS], wanted.colour, query, "the colours"),
         choice("path", PATHS, "1" if wanted.path else "0", query, "whether to show the critical path"),
         html.Div(html.Label([html.Span("Search events by name", className="spoken"), field])),
@@ -122,17 +126,24 @@ def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
 
     Without a clicked event, it has the first findings about traces.
     """
-    artefact = served.traces[file_position(served, query)]
-    selected = callers(artefact, served, query)
+    position = file_position(served, query)
+    artefact, chosen = served.traces[position], chosen_event(served, position, query)
+    selected = selected_event(served, chosen) if chosen else []
     found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
     summary = [part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))]
     account = next((rank for rank in data.ranks if rank.path == str(artefact.path)), data.ranks[0])
     return [
+        html.Div(id="selection"),
         *(selected or [html.P("Click an event to see its callers.", className="hint")]),
         html.H2(f"Rank {account.rank}: share of the recorded time"),
         *share_bars(account),
         *([] if selected else summary),
     ]
+
+
+def shown(other: int | None) -> str:
+    """Return the index of the second trace file as text for an address; empty for None."""
+    return "" if other is None else str(other)
 
 
 def bytes_sent_section(data: TraceData) -> Elements:
@@ -167,56 +178,46 @@ def window(served: ServedRun, query: Query) -> Window:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callbacks of zooms, clicks and the search field."""
+    """Register the addresses of the events, and the callbacks of zooms."""
     if served.rooms.trace is None:
         return
+    install_timeline(app, served)
     # The charts of all ranks and of memory are not on every page, and Dash requires all inputs of a callback to exist.
-    for chart in ZOOMING:
-        install_zoom(app, served, chart)
+    for chart in BELOW:
+        install_zoom_below(app, served, chart)
+    move, moved = ClientsideFunction("workbench", "move"), Input("moved", "data")
+    app.clientside_callback(move, moved, prevent_initial_call=True)  # type: ignore[no-untyped-call]
 
     @app.callback(
-        Output("asked", "data", allow_duplicate=True),
-        Input("gantt", "clickData"),
-        Input("event-name", "value"),
-        State("address", "search"),
-        State("window", "data"),
-        prevent_initial_call=True,
-    )
-    def follow_gesture(click: object, find: object, search: object, shown: object) -> object:
-        point, query = clicked_point(click), parse_query(search)
-        if ctx.triggered_id == "gantt" and point:
-            change = {"event": point_data(point, 1)}
-        elif ctx.triggered_id == "event-name":
-            change = {"find": typed_text(find)}
-        else:
-            return no_update
-        changed = with_window(query, window_state(shown)) | change
-        wanted = {name: value for name, value in changed.items() if value}
-        return no_update if wanted == query else address(wanted)
-
-
-def install_zoom(app: Dash, served: ServedRun, chart: str) -> None:
-    """Register the callback of zooms in one chart.
-
-    It reads the events in the new range, so that short events appear.
-    """
-
-    @app.callback(
-        Output("gantt", "figure", allow_duplicate=True),
         Output("within", "children", allow_duplicate=True),
         Output("window", "data", allow_duplicate=True),
-        Input(zoom_of(chart), "data"),
+        Input(zoom_of(NAME), "data"),
         State("file", "data"),
         State("address", "search"),
         prevent_initial_call=True,
     )
-    def zoom(relayout: object, file: object, search: object) -> object:
-        if (wanted := zoomed_range(relayout)) is None:
-            return (no_update,) * 3
-        position, query = whole_number(file) or 0, parse_query(search)
-        shown = zoomed_window(served, position, wanted, on_common_clock=chart == "fleet")
-        figure = events_figure(served, position, event_query(query), shown.span)
-        return figure, within(served, position, shown.span, query), shown.state()
+    def zoom(change: object, file: object, search: object) -> object:
+        if (wanted := zoomed_range(change)) is None:
+            return (no_update,) * 2
+        position = whole_number(file) or 0
+        visible = zoomed_window(served, position, wanted)
+        return within(served, position, visible.span, parse_query(search)), visible.state()
+
+
+def install_zoom_below(app: Dash, served: ServedRun, chart: str) -> None:
+    """Register the callback of zooms in a chart below the timeline, which then moves to the same time."""
+
+    @app.callback(
+        Output("moved", "data", allow_duplicate=True),
+        Input(zoom_of(chart), "data"),
+        State("file", "data"),
+        prevent_initial_call=True,
+    )
+    def zoom(change: object, file: object) -> object:
+        if (wanted := zoomed_range(change)) is None:
+            return no_update
+        visible = zoomed_window(served, whole_number(file) or 0, wanted, on_common_clock=chart == "fleet")
+        return {"span": visible.span}
 
 
 def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Query) -> object:
@@ -231,7 +232,7 @@ def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Qu
     return about[tab.name](served, file, span) if tab and tab.name in about else no_update
 
 
-def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool) -> Window:
+def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock: bool = False) -> Window:
     """Return the time range after a zoom to `wanted`, in ns, and the corresponding steps.
 
     The result is in times of the file's own clock; with `on_common_clock`, `wanted` is in times of the clock that all

@@ -12,11 +12,9 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import critical_parts, views
-from analyzers.traces.critical.path import join_narrow_pieces
 from analyzers.traces.kernel_names import shortened
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns
-from workbench.colours import HUE_OF_KIND
 from workbench.present.table import Table
 from workbench.present.table import table as table_of
 from workbench.present.tables.trace import critical_path
@@ -27,7 +25,6 @@ from workbench.web.query import Query, address
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import without_window
 
-LANE = "critical path"
 PIECES = 30
 AROUND = 2
 """A link to a piece of the path shows so many times the piece's duration before and after it."""
@@ -53,26 +50,6 @@ def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
 def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
     """Return the critical path of a step, or of all if None, as a table; the result is cached for the next zoom."""
     return views.critical_path(artefact, options, step)
-
-
-def path_blocks(served: ServedRun, artefact: Artefact, span: tuple[int, int], width: int) -> pd.DataFrame:
-    """Return the critical path in the time range `span` as a table, so that the chart of events shows it as a row.
-
-    The table has a row for each piece of the path, with the columns that `event_chart` needs. Neighbouring pieces that
-    are narrower than one of the chart's `width` columns are joined.
-    """
-    path = path_of(served, artefact)
-    seen = path[(path["start_ns"] < span[1]) & (path["start_ns"] + path["dur_ns"] > span[0])]
-    joined = join_narrow_pieces(seen, (span[1] - span[0]) // width)
-    return joined.assign(
-        lane=LANE,
-        on_device=True,
-        depth=0,
-        name=joined["name"].where(joined["name"] != "", joined["kind"]),
-        busy_ns=joined["dur_ns"],
-        # Kinds of waiting have no colour of their own: on the path they are idle time.
-        colour=["" if kind == "host" else kind if kind in HUE_OF_KIND else "idle" for kind in joined["kind"]],
-    )
 
 
 def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:

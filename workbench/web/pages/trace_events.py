@@ -9,19 +9,14 @@ from dash import html
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from workbench.console import clean
 from workbench.present.tables.trace import latest_arrivals, longest_events
-from workbench.web.components.event_chart import event_chart
-from workbench.web.components.figure import FigurePart, drawn
-from workbench.web.components.links import source_code
+from workbench.web.components.figure import drawn
 from workbench.web.components.rank_charts import activity, lateness
 from workbench.web.components.text import table
 from workbench.web.components.trace_memory import memory_chart
 from workbench.web.pages.elements import Elements
-from workbench.web.pages.trace_critical_path import path_blocks
-from workbench.web.query import Query, number, search_text
+from workbench.web.query import Query, search_text
 from workbench.web.served_run import ServedRun
-from workbench.web.theme import theme
 
 WIDTH = 1200
 """Width of a chart in columns; events that are narrower than a column are joined with their neighbours."""
@@ -29,8 +24,6 @@ WINDOWS = 64
 COLLECTIVES = 60
 LATEST_NS = 1 << 62
 COLOURS = ("kind", "stream", "phase")
-NO_MATCH = "no match"
-NAME = 120
 
 Nanoseconds = tuple[int, int]
 
@@ -52,21 +45,6 @@ def event_query(query: Query) -> EventQuery:
     """Return the options for drawing events that the query of an address contains; missing ones get their defaults."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
-
-
-def events_figure(served: ServedRun, file: int, wanted: EventQuery, span: Nanoseconds | None) -> FigurePart:
-    """Return the chart of events of the trace file with the index `file`.
-
-    `span` is the time range in ns; None is the whole recording.
-    """
-    artefact = served.traces[file]
-    blocks = blocks_in(artefact, served.options, span)
-    window = span or whole_span(blocks)
-    names, colours = block_colours(artefact, served, blocks, wanted)
-    shown = blocks.assign(colour=names)
-    if wanted.path:
-        shown = pd.concat([path_blocks(served, artefact, window, WIDTH), shown], ignore_index=True)
-    return event_chart(shown, window, theme().kinds | colours)
 
 
 def whole_span(blocks: pd.DataFrame) -> Nanoseconds:
@@ -104,37 +82,6 @@ def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) ->
     return views.timeline(artefact, options, span, WIDTH)
 
 
-def block_colours(
-    artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, wanted: EventQuery
-) -> tuple[list[str], dict[str, str]]:
-    """Return the legend name of each block's colour, and {legend name: colour}.
-
-    A name has the same colour in every time range. Blocks that do not match the searched text are grey.
-    """
-    names, colours = named_colours(artefact, served, blocks, wanted.colour)
-    if not wanted.find:
-        return names, colours
-    matches = blocks["name"].str.contains(wanted.find, case=False, regex=False)
-    kept = [name if match else NO_MATCH for name, match in zip(names, matches, strict=True)]
-    return kept, {**colours, NO_MATCH: theme().hues["empty"]}
-
-
-def named_colours(
-    artefact: Artefact, served: ServedRun, blocks: pd.DataFrame, colour: str
-) -> tuple[list[str], dict[str, str]]:
-    """Return the legend name of each block's colour, and {legend name: colour}; a searched text plays no role.
-
-    `colour` says what colours stand for: `kind`, `stream` or `phase`.
-    """
-    if colour == "kind":
-        return blocks["kind"].tolist(), theme().kinds
-    known = views.lanes(artefact, served.options) if colour == "stream" else views.PHASES
-    colours = {title: theme().nth(i) for i, title in enumerate(known)} | {"other": theme().kinds[""]}
-    if colour == "stream":
-        return blocks["lane"].tolist(), colours
-    return views.phases(artefact, blocks["row"].to_numpy(), served.options), colours
-
-
 def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
     """Return charts of all ranks on a common clock, in a time range.
 
@@ -164,15 +111,3 @@ def clock_shift(served: ServedRun, file: int) -> int:
     """Return the ns to add to times of the file with index `file` to get times of the clock that all ranks share."""
     shifts = views.axis(served.traces, served.options).set_index("path")["shift_ns"]
     return int(shifts[str(served.traces[file].path)])
-
-
-def callers(artefact: Artefact, served: ServedRun, query: Query) -> Elements:
-    """Return the clicked event and the events that enclose it as a list.
-
-    Each item links to its source line if it names one. The list is empty if no event was clicked.
-    """
-    names = views.callers(artefact, number(query, "event", LATEST_NS, -1), served.options) if "event" in query else []
-    if not names:
-        return []
-    lines = [html.Li(source_code(name)) for name in names]
-    return [html.H2(f"Callers of {clean(names[0][:NAME])}", id="callers"), html.Ol(lines)]

@@ -5,14 +5,13 @@ import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from analyzers import traces
 from analyzers.columns import UnsavedColumns
 from analyzers.run import Kind, discover
 from analyzers.traces import digest, views
-from analyzers.traces.critical.path import critical_path, join_narrow_pieces, savings_ns
+from analyzers.traces.critical.path import critical_path, savings_ns
 from analyzers.traces.reading.trace import Trace
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[4] / "benchmarks" / "traced_job.py")))
@@ -70,15 +69,3 @@ def test_one_step_of_a_file(tmp_path):
     [artefact] = discover(tmp_path).of(Kind.TRACE)
     [account] = traces.analyze([artefact]).data.ranks
     assert views.critical_path(artefact, step=2)["dur_ns"].sum() == account.step_times[1].dur_ns
-
-
-def test_narrow_neighbours_are_put_together_and_nothing_is_lost():
-    dur = [5, 1, 1, 2, 50, 3, 3, 3]
-    starts = [sum(dur[:i]) for i in range(len(dur))]
-    path = pd.DataFrame({"start_ns": starts, "dur_ns": dur, "kind": "host", "name": list("abcdefgh"), "row": range(8)})
-    found = join_narrow_pieces(path, 10)
-    assert found["name"].tolist() == ["a", "e", "f", "g"]
-    assert found["count"].tolist() == [4, 1, 1, 2]
-    assert found["dur_ns"].tolist() == [9, 50, 3, 6]
-    assert (found["start_ns"] + found["dur_ns"]).tolist()[:-1] == found["start_ns"].tolist()[1:]
-    assert len(join_narrow_pieces(path[:0], 10)) == 0

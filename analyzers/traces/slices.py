@@ -1,0 +1,284 @@
+"""Return the events of a trace as columns that a timeline is drawn from, a million at a time.
+
+Events of one lane (a thread or a stream) and one nesting depth share a line of the timeline. They are in order of line
+and start, so that what a line shows in a time range is one contiguous part of the columns.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from analyzers import store
+from analyzers.columns import Column, Integers, Mask
+from analyzers.run import Artefact
+from analyzers.traces.columns.phases import UNNAMED
+from analyzers.traces.columns.work import launching_rows
+from analyzers.traces.loading import open_trace
+from analyzers.traces.reading.event_table import downcast
+from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
+
+MOST_SLICES = 1 << 20
+"""The most slices that are returned: about 24 MB in a browser, which draws them 30 times a second without a GPU."""
+HOST = 0
+KINDS = ("", "compute", "communication", "memory", "idle")
+"""The kinds of slices; `kind` holds indices into this tuple. The first is host work, the last waiting on a path."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the timeline: a lane (a stream or thread), the nesting depth in it, and its slices `first` to `last`."""
+
+    lane: str
+    on_device: bool
+    depth: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of a timeline; each column has an entry per slice. A slice is one event, or several joined ones.
+
+    Times are in ns from the first event of the trace. `name` holds indices into `names`, `kind` into `KINDS`, and
+    `phase` into `views.PHASES`. `row` is the row of the event in the trace (of the longest if several are joined; -1:
+    none), and `count` the number of events. `joined_ns` is the longest time range in which events were joined, 0 if
+    none were; then the slices of such a range have the right durations, but not their exact positions.
+    """
+
+    lines: list[Line]
+    names: list[str]
+    start: Integers
+    dur: Integers
+    name: Column
+    kind: Column
+    phase: Column
+    row: Integers
+    count: Integers
+    events: int
+    joined_ns: int = 0
+
+
+def slices(
+    artefact: Artefact,
+    options: store.Options | None = None,
+    window: tuple[int, int] | None = None,
+    most: int = MOST_SLICES,
+) -> Slices:
+    """Return the events of a trace that are at least partly in the window (ns from the first event; None: everything).
+
+    If there are more than `most`, narrow neighbours of one line, kind and phase are joined, and the sum of the
+    durations of each kind stays the same.
+    """
+    trace = open_trace(artefact.path, options)
+    rows, line = sorted_rows(trace, window)
+    c = trace.columns
+    start = c["start"][rows].astype(np.int64) - trace.origin
+    dur = (c["end"][rows] - c["start"][rows]).astype(np.int64)
+    used, name = used_names(trace, c["name"][rows])
+    exact = Slices(
+        lines=lines_of(trace, rows, line),
+        names=used,
+        start=start,
+        dur=dur,
+        name=name,
+        kind=(c["kind"][rows] + 1).astype(np.uint8),
+        phase=phase_codes(trace, rows),
+        row=rows,
+        count=np.ones(len(rows), np.int64),
+        events=len(rows),
+    )
+    return exact if len(rows) <= most else joined(exact, line, most)
+
+
+def path_slices(path: pd.DataFrame) -> Slices:
+    """Return a critical path, the result of `views.critical_path`, as slices of one line.
+
+    A kind of waiting has no colour of its own: on the path it is idle time.
+    """
+    names = (path["name"].where(path["name"] != "", path["kind"])).tolist()
+    used = list(dict.fromkeys(names))
+    index = {text: number for number, text in enumerate(used)}
+    known = {"host": HOST, **{kind: number for number, kind in enumerate(KINDS) if kind}}
+    kinds = [known.get(kind, KINDS.index("idle")) for kind in path["kind"]]
+    return Slices(
+        lines=[Line("critical path", True, 0, 0, len(path))],
+        names=used,
+        start=path["start_ns"].to_numpy(np.int64),
+        dur=path["dur_ns"].to_numpy(np.int64),
+        name=np.array([index[text] for text in names], np.int64),
+        kind=np.array(kinds, np.uint8),
+        phase=np.full(len(path), UNNAMED, np.uint8),
+        row=path["row"].to_numpy(np.int64),
+        count=np.ones(len(path), np.int64),
+        events=len(path),
+    )
+
+
+def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers, Integers]:
+    """Return the rows of the events in a window in order of line and start, and the number of the line of each.
+
+    Lines of devices come first, then those of threads; each lane's lines are in order of depth.
+    """
+    c = trace.columns
+    start, end = np.asarray(c["start"]), np.asarray(c["end"])
+    low, high = (trace.origin + edge for edge in window) if window else (0, 0)
+    rows = np.flatnonzero((start < high) & (end > low)) if window else np.arange(len(start))
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    depths = int(np.max(c["depth"], initial=0)) + 1
+    line = lane_order(trace)[c["lane"][rows]] * depths + c["depth"][rows]
+    order = np.argsort(downcast(line), kind="stable")  # 16 bits sort by radix
+    return rows[order], line[order].astype(np.int64)
+
+
+def lane_order(trace: Trace) -> Integers:
+    """Return the position of each lane on the timeline: streams by device, then threads, then the profiler's marks."""
+    rank = {DEVICE_LANE: 0, HOST_LANE: 1}
+    keys = [(rank.get(lane["kind"], 2), lane["pid"] if lane["kind"] == DEVICE_LANE else 0) for lane in trace.lanes]
+    order = sorted(range(len(keys)), key=lambda i: (keys[i], trace.lanes[i]["name"]))
+    position = np.zeros(max(len(keys), 1), np.int64)
+    position[order] = np.arange(len(order))
+    return position
+
+
+def lines_of(trace: Trace, rows: Integers, line: Integers) -> list[Line]:
+    """Return the lines of the timeline; `rows` and `line` are the result of `sorted_rows`."""
+    first = np.flatnonzero(np.append(True, np.diff(line) != 0))[: len(rows)]
+    last = np.append(first[1:], len(rows))
+    lane, depth = trace.columns["lane"][rows[first]].tolist(), trace.columns["depth"][rows[first]].tolist()
+    titles = lane_titles(trace.lanes)
+    return [
+        Line(titles[number], trace.lanes[number]["kind"] == DEVICE_LANE, level, low, high)
+        for number, level, low, high in zip(lane, depth, first.tolist(), last.tolist(), strict=True)
+    ]
+
+
+def lane_titles(lanes: list[Lane]) -> list[str]:
+    """Return a title for each lane, with the device or process if two lanes have the same name otherwise."""
+    names = [lane["name"] for lane in lanes]
+    whose = ["device" if lane["kind"] == DEVICE_LANE else "process" for lane in lanes]
+    return [
+        f"{name}, {part} {lane['pid']}" if names.count(name) > 1 else name
+        for name, part, lane in zip(names, whose, lanes, strict=True)
+    ]
+
+
+def used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
+    """Return the names that occur, and for each event the index of its name among them."""
+    occurs = np.zeros(len(trace.names), bool)
+    occurs[name] = True
+    texts = [trace.names[number] for number in np.flatnonzero(occurs).tolist()]
+    return texts, (np.cumsum(occurs) - 1)[name]
+
+
+def phase_codes(trace: Trace, rows: Integers) -> Column:
+    """Return the phase of each event as an index into `views.PHASES`; for work on a device, that of its launch."""
+    phase, on_device = np.asarray(trace.columns["phase"]), np.zeros(len(trace.columns["start"]), bool)
+    on_device[trace.work] = True
+    codes = phase[rows].astype(np.uint8)
+    at = np.flatnonzero(on_device[rows])
+    launch = launching_rows(trace, trace.columns["correlation"][rows[at]])
+    codes[at] = np.where(launch >= 0, phase[launch], UNNAMED)
+    return codes
+
+
+def joined(exact: Slices, line: Integers, most: int) -> Slices:
+    """Return at most about `most` slices: those shorter than a cell of time are joined by cell, line, kind and phase.
+
+    The slices of a cell follow each other from the start of its first event, so that no time is lost or moved to
+    another line: with cells of 10 ns, compute [0, 2), copy [3, 4), compute [6, 7) become compute [0, 3), copy [3, 4).
+    """
+    span = int((exact.start + exact.dur).max()) - int(exact.start.min())
+    cell_ns = max(2, span * len(exact.lines) // most)
+    while len(first := group_starts(key := group_keys(exact, line, cell_ns))[1]) > most:
+        cell_ns *= 2
+    order, first = group_starts(key)
+    dur = exact.dur[order]
+    total = np.add.reduceat(dur, first)
+    # The longest of a group: the duration in the upper bits, the index in the lower ones.
+    bits = len(order).bit_length()
+    longest = order[np.maximum.reduceat(dur << bits | np.arange(len(order)), first) & ((1 << bits) - 1)]
+    cell = key[order[first]] >> CODE_BITS
+    moved = replace(
+        exact,
+        start=placed(np.minimum.reduceat(exact.start[order], first), total, cell),
+        dur=total,
+        row=exact.row[longest],
+        count=np.diff(np.append(first, len(order))),
+        joined_ns=cell_ns,
+        **{name: getattr(exact, name)[longest] for name in ("name", "kind", "phase")},
+    )
+    lines = np.append(np.searchsorted(line[order[first]], np.unique(line)), len(first)).tolist()
+    return replace(moved, lines=[replace(old, first=lines[i], last=lines[i + 1]) for i, old in enumerate(exact.lines)])
+
+
+CODE_BITS = 16
+"""The bits of a group's key that hold kind and phase; the bits above are the same for all slices of one cell."""
+
+
+def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
+    """Return a key for each slice; slices with equal keys are joined. Slices as long as a cell have keys of their own.
+
+    The keys ascend with line and time: the upper bits number the cells and the long slices in their order.
+    """
+    cell = exact.start // cell_ns
+    long = exact.dur >= cell_ns
+    begins = np.ones(len(line), bool)
+    begins[1:] = (np.diff(line) != 0) | (np.diff(cell) != 0) | long[1:] | long[:-1]
+    code = exact.kind.astype(np.int64) << 8 | exact.phase
+    keys: Integers = np.cumsum(begins) << CODE_BITS | code
+    return keys
+
+
+def group_starts(key: Integers) -> tuple[Integers, Integers]:
+    """Return the order of the slices by key, and the indices in it at which a new key begins."""
+    order = np.argsort(key, kind="stable")
+    begins: Mask = np.append(True, np.diff(key[order]) != 0)
+    return order, np.flatnonzero(begins)
+
+
+def placed(start: Integers, total: Integers, cell: Integers) -> Integers:
+    """Return new starts, so that the groups of one cell follow each other from the earliest of their starts.
+
+    `start` and `total` are the first start and the summed duration of each group, `cell` the number of its cell.
+    """
+    first = np.flatnonzero(np.append(True, np.diff(cell) != 0))
+    size = np.diff(np.append(first, len(cell)))
+    before = np.cumsum(total) - total
+    shift: Integers = np.repeat(np.minimum.reduceat(start, first) - before[first], size)
+    return shift + before
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a trace: its lane and nesting depth, its times in ns, its own time without the events inside it."""
+
+    name: str
+    lane: str
+    depth: int
+    category: str
+    kind: str
+    start_ns: int
+    dur_ns: int
+    self_ns: int
+
+
+def event(artefact: Artefact, row: int, options: store.Options | None = None) -> Event | None:
+    """Return the event in a row of the trace; None if the trace has no such row."""
+    trace = open_trace(artefact.path, options)
+    c = trace.columns
+    if not 0 <= row < len(c["start"]):
+        return None
+    start, end = int(c["start"][row]), int(c["end"][row])
+    inside = np.flatnonzero(np.asarray(c["parent"]) == row)
+    covered = int((np.minimum(c["end"][inside], end) - c["start"][inside]).sum())
+    return Event(
+        name=trace.names[int(c["name"][row])],
+        lane=lane_titles(trace.lanes)[int(c["lane"][row])],
+        depth=int(c["depth"][row]),
+        category=trace.names[int(c["cat"][row])],
+        kind=KINDS[int(c["kind"][row]) + 1],
+        start_ns=start - trace.origin,
+        dur_ns=end - start,
+        self_ns=max(0, end - start - covered),
+    )

@@ -1,0 +1,160 @@
+// Draws the slices of a timeline as pixels, and its time axis.
+"use strict";
+
+(function () {
+  const WIDE = 2;
+  const LABELLED = 26;
+  const LETTER = 6.1;
+  const SEEN = 2;
+  const SOUGHT = 5;
+  const EDGED = 4;
+  const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+  const TICK_PX = 110;
+  const LIGHTER = [0, 0.14, -0.12, 0.26, -0.22];
+
+  const parsed = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const mixed = (rgb, other, part) => rgb.map((value, i) => Math.round(value + (other[i] - value) * part));
+  const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+
+  // The colour of text on a colour: black or white (relative luminance of WCAG 2.2).
+  function textOn(rgb) {
+    const [r, g, b] = rgb.map((value) => ((value / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
+  }
+
+  // The shades of each category: one for each group of names, so that neighbours of one kind can be told apart.
+  // `edge` is the shade of a slice's first pixel. The last category is that of events that do not match a search.
+  class Palette {
+    constructor(colours, dim, page) {
+      const paper = parsed(page);
+      this.shades = [...colours, dim].map((hex, category) => {
+        const variants = category < colours.length ? LIGHTER : LIGHTER.map(() => 0);
+        return variants.map((part) => {
+          const rgb = mixed(parsed(hex), part > 0 ? [255, 255, 255] : [0, 0, 0], Math.abs(part));
+          return { fill: packed(rgb), edge: packed(mixed(rgb, paper, 0.5)), text: textOn(rgb) };
+        });
+      });
+      this.dim = colours.length;
+    }
+
+    // {colour: category} of all pixels that slices are drawn with.
+    categories() {
+      const entries = this.shades.flatMap((shades, category) => shades.flatMap(({ fill, edge }) => [[fill, category], [edge, category]]));
+      return Object.fromEntries(entries);
+    }
+  }
+
+  // What a line is drawn into: all pixels of the canvas as 32-bit numbers, `width` a row.
+  class Raster {
+    resize(context, width, height) {
+      if (this.width === width && this.height === height) return;
+      this.image = context.createImageData(width, height);
+      this.pixels = new Uint32Array(this.image.data.buffer);
+      Object.assign(this, { width, height });
+    }
+
+    fill(x0, x1, y0, y1, colour) {
+      for (let y = Math.max(0, y0); y < Math.min(this.height, y1); y++) {
+        this.pixels.fill(colour, y * this.width + x0, y * this.width + x1);
+      }
+    }
+  }
+
+  // Draws one line between the pixel rows `top` and `top + height`; it returns the slices that have room for a label.
+  //
+  // A slice of at least two pixels is a rectangle. Narrower ones share pixels: in each column every category is as high
+  // as its share of the column's time, so that the area in the picture is the share of the time. Where events are so
+  // short that nothing would be left of them, they are two pixels high.
+  function paintLine(raster, top, height, line, view, look) {
+    const { events, palette, categoryOf, match } = look;
+    const { start, dur, name, hue } = events;
+    const scale = raster.width / (view.high - view.low), labels = [];
+    const busy = new Float64Array(palette.shades.length + 1);
+    let column = -1, held = false;
+    const flush = () => { if (held) paintColumn(raster, column, top, height, busy, palette, match); held = false; };
+    for (let i = events.firstVisible(line, view.low); i < line.last && start[i] < view.high; i++) {
+      const x = (start[i] - view.low) * scale, wide = dur[i] * scale;
+      const category = match && !match[name[i]] ? palette.dim : categoryOf(i, line);
+      if (wide >= WIDE) {
+        const x0 = Math.max(0, Math.round(x)), x1 = Math.min(raster.width, Math.round(x + wide));
+        if (column >= x0) flush();
+        if (x1 > x0) paintSlice(raster, x0, x1, top, height, palette.shades[category][hue[name[i]]]);
+        if (x1 - x0 >= LABELLED) labels.push({ x0, x1, i, shade: palette.shades[category][hue[name[i]]], dim: category === palette.dim });
+        continue;
+      }
+      const at = Math.max(0, Math.floor(x));
+      if (at !== column) { flush(); column = at; }
+      held = true;
+      const beyond = x + wide - at - 1;
+      busy[category] += beyond > 0 ? wide - beyond : wide;
+      if (beyond > 0) { flush(); column = at + 1; held = true; busy[category] += beyond; }
+      else if (busy[category] === 0) busy[category] = 1e-9;
+    }
+    flush();
+    return labels;
+  }
+
+  function paintSlice(raster, x0, x1, top, height, shade) {
+    raster.fill(x0, x1, top, top + height, shade.fill);
+    if (x1 - x0 >= EDGED) raster.fill(x0, x0 + 1, top, top + height, shade.edge);
+  }
+
+  // Draws one column of pixels, its categories one above the other, from the bottom; `busy` has their shares of its time.
+  function paintColumn(raster, x, top, height, busy, palette, match) {
+    let sum = 0, sought = 0;
+    for (let k = 0; k < palette.shades.length; k++) { sum += busy[k]; if (k < palette.dim) sought += busy[k]; }
+    const least = Math.min(1, SEEN / height);
+    const grown = sum > 1 ? 1 / sum : sum < least ? least / sum : 1;
+    if (match && sought > 0 && sought * grown * height < SOUGHT) { liftSought(busy, palette.dim, sought, grown, height); }
+    let reached = 0, low = top + height;
+    for (let k = 0; k < palette.shades.length; k++) {
+      if (!busy[k]) continue;
+      reached += busy[k] * grown;
+      const high = top + height - Math.round(Math.min(1, reached) * height);
+      if (x < raster.width) raster.fill(x, x + 1, high, low, palette.shades[k][0].fill);
+      low = high;
+      busy[k] = 0;
+    }
+  }
+
+  // What was searched for must be seen even where it takes little of a column's time.
+  function liftSought(busy, dim, sought, grown, height) {
+    const factor = SOUGHT / (sought * grown * height);
+    for (let k = 0; k < dim; k++) busy[k] *= factor;
+    busy[dim] = Math.min(busy[dim], Math.max(0, 1 / grown - SOUGHT / height / grown));
+  }
+
+  // Writes the names of slices that have room for them; `labels` are in pixels of the raster, `ratio` of them a CSS pixel.
+  function paintLabels(context, labels, ratio, dimmed) {
+    context.textBaseline = "middle";
+    for (const { x0, x1, y, text, shade, dim } of labels) {
+      const letters = Math.floor(((x1 - x0) / ratio - 6) / LETTER);
+      if (letters < 2) continue;
+      context.fillStyle = dim ? dimmed : shade.text;
+      context.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x0 / ratio + 4, y);
+    }
+  }
+
+  // A duration as text with a unit and about four digits, such as `12.35 ms`.
+  function duration(ns) {
+    const [size, unit] = UNITS.find(([least]) => Math.abs(ns) >= least) || UNITS[3];
+    return `${Number((ns / size).toPrecision(4))} ${unit}`;
+  }
+
+  // The ticks of a time range: [{at, text}]; they are 1, 2 or 5 times a power of ten apart. Where a tick shows only the
+  // end of a long number, `base` is the time that it counts from.
+  function ticks(low, high, width) {
+    const least = ((high - low) * TICK_PX) / width, power = 10 ** Math.floor(Math.log10(least));
+    const every = Math.max(1, [1, 2, 5, 10].find((factor) => factor * power >= least) * power);
+    const [size, unit] = UNITS.find(([one]) => every >= one) || UNITS[3];
+    const digits = Math.max(0, Math.ceil(-Math.log10(every / size) - 1e-9));
+    // Beside a large offset the last digits of a number are hard to read.
+    const base = high > 1e4 * size ? Math.floor(low / (1000 * size)) * 1000 * size : 0;
+    const at = [];
+    for (let tick = Math.ceil(low / every) * every; tick <= high; tick += every) at.push(tick);
+    const sign = base ? "+" : "";
+    return { base, at: at.map((tick) => ({ at: tick, text: `${sign}${((tick - base) / size).toFixed(digits)} ${unit}` })) };
+  }
+
+  Object.assign(window.timeline, { Palette, Raster, paintLine, paintLabels, duration, ticks, WIDE });
+})();

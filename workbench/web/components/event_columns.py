@@ -1,0 +1,57 @@
+"""Write the events of a timeline as bytes, which the browser uses as typed arrays without parsing them."""
+
+import json
+import struct
+
+import numpy as np
+
+from analyzers.columns import Column
+from analyzers.traces.kernel_names import kernel_name
+from analyzers.traces.slices import Slices
+from workbench.console import clean
+from workbench.web.components.figure import LONGEST
+
+ALIGNED = 8
+"""Each part begins at a multiple of so many bytes, because typed arrays must."""
+
+
+def event_bytes(slices: Slices) -> bytes:
+    """Return slices as bytes: the length of a header (uint32), 4 bytes of zeros, the header as JSON, and the columns.
+
+    The header lists the columns with their types in order. `assets/timeline_events.js` reads this format.
+    """
+    names = [clean(name)[:LONGEST] for name in slices.names]
+    labels = [kernel_name(name) for name in names]
+    columns = column_list(slices)
+    header = {
+        "n": len(slices.start),
+        "events": slices.events,
+        "joined": slices.joined_ns,
+        "columns": [(name, f"{column.dtype.kind}{column.dtype.itemsize}") for name, column in columns],
+        "lines": [(clean(line.lane), line.on_device, line.depth, line.first, line.last) for line in slices.lines],
+        "names": names,
+        # Most names are their own label, which is then not sent.
+        "labels": ["" if label == name else label for name, label in zip(names, labels, strict=True)],
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    parts = [struct.pack("<II", len(text), 0), padded(text), *(padded(column.tobytes()) for _, column in columns)]
+    return b"".join(parts)
+
+
+def column_list(slices: Slices) -> list[tuple[str, Column]]:
+    """Return the columns that the browser needs, in small types; `count` is left out if every slice is one event."""
+    # A duration in 32 bits has seven digits, more than a screen can show; a start needs all of its digits.
+    columns = [
+        ("start", slices.start.astype("<f8")),
+        ("dur", slices.dur.astype("<f4")),
+        ("row", slices.row.astype("<i4")),
+        ("name", slices.name.astype("<u2" if len(slices.names) < 1 << 16 else "<u4")),
+        ("kind", slices.kind.astype(np.uint8)),
+        ("phase", slices.phase.astype(np.uint8)),
+    ]
+    return columns + ([("count", slices.count.astype("<u4"))] if slices.joined_ns else [])
+
+
+def padded(part: bytes) -> bytes:
+    """Return `part` with zeros at the end, so that its length is a multiple of `ALIGNED`."""
+    return part + bytes(-len(part) % ALIGNED)

@@ -1,0 +1,189 @@
+"""The timeline of the trace page: the element that the browser draws on, and the addresses of the events in it.
+
+`?beside=M` adds the tracks of another trace on the same clock. The browser itself writes the state of the timeline
+into the address: `event=N` and `of=M` name the clicked event and its file, `pick=FROM TO TRACK...` the selected range,
+`pin=` and `fold=` the tracks that are pinned to the top or folded, `find=` the searched text.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dash import Dash, dcc, html
+from flask import Response, request
+
+from analyzers.run import Artefact
+from analyzers.store import Options
+from analyzers.traces import views
+from analyzers.traces.slices import KINDS, Event, event, path_slices, slices
+from workbench.console import clean
+from workbench.web.components.event_columns import event_bytes
+from workbench.web.components.figure import zoom_of
+from workbench.web.pages.trace_critical_path import path_of
+from workbench.web.pages.trace_events import LATEST_NS, clock_shift, event_query
+from workbench.web.query import Query, number, search_text
+from workbench.web.query import window as window_in
+from workbench.web.served_run import ServedRun
+from workbench.web.step_marks import trace_marks
+from workbench.web.theme import theme
+
+NAME = "events"
+"""The id of the timeline."""
+KEPT = 6
+STATE_CHARACTERS = 2000
+STEPS = 2000
+LABEL = (
+    "Timeline of the events of each stream and thread. Arrow keys move between events, Enter shows the callers of one, "
+    "W and S zoom, A and D move, F fits the event, M selects its time, N goes to the next match, 0 shows everything. "
+    "The tab Longest events below has the same as a table."
+)
+PALETTE_SIZE = 8
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The clicked event: the index of its trace file, and its row in the trace."""
+
+    file: int
+    row: int
+
+
+def chosen_event(served: ServedRun, file: int, query: Query) -> Chosen | None:
+    """Return the event that the address names, of the trace file `file` unless `of` names another; None without one."""
+    if "event" not in query:
+        return None
+    return Chosen(number(query, "of", len(served.traces), file), number(query, "event", LATEST_NS, -1))
+
+
+def beside(served: ServedRun, file: int, query: Query) -> int | None:
+    """Return the index of the trace file that is shown together with `file`; None for no other."""
+    other = number(query, "beside", len(served.traces), file)
+    return None if other == file else other
+
+
+def timeline(served: ServedRun, file: int, query: Query, span: tuple[int, int] | None) -> html.Figure:
+    """Return the element of the timeline of a trace file; `span` is the visible time range in ns, None for all."""
+    config = json.dumps(config_of(served, file, query, span), separators=(",", ":"))
+    attributes: dict[str, Any] = {"data-timeline": config, "data-label": LABEL}
+    place = html.Div(id=NAME, className="timeline", **attributes)
+    spoken: dict[str, Any] = {"role": "group", "aria-label": "Events over time"}
+    return html.Figure([place, dcc.Store(id=zoom_of(NAME))], **spoken)
+
+
+def config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] | None) -> dict[str, object]:
+    """Return what the browser must know to draw the timeline: files, colours, steps, and the state in the address."""
+    wanted = event_query(query)
+    other = beside(served, file, query)
+    sources = [source(served, file, file, wanted.colour, titled=other is not None)]
+    if wanted.path:
+        sources.insert(0, path_source(file))
+    if other is not None:
+        sources.append(source(served, other, file, wanted.colour, titled=True))
+    starts = trace_marks(served, served.traces[file]).starts()[:STEPS]
+    return {
+        "sources": sources,
+        "file": str(file),
+        "hues": {name: theme().hues[name] for name in ("page", "empty", "edge", "rule", "soft", "ink")},
+        "legend": legend(wanted.colour),
+        "steps": [(at, f"step {step}") for step, at in starts],
+        "span": span,
+        "chosen": chosen_facts(served, file, chosen_event(served, file, query)),
+        "state": {
+            "find": search_text(query),
+            "pick": query.get("pick", "")[:STATE_CHARACTERS],
+            "pin": query.get("pin", "")[:STATE_CHARACTERS].split(),
+            "fold": query.get("fold", "")[:STATE_CHARACTERS].split(),
+        },
+    }
+
+
+def source(served: ServedRun, file: int, first: int, colour: str, *, titled: bool) -> dict[str, object]:
+    """Return how to draw one trace file; its times are shifted to the clock of the trace file `first`."""
+    rank = served.traces[file].rank
+    title = f"rank {rank}" if rank is not None else f"file {file}"
+    return {
+        "src": f"events/{file}.bin",
+        "key": str(file),
+        "title": title if titled else "",
+        "shift": shift_between(served, file, first),
+        "by": colour,
+        "colours": [shade for _, shade in colours(colour)],
+    }
+
+
+def path_source(file: int) -> dict[str, object]:
+    """Return how to draw the critical path of a trace file: as a track whose colours are always kinds."""
+    kinds = [shade for _, shade in colours("kind")]
+    return {"src": f"path/{file}.bin", "key": f"path{file}", "title": "", "shift": 0, "by": "kind", "colours": kinds}
+
+
+def shift_between(served: ServedRun, file: int, first: int) -> int:
+    """Return the ns to add to times of the trace file `file` to get times of the trace file `first`."""
+    return 0 if file == first else clock_shift(served, file) - clock_shift(served, first)
+
+
+def colours(colour: str) -> list[tuple[str, str]]:
+    """Return (meaning, colour) of each value of the column that the colours stand for: kind, phase or stream."""
+    if colour == "kind":
+        return [(kind or "host", theme().kinds[kind]) for kind in KINDS]
+    if colour == "phase":
+        return [(name, theme().kinds[""] if name == "other" else theme().nth(i)) for i, name in enumerate(views.PHASES)]
+    return [("", theme().nth(i)) for i in range(PALETTE_SIZE)]
+
+
+def legend(colour: str) -> list[tuple[str, str]]:
+    """Return the entries of the legend; a stream or thread needs none, as its name stands beside its track."""
+    return [(name, shade) for name, shade in colours(colour) if name not in ("", "idle")]
+
+
+def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[str, object] | None:
+    """Return the place of the clicked event on the clock of the trace file `file`; None if there is no such event."""
+    found = facts(served, chosen) if chosen else None
+    if chosen is None or found is None:
+        return None
+    return {
+        "file": str(chosen.file),
+        "row": chosen.row,
+        "start": found.start_ns + shift_between(served, chosen.file, file),
+        "dur": found.dur_ns,
+        "lane": clean(found.lane),
+        "depth": found.depth,
+    }
+
+
+def facts(served: ServedRun, chosen: Chosen) -> Event | None:
+    """Return the clicked event; None if the trace has no such row."""
+    return event(served.traces[chosen.file], chosen.row, served.options)
+
+
+def install_timeline(app: Dash, served: ServedRun) -> None:
+    """Register the addresses from which the browser loads events."""
+
+    @app.server.get("/events/<int:file>.bin")  # type: ignore[untyped-decorator]  # Dash types its server as Any
+    def events(file: int) -> Response:
+        if file >= len(served.traces):
+            return Response("no such trace", 404)
+        window = window_in(dict(request.args), LATEST_NS)
+        return binary(bytes_of(served.traces[file], served.options, window))
+
+    @app.server.get("/path/<int:file>.bin")  # type: ignore[untyped-decorator]
+    def path(file: int) -> Response:
+        if file >= len(served.traces):
+            return Response("no such trace", 404)
+        return binary(event_bytes(path_slices(path_of(served, served.traces[file]))))
+
+
+@lru_cache(KEPT)
+def bytes_of(artefact: Artefact, options: Options, window: tuple[int, int] | None) -> bytes:
+    """Return the events of a trace in a time range, in ns, as bytes; the result is cached."""
+    return event_bytes(slices(artefact, options, window))
+
+
+def binary(content: bytes) -> Response:
+    """Return an answer that the browser keeps, and asks for again only whether it has changed."""
+    answer = Response(content, content_type="application/octet-stream")
+    answer.headers["Cache-Control"] = "private, no-cache"
+    answer.add_etag()
+    answer.make_conditional(request)
+    return answer
