@@ -37,6 +37,40 @@ def shows(page, chart, low, high):
     page.wait_for_function(f"([name, span]) => String(({SHOWN})(name)) === String(span)", arg=[chart, [low, high]])
 
 
+TIMELINE = "document.querySelector('[data-timeline]').timeline"
+VIEW = f"() => {{ const {{ low, high }} = {TIMELINE}.view; return [Math.round(low), Math.round(high)]; }}"
+
+
+def see_timeline(page):
+    """Wait until the timeline of a trace shows what the page asks for."""
+    page.wait_for_selector("[data-drawn]")
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function(f"() => {TIMELINE}.shown === document.querySelector('[data-timeline]').dataset.timeline")
+
+
+def zoom_timeline(page, span):
+    """Zoom the timeline of a trace to the time range `span`, in ns, and wait until the address names the range."""
+    see_timeline(page)
+    page.evaluate(f"span => {TIMELINE}.show(...span)", span)
+    page.wait_for_function("from => new URL(location).searchParams.get('from') == from", arg=span[0])
+    page.wait_for_load_state("networkidle")
+
+
+def timeline_place(page, track, depth, at):
+    """Return the position on the page of the time `at`, in ns, of a line of the timeline."""
+    page.locator("[data-timeline]").scroll_into_view_if_needed()
+    box = page.locator("[data-timeline] canvas[tabindex]").bounding_box()
+    x, y = page.evaluate(
+        f"""([name, depth, at]) => {{
+            const timeline = {TIMELINE}, track = timeline.tracks.all.find((one) => one.lane.startsWith(name));
+            const {{ ROW }} = window.timeline;
+            return [timeline.x(at), timeline.tracks.top(track, timeline.scroll.scrollTop) + (depth + 0.5) * ROW];
+        }}""",
+        [track, depth, at],
+    )
+    return box["x"] + x, box["y"] + y
+
+
 def visitor(site):
     """Return a urllib opener that opens addresses of a dashboard with the cookie of its token."""
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from dashboard import shows, zoom
+from dashboard import VIEW, shows, zoom, zoom_timeline
 
 from analyzers.run import discover
 from terminal import app_on, press
@@ -75,11 +75,11 @@ def test_the_dashboard_draws_it_below_the_events(serving, page_of, tmp_path):
         page.wait_for_selector("#held .scatterlayer .trace")
         drawn = "() => Math.max(...document.querySelector('#held .js-plotly-plot').data[0].y)"
         assert page.evaluate(drawn) == 304392
-        zoom(page, "gantt", [1_000_000, 3_000_000])
-        shows(page, "held", 1_000_000, 3_000_001)
+        zoom_timeline(page, [1_000_000, 3_000_000])
+        shows(page, "held", 1_000_000, 3_000_000)
         page.wait_for_function(f"() => ({drawn})() < 100_000")
         zoom(page, "held", [1_500_000, 2_000_000])
-        shows(page, "gantt", 1_500_000, 2_000_001)
-        shows(page, "held", 1_500_000, 2_000_001)
+        page.wait_for_function(f"() => String(({VIEW})()) === '1500000,2000000'")
+        shows(page, "held", 1_500_000, 2_000_000)
         page.click("nav.tabs >> text=All tables")
         page.wait_for_selector("caption:has-text('Memory never freed')")

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from dashboard import LISTENS, visitor, zoom
+from dashboard import LISTENS, VIEW, see_timeline, visitor, zoom
 
 from analyzers.run import discover
 
@@ -217,60 +217,30 @@ def test_traces_are_drawn_together_and_one_by_one(slow_site, page_of):
     page.goto(f"{slow_site}/trace?file=1&tab=shares")
     page.wait_for_selector("#shares .barlayer .point")
     page.goto(f"{slow_site}/trace?file=1&tab=ranks")
-    for chart in ("#fleet .heatmaplayer", "#lateness .heatmaplayer", "#gantt .barlayer .point"):
+    for chart in ("#fleet .heatmaplayer", "#lateness .heatmaplayer"):
         page.wait_for_selector(chart)
-    whole = page.locator("#gantt .barlayer .point").count()
+    see_timeline(page)
+    whole = page.evaluate(VIEW)
     page.goto(f"{slow_site}/trace?file=1&from=1000000&to=3000000")
-    page.wait_for_selector("#gantt .barlayer .point")
-    assert 0 < page.locator("#gantt .barlayer .point").count() != whole
-
-
-def test_events_are_sought_and_tell_their_callers(slow_site, page_of):
-    """A search dims all other events; a click on an event lists the calls around it."""
-    page = page_of(slow_site)
-    page.goto(f"{slow_site}/trace?file=0")
-    page.wait_for_selector("#gantt .barlayer .point")
-    page.fill("#event-name", "all_gather")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#gantt .legend >> text=no match")
-    assert "find=all_gather" in page.url
-    page.wait_for_load_state("networkidle")
-    sought = page.locator("#gantt .barlayer .trace .point:has-text('FSDP::all_gather')").first
-    sought.scroll_into_view_if_needed()
-    box = sought.bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.wait_for_selector("#callers + ol li")
-    told = page.locator("#callers + ol li").all_inner_texts()
-    assert told[0] == "FSDP::all_gather"
-    assert "ProfilerStep#10" in told
+    see_timeline(page)
+    assert page.evaluate(VIEW) == [1_000_000, 3_000_000] != whole
 
 
 def test_the_critical_path_leads_to_its_windows(slow_site, page_of):
-    """The page has a row above the events, the parts of the path, and links from its pieces to the time around each."""
+    """The page has a track above the events, the parts of the path, and links from its pieces to the time of each."""
     page = page_of(slow_site)
     page.goto(f"{slow_site}/trace?file=0&path=1")
-    page.wait_for_selector("#gantt .ytick >> text=critical path")
+    see_timeline(page)
+    assert page.locator(".timeline .head").first.inner_text().startswith("critical path")
     assert page.locator("caption:has-text('Critical path of step 10, rank 0')").count() == 1
     pieces = page.locator("table", has=page.locator("caption", has_text="Longest pieces of the path"))
     pieces.locator("tr:has-text('gloo:all_gather') a").first.press("Enter")
     page.wait_for_function("() => new URL(location).searchParams.has('from')")
     page.wait_for_function(
-        """() => { const query = new URL(location).searchParams;
-                   const axis = document.querySelector('#gantt .js-plotly-plot')?._fullLayout?.xaxis;
-                   return axis && axis.range[0] == query.get('from') && axis.range[1] == query.get('to'); }"""
+        f"""() => {{ const query = new URL(location).searchParams, [low, high] = ({VIEW})();
+                   return low == query.get('from') && high == query.get('to'); }}"""
     )
     assert "path=1" in page.url
-
-
-def test_bars_of_all_colours_are_as_high_as_a_row(slow_site, page_of):
-    """Plotly computes a bar's height from the distances between bars of its colour, so that lanes once overlapped."""
-    page = page_of(slow_site)
-    page.goto(f"{slow_site}/trace?file=0")
-    page.wait_for_selector("#gantt .barlayer .point")
-    heights = page.eval_on_selector_all(
-        "#gantt .barlayer .point path", "all => all.map(one => Math.round(one.getBBox().height))"
-    )
-    assert max(heights) - min(heights) <= 1
 
 
 def test_steps_are_drawn_by_rank_and_phase(slow_site, page_of):

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from dashboard import LISTENS, SHOWN, heard, shows, zoom
+from dashboard import LISTENS, SHOWN, VIEW, heard, see_timeline, shows, zoom, zoom_timeline
 
 from analyzers.memory import views as memory
 from analyzers.run import TIMED, Kind, discover
@@ -134,16 +134,9 @@ def test_a_window_survives_a_click_and_other_colours(site, page):
 
 
 @pytest_browser
-@pytest.mark.parametrize(
-    ("address", "chart", "span", "selection", "name"),
-    [
-        ("memory?device=0", "timeline", [9000, 11100], "#instant", "entry"),
-        ("trace?file=0", "gantt", [1e8, 5e8], "#callers", "event"),
-    ],
-)
-def test_a_link_shows_the_same_view_in_another_browser(both_sites, page_of, address, chart, span, selection, name):
+def test_a_link_shows_the_same_view_in_another_browser(site, page_of):
     """After zoom, click, back and forward, the address shows the same view in another browser."""
-    site = both_sites[name]
+    address, chart, span, selection, name = "memory?device=0", "timeline", [9000, 11100], "#instant", "entry"
     page = page_of(site)
     page.goto(f"{site}/{address}")
     zoom(page, chart, span)
@@ -174,22 +167,15 @@ def query_of(page):
     return parse_qs(urlsplit(page.url).query)
 
 
-@pytest.fixture(scope="module")
-def both_sites(site, traced):
-    """Fixture: the dashboards with a memory page and with a trace page, by the name of what a click selects."""
-    return {"entry": site, "event": traced}
-
-
 @pytest_browser
 def test_charts_of_one_page_move_together(traced, page_of):
     """The chart of all ranks follows a zoom into the events of one rank, and the reverse; so do the charts of steps."""
     page = page_of(traced)
     page.goto(f"{traced}/trace?file=1&tab=ranks")
-    zoom(page, "gantt", [100e6, 300e6])
+    zoom_timeline(page, [100_000_000, 300_000_000])
     page.wait_for_function("() => document.querySelector('#fleet .js-plotly-plot')._fullData[0].x[0] > 90e6")
     zoom(page, "fleet", [450e6, 500e6])
-    page.wait_for_function("() => document.querySelector('#gantt .js-plotly-plot')._fullLayout.xaxis.range[0] > 300e6")
-    assert "steps=10." in page.url
+    page.wait_for_function(f"() => ({VIEW})()[0] > 300e6 && location.search.includes('steps=10.')")
     page.goto(f"{traced}/steps")
     zoom(page, "loss", [5.8, 8.4])
     for chart in ("times", "phases", "loss"):
@@ -269,9 +255,9 @@ def test_ticks_of_time_are_in_the_unit_of_the_window(low, high, unit, ticks):
 def test_events_take_the_colours_that_are_asked_for(traced, page_of, colour):
     page = page_of(traced)
     page.goto(f"{traced}/trace?colour={colour}")
-    page.wait_for_selector("#gantt .barlayer .point")
-    legend = page.locator("#gantt .legend").text_content()
-    assert {"phase": "backward", "stream": "thread", "kind": "communication"}[colour] in legend
+    see_timeline(page)
+    legend = page.locator(".timeline .legend").text_content()
+    assert {"phase": "backward", "stream": "", "kind": "communication"}[colour] in legend
 
 
 @pytest_browser

@@ -7,6 +7,8 @@ window.timeline = window.timeline || {};
   const ARRAYS = { f8: Float64Array, f4: Float32Array, u4: Uint32Array, i4: Int32Array, u2: Uint16Array, u1: Uint8Array };
   const KEPT = 8;
   const HUES = 5;
+  const SHORTEST = 20;
+  const BLOCK = 32;
 
   // The events of one file, or of a part of its time. Columns are in order of line, then of start; `count` is null where
   // each slice is one event. `shift` is added to all times, so that files of several ranks have one clock.
@@ -53,9 +55,6 @@ window.timeline = window.timeline || {};
       return Uint8Array.from(this.names, (name) => (name.toLowerCase().includes(wanted) ? 1 : 0));
     }
 
-    // The slice of an event, by its row in the trace; -1 if there is none. The line is found by its bounds.
-    sliceOf(row) { return this.row.indexOf(row); }
-
     lineOf(i) { return this.lines.find((line) => i >= line.first && i < line.last); }
 
     // Adds to `sums` ({name: {count, total}}) what lies in the lines between two times.
@@ -69,6 +68,22 @@ window.timeline = window.timeline || {};
           sums.set(name, sum);
         }
       }
+    }
+
+    // The time of each block of consecutive slices by category, and the longest slice of each block, so that blocks that
+    // lie within one pixel need no look at their slices. `codes` has the category of each slice, or is null if all have
+    // the same; what does not match counts for the last of `size` categories.
+    blocks(codes, match, size) {
+      const known = this.summed;
+      if (known && known.codes === codes && known.match === match && known.size === size) return known;
+      const number = Math.ceil(this.start.length / BLOCK), sums = new Float64Array(number * size), widest = new Float32Array(number);
+      for (let i = 0; i < this.start.length; i++) {
+        const block = (i / BLOCK) | 0, category = match && !match[this.name[i]] ? size - 1 : codes ? codes[i] : 0;
+        sums[block * size + category] += this.dur[i];
+        if (this.dur[i] > widest[block]) widest[block] = this.dur[i];
+      }
+      this.summed = { codes, match, size, sums, widest };
+      return this.summed;
     }
 
     // How many events match, and how long they take.
@@ -137,5 +152,5 @@ window.timeline = window.timeline || {};
     return decode(await answer.arrayBuffer(), shift);
   }
 
-  Object.assign(window.timeline, { Events, load, HUES });
+  Object.assign(window.timeline, { Events, load, SHORTEST, BLOCK });
 })();

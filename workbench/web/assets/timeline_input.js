@@ -105,27 +105,28 @@
   }
 
   const ACTIONS = {
-    ArrowLeft: (timeline) => timeline.step(-1), ArrowRight: (timeline) => timeline.step(1),
-    ArrowUp: (timeline) => timeline.climb(-1), ArrowDown: (timeline) => timeline.climb(1),
-    ",": (timeline) => timeline.step(-1), ".": (timeline) => timeline.step(1),
-    Enter: (timeline) => timeline.open(), f: (timeline) => timeline.fit(), m: (timeline) => timeline.pickFocus(),
-    n: (timeline) => timeline.seek(false), N: (timeline) => timeline.seek(true), 0: (timeline) => timeline.showAll(),
+    ArrowLeft: (timeline) => window.timeline.step(timeline, -1), ArrowRight: (timeline) => window.timeline.step(timeline, 1),
+    ArrowUp: (timeline) => window.timeline.climb(timeline, -1), ArrowDown: (timeline) => window.timeline.climb(timeline, 1),
+    ",": (timeline) => window.timeline.step(timeline, -1), ".": (timeline) => window.timeline.step(timeline, 1),
+    Enter: (timeline) => timeline.open(), f: (timeline) => window.timeline.fit(timeline), m: (timeline) => window.timeline.pickFocus(timeline),
+    n: (timeline) => window.timeline.seek(timeline, false), N: (timeline) => window.timeline.seek(timeline, true), 0: (timeline) => timeline.showAll(),
     Escape: (timeline) => timeline.pick(null),
   };
   const EVERYWHERE = new Set(["w", "a", "s", "d", "f", "m", "n", "N", "0", "Escape", "/"]);
 
-  // Lets keys act on the timeline: all of them while it has the focus, and letters while nothing that takes text has it.
-  function listenToKeys(timeline) {
-    const held = timeline.held;
-    document.addEventListener("keyup", (event) => held.handle(event, timeline));
-    window.addEventListener("blur", () => held.down.clear());
+  // Lets keys act on the timeline that `current()` returns: all of them while it has the focus, and letters while nothing
+  // that takes text has it.
+  function listenToKeys(current) {
+    document.addEventListener("keyup", (event) => current()?.held.handle(event, current()));
+    window.addEventListener("blur", () => current()?.held.down.clear());
     document.addEventListener("keydown", (event) => {
-      if (!timeline.host.isConnected || event.ctrlKey || event.metaKey || event.altKey) return;
+      const timeline = current();
+      if (!timeline || !timeline.tracks || event.ctrlKey || event.metaKey || event.altKey) return;
       const own = event.target === timeline.overlay, loose = event.target === document.body || event.target.id === "page";
       if (!own && !(loose && EVERYWHERE.has(event.key))) return;
       if (event.key === "/") document.getElementById("event-name")?.focus();
       else if (ACTIONS[event.key]) ACTIONS[event.key](timeline);
-      else if (!held.handle(event, timeline)) return;
+      else if (!timeline.held.handle(event, timeline)) return;
       event.preventDefault();
     });
   }

@@ -12,6 +12,7 @@
   const TICK_PX = 110;
   const LIGHTER = [0, 0.14, -0.12, 0.26, -0.22];
 
+  const own = () => window.timeline;
   const parsed = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   const mixed = (rgb, other, part) => rgb.map((value, i) => Math.round(value + (other[i] - value) * part));
   const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
@@ -66,32 +67,91 @@
   // as its share of the column's time, so that the area in the picture is the share of the time. Where events are so
   // short that nothing would be left of them, they are two pixels high.
   function paintLine(raster, top, height, line, view, look) {
-    const { events, palette, categoryOf, match } = look;
-    const { start, dur, name, hue } = events;
+    const { events, palette, codes, fixed, match } = look, { start, dur, name, hue } = events;
     const scale = raster.width / (view.high - view.low), labels = [];
-    const busy = new Float64Array(palette.shades.length + 1);
-    let column = -1, held = false;
-    const flush = () => { if (held) paintColumn(raster, column, top, height, busy, palette, match); held = false; };
-    for (let i = events.firstVisible(line, view.low); i < line.last && start[i] < view.high; i++) {
-      const x = (start[i] - view.low) * scale, wide = dur[i] * scale;
-      const category = match && !match[name[i]] ? palette.dim : categoryOf(i, line);
-      if (wide >= WIDE) {
-        const x0 = Math.max(0, Math.round(x)), x1 = Math.min(raster.width, Math.round(x + wide));
-        if (column >= x0) flush();
-        if (x1 > x0) paintSlice(raster, x0, x1, top, height, palette.shades[category][hue[name[i]]]);
-        if (x1 - x0 >= LABELLED) labels.push({ x0, x1, i, shade: palette.shades[category][hue[name[i]]], dim: category === palette.dim });
-        continue;
+    const columns = new Columns(raster, top, height, look);
+    let i = events.firstVisible(line, view.low);
+    while (i < line.last && start[i] < view.high) {
+      const x = (start[i] - view.low) * scale;
+      if (columns.addBlock(i, line, x, view.low, scale)) { i += own().BLOCK; continue; }
+      const wide = dur[i] * scale, category = match && !match[name[i]] ? palette.dim : codes ? codes[i] : fixed;
+      if (wide < WIDE) {
+        columns.add(x, wide, category);
+      } else {
+        const [x0, x1] = columns.edges(x, x + wide, i + 1 < line.last ? (start[i + 1] - view.low) * scale : Infinity, category);
+        const shade = palette.shades[category][hue[name[i]]];
+        if (x1 > x0) paintSlice(raster, x0, x1, top, height, shade);
+        if (x1 - x0 >= LABELLED) labels.push({ x0, x1, i, shade, dim: category === palette.dim });
       }
-      const at = Math.max(0, Math.floor(x));
-      if (at !== column) { flush(); column = at; }
-      held = true;
-      const beyond = x + wide - at - 1;
-      busy[category] += beyond > 0 ? wide - beyond : wide;
-      if (beyond > 0) { flush(); column = at + 1; held = true; busy[category] += beyond; }
-      else if (busy[category] === 0) busy[category] = 1e-9;
+      i++;
     }
-    flush();
+    columns.flush();
     return labels;
+  }
+
+  // Collects what narrow slices share a column of pixels of one line, and draws each column when it is complete.
+  class Columns {
+    constructor(raster, top, height, look) {
+      Object.assign(this, { raster, top, height, palette: look.palette, match: look.match, codes: look.codes, fixed: look.fixed });
+      this.events = look.events;
+      this.size = this.codes ? this.palette.shades.length : 2;
+      this.busy = new Float64Array(this.palette.shades.length);
+      this.at = -1;
+      this.held = false;
+      this.summed = look.events.blocks(this.codes, this.match, this.size);
+    }
+
+    add(x, wide, category) {
+      const at = Math.max(0, Math.floor(x)), beyond = x + wide - at - 1;
+      this.turn(at);
+      this.busy[category] += beyond > 0 ? wide - beyond : Math.max(wide, 1e-9);
+      if (beyond > 0) {
+        this.turn(at + 1);
+        this.busy[category] += beyond;
+      }
+    }
+
+    // Adds a block of slices at once if slice `i` is the first of one that lies within a single column.
+    addBlock(i, line, x, low, scale) {
+      const { events, summed, size } = this, last = i + own().BLOCK - 1;
+      if (i % own().BLOCK || last >= line.last || x < 0) return false;
+      const block = i / own().BLOCK, at = Math.floor(x);
+      if ((events.start[last] + events.dur[last] - low) * scale > at + 1 || summed.widest[block] * scale >= WIDE) return false;
+      this.turn(at);
+      for (let k = 0; k < size; k++) {
+        const category = this.codes ? k : k ? this.palette.dim : this.fixed;
+        this.busy[category] += summed.sums[block * size + k] * scale;
+      }
+      return true;
+    }
+
+    // The first and last pixel of a wide slice: its edges are rounded. But a column that it shares with a narrower slice
+    // before it, or with the next, gets its share of each; otherwise short events beside long ones would vanish.
+    edges(from, to, next, category) {
+      let x0 = Math.round(from), x1 = Math.round(to);
+      if (this.held && this.at === Math.floor(from)) {
+        this.busy[category] += this.at + 1 - from;
+        x0 = this.at + 1;
+      }
+      this.flush();
+      if (next < Math.floor(to) + 1 && to < this.raster.width) {
+        x1 = Math.floor(to);
+        this.turn(x1);
+        this.busy[category] += to - x1;
+      }
+      return [Math.max(0, x0), Math.min(this.raster.width, x1)];
+    }
+
+    turn(at) {
+      if (at !== this.at) this.flush();
+      this.at = at;
+      this.held = true;
+    }
+
+    flush() {
+      if (this.held) paintColumn(this.raster, this.at, this.top, this.height, this.busy, this.palette, this.match);
+      this.held = false;
+    }
   }
 
   function paintSlice(raster, x0, x1, top, height, shade) {

@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const ROW = 16;
+  const ROW = 18;
   const SPACE = 8;
   const RULER = 28;
 

@@ -2,7 +2,6 @@
 "use strict";
 
 (function () {
-  const SHORTEST = 20;
   const SETTLED_MS = 160;
   const DETAIL_MS = 120;
   const own = () => window.timeline;
@@ -14,7 +13,6 @@
       this.raster = new (own().Raster)();
       this.build();
       own().listen(this);
-      own().listenToKeys(this);
       new ResizeObserver(() => this.resize()).observe(this.scroll);
       this.scroll.addEventListener("scroll", () => this.request());
     }
@@ -26,9 +24,9 @@
       this.back = element("button", "‹", { "aria-label": "previous match" });
       this.next = element("button", "›", { "aria-label": "next match" });
       this.note = element("span", "", { class: "note", role: "status" });
-      const whole = element("button", "whole trace", {});
+      const whole = element("button", "all", { title: "show the whole trace (0)" });
       const bar = element("div", "", { class: "bar" });
-      bar.append(this.legend, this.note, this.matches, this.back, this.next, whole);
+      bar.append(this.legend, this.matches, this.back, this.next, this.note, whole);
       this.heads = element("div", "", { class: "heads" });
       this.canvas = element("canvas", "", { "aria-hidden": "true" });
       this.overlay = element("canvas", "", { tabindex: "0", role: "application", "aria-label": label, "aria-roledescription": "timeline" });
@@ -42,8 +40,8 @@
       this.tip = element("div", "", { class: "tip", "aria-hidden": "true" });
       this.spoken = element("p", "", { class: "spoken", "aria-live": "polite" });
       this.host.replaceChildren(bar, this.scroll, this.tip, this.spoken);
-      this.back.addEventListener("click", () => this.seek(true));
-      this.next.addEventListener("click", () => this.seek(false));
+      this.back.addEventListener("click", () => own().seek(this, true));
+      this.next.addEventListener("click", () => own().seek(this, false));
       whole.addEventListener("click", () => this.showAll());
     }
 
@@ -81,6 +79,7 @@
       this.writeLegend(config.legend);
       this.rearrange();
       this.summarise();
+      this.shown = this.applied;
       this.host.dataset.drawn = "";
     }
 
@@ -108,8 +107,8 @@
     }
 
     resize() {
-      if (!this.tracks) return;
       const height = this.scroll.clientHeight;
+      if (!this.tracks || !height) return;
       this.sticky.style.height = `${height}px`;
       this.spacer.style.height = `${Math.max(0, this.tracks.height - height)}px`;
       this.height = height;
@@ -153,16 +152,16 @@
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.font = "11px system-ui, sans-serif";
       own().paintLabels(context, labels, ratio, this.config.hues.soft);
-      this.paintRuler(context, held);
+      own().paintRuler(this, context, held);
       tracks.scrollHeads(this.heads, top);
-      this.paintOverlay();
+      own().paintOverlay(this);
     }
 
     // Draws the lines of a track that are in sight; returns their labels that are below `upper`.
     paintTrack(track, scrolled, upper) {
       const { ratio, raster, view, config } = this, { ROW } = own(), labels = [];
       const events = track.source.events(view), y = this.tracks.top(track, scrolled);
-      const look = { events, palette: track.source.palette, categoryOf: categories(track, events), match: this.matchOf(events) };
+      const look = { events, palette: track.source.palette, match: this.matchOf(events), ...categories(track, events) };
       for (let depth = 0; depth < own().rows(track); depth++) {
         const top = y + depth * ROW, line = events.lineAt.get(`${depth} ${track.lane}`);
         if (!line || top + ROW <= upper || top >= this.height) continue;
@@ -187,88 +186,11 @@
       }, DETAIL_MS);
     }
 
-    paintRuler(context, held) {
-      const { hues } = this.config, { low, high } = this.view;
-      const { at, base } = own().ticks(low, high, this.width);
-      context.textBaseline = "alphabetic";
-      context.fillStyle = hues.soft;
-      context.strokeStyle = hues.edge;
-      context.beginPath();
-      for (const tick of at) {
-        const x = Math.round(this.x(tick.at)) + 0.5;
-        context.fillText(tick.text, x + 3, 24);
-        context.moveTo(x, 16);
-        context.lineTo(x, own().RULER - 1);
-      }
-      context.moveTo(0, own().RULER - 1.5);
-      context.lineTo(this.width, own().RULER - 1.5);
-      if (this.tracks.pinnedHeight) { context.moveTo(0, held - 3.5); context.lineTo(this.width, held - 3.5); }
-      context.stroke();
-      const start = base ? `from ${own().duration(base)}` : "";
-      if (start) context.fillText(start, this.width - context.measureText(start).width - 4, 11);
-      this.paintSteps(context);
-    }
-
-    // Names the steps in sight above the axis, as far as there is room.
-    paintSteps(context) {
-      context.fillStyle = this.config.hues.ink;
-      this.marked = [];
-      let free = -Infinity;
-      for (const [i, [at, text]] of this.config.steps.entries()) {
-        const x = this.x(at), next = this.config.steps[i + 1], label = Math.max(0, x);
-        if (x > this.width || (next && this.x(next[0]) <= 0) || label < free) continue;
-        context.fillText(text, label + 3, 11);
-        free = label + context.measureText(text).width + 12;
-        if (x >= 0) this.marked.push(x);
-      }
-    }
-
     x(at) { return ((at - this.view.low) / (this.view.high - this.view.low)) * this.width; }
-
-    // What changes without the slices: the cursor, the selected range, the steps and the selected event.
-    paintOverlay() {
-      const context = this.overlay.getContext("2d"), { hues } = this.config;
-      context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-      context.clearRect(0, 0, this.width, this.height);
-      context.fillStyle = hues.rule;
-      for (const x of this.marked) context.fillRect(Math.round(x), 0, 1, this.height);
-      if (this.range) this.paintRange(context, hues);
-      if (this.focus && this.focus.track) this.paintFocus(context, hues);
-      if (this.cursor) context.fillRect(Math.round(this.cursor.x), own().RULER, 1, this.height);
-    }
-
-    paintRange(context, hues) {
-      const [x0, x1] = [this.range.low, this.range.high].map((at) => this.x(at));
-      context.globalAlpha = 0.12;
-      context.fillStyle = hues.ink;
-      context.fillRect(x0, own().RULER, x1 - x0, this.height);
-      context.globalAlpha = 1;
-      context.fillRect(x0, own().RULER, 1, this.height);
-      context.fillRect(x1 - 1, own().RULER, 1, this.height);
-      const text = own().duration(this.range.high - this.range.low);
-      context.font = "600 11px system-ui, sans-serif";
-      const width = context.measureText(text).width + 8, middle = Math.max(0, Math.min(this.width - width, (x0 + x1 - width) / 2));
-      context.fillRect(middle, own().RULER + 2, width, 16);
-      context.fillStyle = hues.page;
-      context.fillText(text, middle + 4, own().RULER + 14);
-    }
-
-    paintFocus(context, hues) {
-      const { track, depth, start, dur } = this.focus, top = this.tracks.top(track, this.scroll.scrollTop);
-      if (depth >= own().rows(track)) return;
-      const y = top + depth * own().ROW, held = own().RULER + (track.pinned ? 0 : this.tracks.pinnedHeight);
-      if (y + own().ROW <= held) return;
-      const x0 = this.x(start), width = Math.max(3, this.x(start + dur) - x0);
-      context.lineWidth = 2;
-      for (const [colour, out] of [[hues.page, 0], [hues.ink, 1.5]]) {
-        context.strokeStyle = colour;
-        context.strokeRect(x0 - out, y - out, width + 2 * out, own().ROW - 1 + 2 * out);
-      }
-    }
 
     // Changes of the view; the address and the tables follow once it has settled.
     show(low, high) {
-      const { whole } = this, length = Math.min(whole.high - whole.low, Math.max(SHORTEST, high - low));
+      const { whole } = this, length = Math.min(whole.high - whole.low, Math.max(own().SHORTEST, high - low));
       const start = Math.max(whole.low, Math.min(whole.high - length, low));
       this.view = { low: start, high: start + length };
       window.clearTimeout(this.settling);
@@ -281,7 +203,7 @@
     // Scales the visible time by `factor`; what is at the part `place` of the width stays there.
     zoom(factor, place) {
       const { low, high } = this.view, at = low + (high - low) * place;
-      const length = Math.max(SHORTEST, (high - low) * factor);
+      const length = Math.max(own().SHORTEST, (high - low) * factor);
       this.show(at - length * place, at + length * (1 - place));
     }
 
@@ -306,7 +228,9 @@
       window.clearTimeout(this.settling);
       const url = new URL(window.location);
       const [from, to] = this.isWhole() ? ["", ""] : this.bounds().split(",");
-      const values = { from, to, steps: "", ...change };
+      // The steps in the address are those of the range; the server will name those of another range.
+      const moved = (url.searchParams.get("from") || "") !== from || (url.searchParams.get("to") || "") !== to;
+      const values = { ...(moved ? { from, to, steps: "" } : {}), ...change };
       for (const [name, value] of Object.entries(values)) {
         if (value) url.searchParams.set(name, value); else url.searchParams.delete(name);
       }
@@ -338,7 +262,7 @@
         this.tip.style.right = right ? `${room.right - offset.left - place.x + 14}px` : "";
         this.tip.style.top = `${offset.top - room.top + place.y + 18}px`;
       }
-      if (this.tracks) this.paintOverlay();
+      if (this.tracks) own().paintOverlay(this);
     }
 
     click(place) {
@@ -352,7 +276,7 @@
       const hit = this.hitAt(place);
       if (!hit) { this.showAll(); return; }
       this.focusOn(hit);
-      this.fit();
+      own().fit(this);
     }
 
     // Outlines a slice, and says aloud what it is.
@@ -367,62 +291,6 @@
       if (this.focus && this.focus.row >= 0) this.write({ event: `${this.focus.row}`, of: /^path/.test(this.focus.file) || this.focus.file === this.config.file ? "" : this.focus.file }, true);
     }
 
-    fit() {
-      if (!this.focus) return;
-      const { start, dur } = this.focus, room = Math.max(SHORTEST, dur) / 2;
-      this.show(start - room, start + dur + room);
-    }
-
-    pickFocus() {
-      if (!this.focus || !this.focus.track) return;
-      this.range = { low: this.focus.start, high: this.focus.start + this.focus.dur, tracks: [this.focus.track] };
-      this.picked();
-    }
-
-    // Moves the outline to another event of the same line, and the view to it where it is out of sight.
-    step(by) {
-      const focus = this.focus || this.firstFocus(), line = focus && focus.track && this.lineOf(focus);
-      if (!line) return;
-      const events = focus.track.source.events(this.view);
-      const at = events.from(line, focus.start), i = Math.max(line.first, Math.min(line.last - 1, this.focus ? at + by : at));
-      this.focusOn({ ...focus, events, i });
-      this.reveal();
-    }
-
-    // Moves the outline to the line above or below, to the event there at the same time.
-    climb(by) {
-      const focus = this.focus || this.firstFocus();
-      if (!focus || !focus.track) return;
-      const places = this.tracks.all.flatMap((track) => Array.from({ length: own().rows(track) }, (_, depth) => ({ track, depth })));
-      const index = places.findIndex(({ track, depth }) => track === focus.track && depth === focus.depth);
-      for (let next = index + by; next >= 0 && next < places.length; next += by) {
-        const place = places[next], line = this.lineOf(place), events = place.track.source.events(this.view);
-        if (!line) continue;
-        this.focusOn({ ...place, events, i: Math.min(line.last - 1, events.firstVisible(line, focus.start)) });
-        this.reveal();
-        return;
-      }
-    }
-
-    // The first event in sight: where the keyboard begins.
-    firstFocus() {
-      for (const track of this.tracks.all) {
-        const line = this.lineOf({ track, depth: 0 }), events = track.source.events(this.view);
-        const i = line ? events.from(line, this.view.low) : 0;
-        if (line && i < line.last) return { track, depth: 0, start: events.start[i] };
-      }
-      return null;
-    }
-
-    reveal() {
-      const { start, dur, track, depth } = this.focus, { low, high } = this.view;
-      if (start < low || start > high || start + dur < low) this.show(start - (high - low) / 2, start + (high - low) / 2);
-      const y = this.tracks.top(track, this.scroll.scrollTop) + depth * own().ROW;
-      const held = own().RULER + this.tracks.pinnedHeight;
-      if (!track.pinned && y < held) this.scroll.scrollTop -= held - y + own().ROW;
-      if (y + own().ROW > this.height) this.scroll.scrollTop += y + 2 * own().ROW - this.height;
-    }
-
     // Highlights the events whose name contains a text.
     search(text) {
       this.sought = text.trim();
@@ -430,6 +298,7 @@
       const some = this.sought && this.sources;
       this.matches.textContent = some ? own().matchText(this.sources, (events) => this.matchOf(events)) : "";
       this.back.hidden = this.next.hidden = !some;
+      this.note.hidden = Boolean(some) && !this.sources.some(({ whole }) => whole.joined);
       this.request();
     }
 
@@ -437,24 +306,6 @@
       if (!this.sought) return null;
       if (!this.found.has(events)) this.found.set(events, events.matching(this.sought));
       return this.found.get(events);
-    }
-
-    // Moves to the next or previous event that matches, and closer if it would be too narrow to see.
-    seek(back) {
-      if (!this.sought) return;
-      const { low, high } = this.view, at = this.focus ? this.focus.start : back ? high : low;
-      const hits = this.sources.flatMap((source) => {
-        const events = source.whole, i = events.nextMatch(this.matchOf(events), at, back, events.lines);
-        return i < 0 ? [] : [{ source, events, i, start: events.start[i] }];
-      });
-      if (!hits.length) { this.spoken.textContent = "no further match"; return; }
-      const { source, events, i } = hits.reduce((best, hit) => ((hit.start < best.start) !== back ? hit : best));
-      const line = events.lineOf(i), track = this.tracks.all.find((one) => one.source === source && one.lane === line.lane);
-      if (track.folded && line.depth) { track.folded = false; this.rearrange(); }
-      this.focusOn({ track, depth: line.depth, events, i });
-      const length = Math.min(high - low, Math.max(events.dur[i] * 20, SHORTEST * 10)), middle = events.start[i] + events.dur[i] / 2;
-      this.show(middle - length / 2, middle + length / 2);
-      this.reveal();
     }
 
     // Selects the range between two places of the canvas, on the tracks between them.
@@ -502,9 +353,8 @@
   // What the colour of a slice stands for: its kind, its phase, or its track.
   function categories(track, events) {
     const { by, colours } = track.source;
-    if (by === "stream") return () => track.number % colours.length;
-    const codes = by === "phase" ? events.phase : events.kind;
-    return (i) => codes[i];
+    if (by === "stream") return { codes: null, fixed: track.number % colours.length };
+    return { codes: by === "phase" ? events.phase : events.kind, fixed: 0 };
   }
 
   // The events of one file: of all its time, and of a part of it where the whole has too many.
@@ -520,6 +370,7 @@
   }
 
   const made = new WeakMap();
+  const current = () => document.querySelector("[data-timeline]")?.timeline;
 
   function mount(host) {
     if (!made.has(host)) made.set(host, new Timeline(host));
@@ -536,16 +387,18 @@
     if (host) mount(host);
   }).observe(document.documentElement, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-timeline"] });
 
+  own().listenToKeys(current);
+
   let typing = 0;
   document.addEventListener("input", (event) => {
-    const timeline = event.target.id === "event-name" && document.querySelector("[data-timeline]")?.timeline;
+    const timeline = event.target.id === "event-name" && current();
     if (!timeline) return;
     timeline.search(event.target.value);
     window.clearTimeout(typing);
     typing = window.setTimeout(() => timeline.write({ find: timeline.sought }), 300);
   });
   document.addEventListener("keydown", (event) => {
-    const timeline = event.target.id === "event-name" && document.querySelector("[data-timeline]")?.timeline;
-    if (timeline && event.key === "Enter") timeline.seek(event.shiftKey);
+    const timeline = event.target.id === "event-name" && current();
+    if (timeline && event.key === "Enter") own().seek(timeline, event.shiftKey);
   });
 })();

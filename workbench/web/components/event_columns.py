@@ -40,10 +40,11 @@ def event_bytes(slices: Slices) -> bytes:
 
 def column_list(slices: Slices) -> list[tuple[str, Column]]:
     """Return the columns that the browser needs, in small types; `count` is left out if every slice is one event."""
-    # A duration in 32 bits has seven digits, more than a screen can show; a start needs all of its digits.
+    # JavaScript has no whole numbers of 64 bits; a float64 holds those of 104 days in ns.
+    short = slices.dur.max(initial=0) < 1 << 32
     columns = [
         ("start", slices.start.astype("<f8")),
-        ("dur", slices.dur.astype("<f4")),
+        ("dur", slices.dur.astype("<u4" if short else "<f8")),
         ("row", slices.row.astype("<i4")),
         ("name", slices.name.astype("<u2" if len(slices.names) < 1 << 16 else "<u4")),
         ("kind", slices.kind.astype(np.uint8)),

@@ -6,7 +6,7 @@ from analyzers.words import size
 from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, duration_ticks, figure_of, plain
 from workbench.web.theme import theme
 
-LANES_PX = 184
+LANES_PX = 152
 """The width in pixels that the names of tracks take beside the timeline above this chart."""
 
 

@@ -4,6 +4,8 @@
 meaning of colours; `path=1` shows the critical path. `trace_timeline` has the parameters of the timeline.
 """
 
+from math import ceil, floor
+
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from analyzers.run import Artefact
@@ -241,7 +243,7 @@ def zoomed_window(served: ServedRun, file: int, wanted: Span, *, on_common_clock
     if wanted == ALL:
         return Window()
     shift = clock_shift(served, file) if on_common_clock else 0
-    span = max(0, int(wanted[0] - shift)), int(wanted[1] - shift) + 1
+    span = max(0, floor(wanted[0] - shift)), ceil(wanted[1] - shift)
     if span[0] >= span[1]:
         return Window()
     return Window(span, trace_marks(served, served.traces[file]).steps_within(span))
