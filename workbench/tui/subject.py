@@ -138,7 +138,7 @@ class ComparisonSubject:
 
 @dataclass(frozen=True)
 class ParitySubject:
-    """A folder with several runs of `workbench parity`, which are compared."""
+    """A folder that `workbench parity` has written: the same training on several meshes, whose losses are compared."""
 
     run: Run
     options: Options

@@ -85,7 +85,7 @@ def split_sections(content: bytes) -> list[Section]:
 
 
 def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
-    """Return the ranks whose servers did not answer, with the status that the page shows."""
+    """Return the ranks whose debug server did not answer when the page at `path` was saved, with the reason there."""
     failures = [(match[1] or match[3], match[2] or match[4]) for match in FAILED.finditer(content_of(path))]
     return {int(rank): FAILURES[code] for rank, code in failures if code in FAILURES}
 

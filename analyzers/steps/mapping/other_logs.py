@@ -46,8 +46,8 @@ def other_log(
 ) -> OtherLog:
     """Return an `OtherLog` with the steps of one log of another trainer.
 
-    `columns` and `meta` were read by a child process, `number` is the log's index in them, and `wanted` holds the
-    (quantity, column) pairs that the user gave.
+    A child process read several logs together into `columns` and `meta`; the names of the columns of this log begin
+    with `raw` and its `number`. `wanted` holds the (quantity, column) pairs that the user gave.
     """
     table = RawTable.from_stored(columns, meta, number)
     return OtherLog(artefact, rank, steps_of_rows(str(artefact.path), table, wanted))

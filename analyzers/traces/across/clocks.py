@@ -79,7 +79,10 @@ class SharedCollectives:
 
     @property
     def middle(self) -> int:
-        """The moment half-way between the first and the last end of a collective, in ns of the measured clock."""
+        """The midpoint of the time in which these collectives ended, in ns of the measured clock (the other rank's).
+
+        It lies half-way between the end of the first and the end of the last of them.
+        """
         return int(self.other_end.min() + (self.other_end.max() - self.other_end.min()) // 2)
 
     @cached_property

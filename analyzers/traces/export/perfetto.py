@@ -62,14 +62,16 @@ def export(
     window: Window | None = None,
     limit: int = EVENTS_AT_MOST,
 ) -> int:
-    """Write the traces to `target`, gzipped if its name ends in .gz, and return the number of events written.
+    """Write the traces of all ranks into one file that Perfetto opens, and return the number of events written.
 
     Args:
         artefacts: The trace files, of one step of the run.
-        target: The file to write; an existing file is replaced when the new one is complete.
+        target: The file to write, gzipped if its name ends in .gz; an existing file is replaced when the new one is
+            complete.
         options: Limits of the readers.
         window: (start, end) in ns of the common clock; None exports everything.
-        limit: The highest number of events of ranks to write; the shortest events are left out.
+        limit: The most events of traces to write, of all ranks together; if there are more, the shortest are left out.
+            What the export adds (names, findings, memory) does not count.
 
     Raises:
         InputError: No trace can be read.

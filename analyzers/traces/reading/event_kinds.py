@@ -73,7 +73,7 @@ class Block:
         return self.text[self.start[event] : self.stop[event]]
 
     def select(self, events: Integers) -> "Block":
-        """Return a block of the events with these indices, which shares the text."""
+        """Return a block of only the events with these indices; it refers to the same text, without a copy."""
         return Block(self.text, self.start[events], self.stop[events])
 
 

@@ -137,7 +137,7 @@ class EventTable:
         return np.column_stack([order[kept], at, values])
 
     def allocation(self, event: Any) -> tuple[int, ...]:
-        """Return the values of `ALLOCATIONS` after the time `at`, for the event of one allocation or free.
+        """Return a row of the table `ALLOCATIONS` without its first column, the time, for one allocation or free.
 
         Sizes are in bytes, negative for a free.
         """

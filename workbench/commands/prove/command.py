@@ -71,7 +71,10 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
 
 
 def proof_of_command(run: RecordedRun) -> ProofData:
-    """Return the proof for a user's command, which is run again with a smaller batch if a flag sets the batch size."""
+    """Run a user's command again with a smaller batch, and return the proof.
+
+    If no flag of the command sets the batch size, nothing is run, and the proof says why.
+    """
     command = run.manifest.get("command")
     if not isinstance(command, list):
         return unproved(run, "run.json names neither settings of our trainer nor a command")
