@@ -144,7 +144,10 @@ def install_pages(app: Dash, served: ServedRun) -> None:
         State("shown", "data"),
     )
     def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
-        (_, state, shown), name, query = states, typed_text(pathname).rpartition("/")[2], parse_query(search)
+        themed, state, shown = states
+        if isinstance(themed, dict) and "themed.data" in ctx.triggered_prop_ids:
+            search = themed.get("search")
+        name, query = typed_text(pathname).rpartition("/")[2], parse_query(search)
         current, own = [name, without_window(query), own_window(query)], window_state(state)["own"]
         # Dash reports the address at times without a change.
         causes = {cause.partition(".")[0] for cause in ctx.triggered_prop_ids}

@@ -177,7 +177,7 @@ def test_two_ranks_share_a_clock(traced, page_of):
     page.goto(f"{traced}/trace?file=0&beside=1")
     see_timeline(page)
     titles = page.locator(".timeline .head button:first-child").all_inner_texts()
-    assert {title.split(" · ")[0].lstrip("▾ ") for title in titles} == {"rank 0", "rank 1"}
+    assert {title.lstrip("▾ ").split()[0] for title in titles} == {"r0", "r1"}
     [first, second] = discover(FIXTURES / "straggler_data_2ranks").of(Kind.TRACE)
     shifts = views.axis([first, second])["shift_ns"].tolist()
     begins = page.evaluate(f"{TIMELINE}.sources[1].whole.low")
@@ -264,6 +264,20 @@ def test_joined_events_are_replaced_as_one_zooms_in(serving, page_of, tmp_path, 
         page.wait_for_function(f"() => {TIMELINE}.sources[0].part !== null")
         assert page.evaluate(f"{TIMELINE}.sources[0].events({TIMELINE}.view).joined") == 0
     trace_timeline.bytes_of.cache_clear()
+
+
+def test_another_theme_keeps_what_is_shown(timeline):
+    """The timeline writes its state into the address without Dash, which must not lose it when it draws anew."""
+    page = timeline
+    zoom_timeline(page, [100_000_000, 300_000_000])
+    page.fill("#event-name", "fwd")
+    page.wait_for_function("() => new URL(location).searchParams.get('find') === 'fwd'")
+    before = page.evaluate(f"{TIMELINE}.config.hues.page")
+    page.click("#theme")
+    page.wait_for_function(f"before => {TIMELINE}.config.hues.page !== before", arg=before)
+    see_timeline(page)
+    assert page.evaluate(VIEW) == [100_000_000, 300_000_000]
+    assert page.locator(".timeline .matches").inner_text().startswith("1 match,")
 
 
 def test_a_telephone_shows_the_timeline(traced, page_of):

@@ -152,5 +152,17 @@ window.timeline = window.timeline || {};
     return decode(await answer.arrayBuffer(), shift);
   }
 
-  Object.assign(window.timeline, { Events, load, SHORTEST, BLOCK });
+  // The events of one file: of all its time, and of a part of it where the whole has too many.
+  async function sourceOf(config) {
+    const whole = await load(config.src, config.shift);
+    const source = { ...config, whole, part: null };
+    source.events = (view) => (source.part && source.part.low <= view.low && source.part.high >= view.high ? source.part.events : whole);
+    source.fetchPart = async (low, high) => {
+      const src = `${config.src}?from=${Math.max(0, low - config.shift)}&to=${high - config.shift}`;
+      source.part = { low, high, events: await load(src, config.shift) };
+    };
+    return source;
+  }
+
+  Object.assign(window.timeline, { Events, sourceOf, SHORTEST, BLOCK });
 })();

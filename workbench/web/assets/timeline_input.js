@@ -22,7 +22,7 @@
       overlay.setPointerCapture(event.pointerId);
       const { x, y } = at(event);
       fingers.set(event.pointerId, x);
-      drag = { x, y, view: { ...timeline.view }, scroll: scroll.scrollTop, selects: event.shiftKey, moved: false };
+      drag = { x, y, view: { ...timeline.view }, scroll: scroll.scrollTop, selects: event.shiftKey || y < window.timeline.RULER, moved: false };
     });
     overlay.addEventListener("pointermove", (event) => {
       const place = at(event);

@@ -47,7 +47,9 @@
     context.setTransform(timeline.ratio, 0, 0, timeline.ratio, 0, 0);
     context.clearRect(0, 0, timeline.width, timeline.height);
     context.fillStyle = hues.rule;
+    context.globalAlpha = 0.5;
     for (const x of timeline.marked) context.fillRect(Math.round(x), 0, 1, timeline.height);
+    context.globalAlpha = 1;
     if (timeline.range) paintRange(timeline, context, hues);
     if (timeline.focus && timeline.focus.track) paintFocus(timeline, context, hues);
     if (timeline.cursor) context.fillRect(Math.round(timeline.cursor.x), own().RULER, 1, timeline.height);

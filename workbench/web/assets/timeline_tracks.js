@@ -64,10 +64,7 @@
 
     // Moves the heads that scroll.
     scrollHeads(place, scroll) {
-      for (const node of place.querySelectorAll(".head")) {
-        const track = this.all.find((one) => one.key === node.dataset.key);
-        node.style.top = `${this.top(track, scroll)}px`;
-      }
+      for (const node of place.querySelectorAll(".head")) node.style.top = `${this.top(node.track, scroll)}px`;
     }
   }
 
@@ -95,10 +92,12 @@
   }
 
   function head(track, changed) {
-    const node = element("div", "", { class: track.device ? "head device" : "head", "data-key": track.key });
-    const title = track.source.title ? `${track.source.title} · ${track.lane}` : track.lane;
-    const fold = element("button", `${track.folded ? "▸" : "▾"} ${title}`, { "aria-expanded": !track.folded, title });
-    if (track.depths === 1) fold.textContent = title;
+    const node = element("div", "", { class: track.device ? "head device" : "head" });
+    const { title: rank, short } = track.source, title = rank ? `${rank}, ${track.lane}` : track.lane;
+    const shown = short ? `${short} ${track.lane}` : track.lane;
+    const sign = track.depths === 1 ? "" : track.folded ? "▸ " : "▾ ";
+    const fold = element("button", sign + shown, { "aria-expanded": !track.folded, "aria-label": title, title });
+    node.track = track;
     const pin = element("button", track.pinned ? "unpin" : "pin", { class: "pin", "aria-label": `${track.pinned ? "unpin" : "pin"} ${title}` });
     fold.addEventListener("click", () => changed(track, "folded"));
     pin.addEventListener("click", () => changed(track, "pinned"));

@@ -24,7 +24,7 @@
       this.back = element("button", "‹", { "aria-label": "previous match" });
       this.next = element("button", "›", { "aria-label": "next match" });
       this.note = element("span", "", { class: "note", role: "status" });
-      const whole = element("button", "all", { title: "show the whole trace (0)" });
+      const whole = element("button", "fit all", { title: "show the whole trace (0)" });
       const bar = element("div", "", { class: "bar" });
       bar.append(this.legend, this.matches, this.back, this.next, this.note, whole);
       this.heads = element("div", "", { class: "heads" });
@@ -52,7 +52,7 @@
       const config = JSON.parse(text);
       this.note.textContent = this.config ? "" : "Loading events …";
       try {
-        const sources = await Promise.all(config.sources.map((source) => sourceOf(source)));
+        const sources = await Promise.all(config.sources.map((source) => own().sourceOf(source)));
         if (text !== this.applied) return;
         this.config = config;
         this.adopt(config, sources);
@@ -84,7 +84,8 @@
     }
 
     writeLegend(legend) {
-      const entries = legend.map(([text, colour]) => {
+      const used = new Set(this.sources.flatMap(({ by, whole }) => [...new Set(by === "phase" ? whole.phase : whole.kind)]));
+      const entries = legend.filter((_, code) => used.has(code)).map(([text, colour]) => {
         const entry = own().element("li", text);
         const swatch = own().element("span", "", { class: "swatch" });
         swatch.style.background = colour;
@@ -267,9 +268,12 @@
 
     click(place) {
       const hit = this.hitAt(place);
-      if (!hit) return;
-      this.focusOn(hit);
-      this.open();
+      if (hit) {
+        this.focusOn(hit);
+        this.open();
+      } else if (this.range) {
+        this.pick(null);
+      }
     }
 
     fitAt(place) {
@@ -355,18 +359,6 @@
     const { by, colours } = track.source;
     if (by === "stream") return { codes: null, fixed: track.number % colours.length };
     return { codes: by === "phase" ? events.phase : events.kind, fixed: 0 };
-  }
-
-  // The events of one file: of all its time, and of a part of it where the whole has too many.
-  async function sourceOf(config) {
-    const whole = await own().load(config.src, config.shift);
-    const source = { ...config, whole, part: null };
-    source.events = (view) => (source.part && source.part.low <= view.low && source.part.high >= view.high ? source.part.events : whole);
-    source.fetchPart = async (low, high) => {
-      const src = `${config.src}?from=${Math.max(0, low - config.shift)}&to=${high - config.shift}`;
-      source.part = { low, high, events: await own().load(src, config.shift) };
-    };
-    return source;
   }
 
   const made = new WeakMap();

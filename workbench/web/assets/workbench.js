@@ -97,7 +97,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   }
   function drawAgain() {
     applyTheme();
-    window.dash_clientside.set_props("themed", { data: root.dataset.theme });
+    // With the address as it is: Dash has not heard of what a zoom put there.
+    window.dash_clientside.set_props("themed", { data: { theme: root.dataset.theme, search: window.location.search } });
   }
   applyTheme();
   system.addEventListener("change", drawAgain);

@@ -106,6 +106,8 @@ def source(served: ServedRun, file: int, first: int, colour: str, *, titled: boo
         "src": f"events/{file}.bin",
         "key": str(file),
         "title": title if titled else "",
+        # The head of a track has room for few letters before the name of the thread.
+        "short": title.replace("rank ", "r") if titled else "",
         "shift": shift_between(served, file, first),
         "by": colour,
         "colours": [shade for _, shade in colours(colour)],
@@ -115,7 +117,15 @@ def source(served: ServedRun, file: int, first: int, colour: str, *, titled: boo
 def path_source(file: int) -> dict[str, object]:
     """Return how to draw the critical path of a trace file: as a track whose colours are always kinds."""
     kinds = [shade for _, shade in colours("kind")]
-    return {"src": f"path/{file}.bin", "key": f"path{file}", "title": "", "shift": 0, "by": "kind", "colours": kinds}
+    return {
+        "src": f"path/{file}.bin",
+        "key": f"path{file}",
+        "title": "",
+        "short": "",
+        "shift": 0,
+        "by": "kind",
+        "colours": kinds,
+    }
 
 
 def shift_between(served: ServedRun, file: int, first: int) -> int:
@@ -133,8 +143,11 @@ def colours(colour: str) -> list[tuple[str, str]]:
 
 
 def legend(colour: str) -> list[tuple[str, str]]:
-    """Return the entries of the legend; a stream or thread needs none, as its name stands beside its track."""
-    return [(name, shade) for name, shade in colours(colour) if name not in ("", "idle")]
+    """Return the entries of the legend, in the order of the column's values; the browser shows those that occur.
+
+    A stream or thread needs none, as its name stands beside its track.
+    """
+    return colours(colour) if colour != "stream" else []
 
 
 def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[str, object] | None:
