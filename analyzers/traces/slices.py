@@ -4,6 +4,7 @@ Events of one lane (a thread or a stream) and one nesting depth share a line of 
 and start, so that what a line shows in a time range is one contiguous part of the columns.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
 
 MOST_SLICES = 1 << 20
 """The most slices that are returned: about 24 MB in a browser, which draws them 30 times a second without a GPU."""
+LONGEST_TITLE = 200
 HOST = 0
 KINDS = ("", "compute", "communication", "memory", "idle")
 """The kinds of slices; `kind` holds indices into this tuple. The first is host work, the last waiting on a path."""
@@ -154,13 +156,15 @@ def lines_of(trace: Trace, rows: Integers, line: Integers) -> list[Line]:
 
 
 def lane_titles(lanes: list[Lane]) -> list[str]:
-    """Return a title for each lane, with the device or process if two lanes have the same name otherwise."""
-    names = [lane["name"] for lane in lanes]
-    whose = ["device" if lane["kind"] == DEVICE_LANE else "process" for lane in lanes]
-    return [
-        f"{name}, {part} {lane['pid']}" if names.count(name) > 1 else name
-        for name, part, lane in zip(names, whose, lanes, strict=True)
-    ]
+    """Return a title for each lane, with the device or process where names are the same; all titles differ."""
+    names = [lane["name"][:LONGEST_TITLE] for lane in lanes]
+    counts, seen, titles = Counter(names), Counter[str](), []
+    for name, lane in zip(names, lanes, strict=True):
+        whose = "device" if lane["kind"] == DEVICE_LANE else "process"
+        title = f"{name}, {whose} {lane['pid']}" if counts[name] > 1 else name
+        seen[title] += 1
+        titles.append(title if seen[title] == 1 else f"{title} ({seen[title]})")
+    return titles
 
 
 def used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
@@ -189,7 +193,7 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
     another line: with cells of 10 ns, compute [0, 2), copy [3, 4), compute [6, 7) become compute [0, 3), copy [3, 4).
     """
     span = int((exact.start + exact.dur).max()) - int(exact.start.min())
-    cell_ns = max(2, span * len(exact.lines) // most)
+    cell_ns = max(2, span * len(exact.lines) // most // EMPTY)
     while len(first := group_starts(key := group_keys(exact, line, cell_ns))[1]) > most:
         cell_ns *= 2
     order, first = group_starts(key)
@@ -212,6 +216,8 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
     return replace(moved, lines=[replace(old, first=lines[i], last=lines[i + 1]) for i, old in enumerate(exact.lines)])
 
 
+EMPTY = 4
+"""About one cell in so many holds events; the first attempt at a width of cells assumes it."""
 CODE_BITS = 16
 """The bits of a group's key that hold kind and phase; the bits above are the same for all slices of one cell."""
 

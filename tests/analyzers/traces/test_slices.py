@@ -10,7 +10,8 @@ import pytest
 from analyzers.run import Kind, discover
 from analyzers.traces import views
 from analyzers.traces.loading import open_trace
-from analyzers.traces.slices import KINDS, event, path_slices, slices
+from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane
+from analyzers.traces.slices import KINDS, event, lane_titles, path_slices, slices
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 
@@ -78,6 +79,20 @@ def test_an_event_says_what_it_is(artefact):
     assert told.dur_ns - told.self_ns == (trace.columns["end"][inside] - trace.columns["start"][inside]).sum() > 0
     assert (told.depth, told.kind, told.name) == (0, "", trace.names[trace.columns["name"][outer]])
     assert event(artefact, -1) is event(artefact, 10**9) is None
+
+
+def test_titles_of_lanes_differ():
+    """Streams of two devices, a thread of two processes, and a file that says the same of two lanes."""
+    kinds = [(DEVICE_LANE, 0), (DEVICE_LANE, 1), (HOST_LANE, 9), (HOST_LANE, 9)]
+    lanes = [Lane(kind=kind, pid=pid, tid=7, name="stream 7") for kind, pid in kinds]
+    alone = Lane(kind=HOST_LANE, pid=9, tid=4, name="x" * 1000)
+    assert lane_titles([*lanes, alone]) == [
+        "stream 7, device 0",
+        "stream 7, device 1",
+        "stream 7, process 9",
+        "stream 7, process 9 (2)",
+        "x" * 200,
+    ]
 
 
 def test_a_critical_path_is_one_line_without_gaps(artefact):

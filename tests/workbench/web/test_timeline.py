@@ -257,7 +257,7 @@ def test_joined_events_are_replaced_as_one_zooms_in(serving, page_of, tmp_path, 
         page = page_of(address)
         page.goto(f"{address}/trace")
         see_timeline(page)
-        assert "joined until you zoom in" in page.locator(".timeline .note").inner_text()
+        assert "short ones joined" in page.locator(".timeline .note").inner_text()
         assert page.evaluate(f"{TIMELINE}.sources[0].whole.count.reduce((a, b) => a + b)") == exact.events
         middle = int(exact.start[exact.lines[0].last // 2])
         zoom_timeline(page, [middle, middle + 1_000_000])

@@ -5,7 +5,7 @@ window.timeline = window.timeline || {};
 
 (function () {
   const ARRAYS = { f8: Float64Array, f4: Float32Array, u4: Uint32Array, i4: Int32Array, u2: Uint16Array, u1: Uint8Array };
-  const KEPT = 8;
+  const KEPT = 6;
   const HUES = 5;
   const SHORTEST = 20;
   const BLOCK = 32;

@@ -3,6 +3,7 @@
 
 (function () {
   const own = () => window.timeline;
+  const NAME_PX = 60;
 
   // The time axis; `held` is the lower edge of the pinned tracks.
   function paintRuler(timeline, context, held) {
@@ -34,7 +35,8 @@
     let free = -Infinity;
     for (const [i, [at, text]] of timeline.config.steps.entries()) {
       const x = timeline.x(at), next = timeline.config.steps[i + 1], label = Math.max(0, x);
-      if (x > timeline.width || (next && timeline.x(next[0]) <= 0) || label < free) continue;
+      // A step that began before the left edge is named there, unless the next one begins so soon that its name is better.
+      if (x > timeline.width || (x < 0 && next && timeline.x(next[0]) <= NAME_PX) || label < free) continue;
       context.fillText(text, label + 3, 11);
       free = label + context.measureText(text).width + 12;
       if (x >= 0) timeline.marked.push(x);

@@ -216,5 +216,14 @@
     return { base, at: at.map((tick) => ({ at: tick, text: `${sign}${((tick - base) / size).toFixed(digits)} ${unit}` })) };
   }
 
-  Object.assign(window.timeline, { Palette, Raster, paintLine, paintLabels, duration, ticks, WIDE });
+  const pixelOf = (hex) => packed(parsed(hex));
+
+  // What the colours of a track stand for: the category of each slice, or one `fixed` category for all of them.
+  function categories(track, events) {
+    const { by, colours } = track.source;
+    if (by === "stream") return { codes: null, fixed: track.number % colours.length };
+    return { codes: by === "phase" ? events.phase : events.kind, fixed: 0 };
+  }
+
+  Object.assign(window.timeline, { pixelOf, categories, Palette, Raster, paintLine, paintLabels, duration, ticks, WIDE });
 })();

@@ -5,6 +5,7 @@
   const ROW = 18;
   const SPACE = 8;
   const RULER = 28;
+  const MOST = 500;
 
   // Creates an HTML element with text and attributes.
   function element(tag, text, attributes) {
@@ -16,7 +17,9 @@
 
   class Tracks {
     constructor(sources, state) {
-      this.all = sources.flatMap(tracksOf);
+      const all = sources.flatMap(tracksOf);
+      this.all = all.slice(0, MOST);
+      this.left = all.length - this.all.length;
       for (const track of this.all) {
         track.pinned = state.pin.includes(track.key);
         track.folded = state.fold.includes(track.key);
@@ -30,6 +33,9 @@
       this.pinnedHeight = stacked(pinned);
       this.height = RULER + this.pinnedHeight + stacked(rest);
     }
+
+    // The track of a file and a lane.
+    of({ file, lane }) { return this.all.find((track) => track.source.key === file && track.lane === lane); }
 
     // The y of the top of a track on the canvas.
     top(track, scroll) {

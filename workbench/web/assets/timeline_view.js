@@ -37,7 +37,7 @@
       this.spacer = element("div", "");
       this.scroll = element("div", "", { class: "scroller", tabindex: "-1" });
       this.scroll.append(this.sticky, this.spacer);
-      this.tip = element("div", "", { class: "tip", "aria-hidden": "true" });
+      this.tip = element("div", "", { class: "tip", "aria-hidden": "true", hidden: "" });
       this.spoken = element("p", "", { class: "spoken", "aria-live": "polite" });
       this.host.replaceChildren(bar, this.scroll, this.tip, this.spoken);
       this.back.addEventListener("click", () => own().seek(this, true));
@@ -70,11 +70,13 @@
       const late = this.view && this.sent === `${config.span}` && this.sent !== this.bounds();
       if (!late) this.view = config.span ? { low: config.span[0], high: config.span[1] } : { ...this.whole };
       this.tracks = new (own().Tracks)(sources, state);
-      this.focus = config.chosen ? { ...config.chosen, track: this.tracks.all.find((track) => track.source.key === config.chosen.file && track.lane === config.chosen.lane) } : null;
+      this.focus = config.chosen && { ...config.chosen, track: this.tracks.of(config.chosen) };
       this.range = state.pick ? this.pickedFrom(state.pick) : null;
       const merged = sources.some(({ whole }) => whole.joined);
       const total = sources.reduce((sum, { whole }) => sum + whole.total, 0);
-      this.note.textContent = merged ? `${own().counted.format(total)} events; short ones are joined until you zoom in` : `${own().counted.format(total)} events`;
+      const tracks = this.tracks.left ? `, ${this.tracks.left} tracks left out` : "";
+      this.note.textContent = `${own().counted.format(total)} events${merged ? ", short ones joined" : ""}${tracks}`;
+      this.note.title = merged ? "Zoom in to see them one by one" : "";
       this.search(document.getElementById("event-name")?.value ?? state.find);
       this.writeLegend(config.legend);
       this.rearrange();
@@ -142,7 +144,7 @@
       const context = this.canvas.getContext("2d", { alpha: false });
       const { ratio, raster, tracks } = this, top = this.scroll.scrollTop;
       raster.resize(context, this.canvas.width, this.canvas.height);
-      const page = colourOf(this.config.hues.page);
+      const page = own().pixelOf(this.config.hues.page);
       raster.pixels.fill(page);
       const labels = [], held = own().RULER + tracks.pinnedHeight;
       for (const track of tracks.all) if (!track.pinned) labels.push(...this.paintTrack(track, top, held));
@@ -162,13 +164,13 @@
     paintTrack(track, scrolled, upper) {
       const { ratio, raster, view, config } = this, { ROW } = own(), labels = [];
       const events = track.source.events(view), y = this.tracks.top(track, scrolled);
-      const look = { events, palette: track.source.palette, match: this.matchOf(events), ...categories(track, events) };
+      const look = { events, palette: track.source.palette, match: this.matchOf(events), ...own().categories(track, events) };
       for (let depth = 0; depth < own().rows(track); depth++) {
         const top = y + depth * ROW, line = events.lineAt.get(`${depth} ${track.lane}`);
         if (!line || top + ROW <= upper || top >= this.height) continue;
         const edge = Math.round(top * ratio), height = Math.round((top + ROW - 1) * ratio) - edge;
         for (const label of own().paintLine(raster, edge, height, line, view, look)) {
-          if (top >= upper) labels.push({ ...label, y: top + ROW / 2, text: events.label(label.i) });
+          if (top >= upper) labels.push({ ...label, y: top + ROW / 2, text: textOf(events, label.i) });
         }
       }
       if (config && events.joined) this.wantDetail(track.source, events);
@@ -349,17 +351,8 @@
     }
   }
 
-  function colourOf(hex) {
-    const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
-  }
-
-  // What the colour of a slice stands for: its kind, its phase, or its track.
-  function categories(track, events) {
-    const { by, colours } = track.source;
-    if (by === "stream") return { codes: null, fixed: track.number % colours.length };
-    return { codes: by === "phase" ? events.phase : events.kind, fixed: 0 };
-  }
+  // What stands on a slice: its name, or how many events it joins.
+  const textOf = (events, i) => (events.countOf(i) > 1 ? `${own().counted.format(events.countOf(i))} events` : events.label(i));
 
   const made = new WeakMap();
   const current = () => document.querySelector("[data-timeline]")?.timeline;
