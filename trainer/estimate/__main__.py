@@ -20,7 +20,7 @@ from trainer.errors import TrainerError
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem, local_problem
 from trainer.estimate.rehearsal import NUMBER_SIGN, join_fake
-from trainer.estimate.tracker import Peak
+from trainer.estimate.storage_counter import Peak
 from trainer.models.decoder import build_model, model_args
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.data_parallel import EXPERTS_DIM

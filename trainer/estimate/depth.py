@@ -8,7 +8,7 @@ from trainer.config import JobConfig
 from trainer.config.checks import recompute_interval
 from trainer.config.stages import Part, model_parts
 from trainer.estimate.rehearsal import ENDS, rehearse
-from trainer.estimate.tracker import Peak
+from trainer.estimate.storage_counter import Peak
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.mesh import World
 

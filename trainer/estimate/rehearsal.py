@@ -16,7 +16,8 @@ from trainer.config.degrees import Degrees
 from trainer.config.stages import Part
 from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
-from trainer.estimate.tracker import MemoryTracker, Peak, TrackingHooks
+from trainer.estimate.storage_counter import Peak
+from trainer.estimate.tracker import MemoryTracker, TrackingHooks
 from trainer.models.decoder import Decoder
 from trainer.models.llama3.flavors import ModelArgs
 from trainer.optim import build_optimizer

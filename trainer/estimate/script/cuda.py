@@ -1,0 +1,205 @@
+"""Let a script see CUDA devices that do not exist: tensors on them have a device and a size, and no memory."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer as optimizers
+
+from trainer.estimate.script.tensors import HOST, device_for_autograd
+
+CAPABILITY, NAME = (9, 0), "a device without memory"
+FLASH_DIM = 256
+"""The largest size of a head that the flash kernels of attention take."""
+aten = torch.ops.aten
+
+
+class Stream:
+    """A CUDA stream or event: nothing waits for anything."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.device, self.cuda_stream = torch.device("cuda:0"), 0
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., float]:
+        return lambda *_, **__: 1.0
+
+
+def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
+    """Return {(object, attribute): replacement} that let a script see `devices` CUDA devices of `total_bytes` each."""
+    properties = SimpleNamespace(
+        name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=total_bytes, multi_processor_count=132
+    )
+    nothing = dict.fromkeys(
+        ("synchronize", "empty_cache", "manual_seed", "manual_seed_all", "set_device", "reset_peak_memory_stats"), None
+    ) | dict.fromkeys(("_lazy_init", "init", "ipc_collect", "reset_max_memory_allocated"), None)
+    constants: dict[str, Any] = {
+        **nothing, "is_available": True, "is_initialized": True, "device_count": devices, "current_device": 0,
+        "get_device_capability": CAPABILITY, "get_device_name": NAME, "get_device_properties": properties,
+        "is_bf16_supported": True, "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0,
+        "max_memory_reserved": 0, "mem_get_info": (total_bytes, total_bytes), "is_current_stream_capturing": False,
+        "get_rng_state": torch.get_rng_state(), "set_rng_state": None, "memory_stats": {}, "memory_summary": "",
+    }  # fmt: skip
+    streams = dict.fromkeys(("Stream", "Event"), Stream) | {"stream": Stream, "current_stream": Stream}
+    return {
+        **{(torch.cuda, name): returning(value) for name, value in constants.items()},
+        **{(torch.cuda, name): value for name, value in streams.items()},
+        (torch.cuda, "default_stream"): Stream,
+        (torch.cuda, "device"): Stream,
+        (torch.backends.cudnn, "is_available"): returning(True),
+        (torch, "Generator"): CpuGenerator,
+        (fake_tensor, "init_gpu_context"): returning(None),
+        (FakeTensor, "__torch_dispatch__"): classmethod(dispatch_on_cpu(FakeTensor.__torch_dispatch__.__func__)),  # type: ignore[attr-defined]
+        (Tensor, "to"): with_index(Tensor.to),
+        (Tensor, "cuda"): to_cuda,
+        (Tensor, "pin_memory"): lambda tensor, *_, **__: tensor,
+        (Tensor, "is_pinned"): returning(False),
+        (nn.Module, "cuda"): module_to_cuda,
+        (F, "dropout"): dropout,
+        (F, "scaled_dot_product_attention"): attention,
+        (F, "rms_norm"): rms_norm,
+        # On CUDA the optimizers take all parameters at once by default, which needs temporaries of all their sizes.
+        (optimizers, "_foreach_supported_types"): [*optimizers._foreach_supported_types, FakeTensor],  # noqa: SLF001
+    }
+
+
+@contextmanager
+def patched(changes: dict[tuple[Any, str], Any]) -> Iterator[None]:
+    """Set attributes of objects inside this context."""
+    missing = object()
+    before = {place: vars(place[0]).get(place[1], missing) for place in changes}
+    for (owner, name), value in changes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name), value in before.items():
+            if value is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def returning(value: Any) -> Callable[..., Any]:
+    """Return a function of any arguments that returns `value`."""
+    return lambda *_, **__: value
+
+
+class CpuGenerator(torch._C.Generator):  # noqa: SLF001
+    """A random generator of the CPU, whatever device it is for: there are no values to draw on a device."""
+
+    def __new__(cls, device: object = HOST) -> "CpuGenerator":  # noqa: ARG004
+        return super().__new__(cls, device=HOST)
+
+
+def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the dispatch of fake tensors, changed so that C++ code sees them on the CPU."""
+
+    def changed(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:
+            return device_for_autograd(args[0])
+        return dispatch(cls, func, types, args, kwargs or {})
+
+    return changed
+
+
+def indexed(device: Any) -> Any:
+    """Return a CUDA device with the index 0 if it has no index, and anything else unchanged."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cuda", device)
+    if isinstance(device, str) and device == "cuda":
+        return torch.device("cuda:0")
+    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
+        return torch.device("cuda:0")
+    return device
+
+
+def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `Tensor.to`, changed to give a CUDA device its index, for which torch would ask the driver."""
+
+    def changed(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if "device" in kwargs:
+            kwargs["device"] = indexed(kwargs["device"])
+        return to(tensor, *(indexed(value) for value in args[:1]), *args[1:], **kwargs)
+
+    return changed
+
+
+def to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """Copy a tensor to a CUDA device as `Tensor.cuda` does; one that is there already is returned as it is."""
+    return tensor.to(indexed("cuda" if device is None else device), *args, **kwargs)
+
+
+def module_to_cuda(module: nn.Module, device: Any = None) -> nn.Module:
+    """Move a module to a CUDA device, as `Module.cuda` does."""
+    return module._apply(lambda tensor: to_cuda(tensor, device))  # noqa: SLF001
+
+
+def is_on_cuda(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor.device.type == "cuda"
+
+
+dropout_on_cpu, attention_on_cpu, rms_norm_on_cpu = F.dropout, F.scaled_dot_product_attention, F.rms_norm
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    """Compute dropout as on CUDA, where the mask that is kept takes one byte for each element."""
+    if not is_on_cuda(input) or inplace or not training or not 0 < p < 1:
+        return dropout_on_cpu(input, p, training, inplace)
+    return torch.native_dropout(input, p, training)[0]
+
+
+def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:  # noqa: A002
+    """Compute the norm as on CUDA, with one kernel that keeps only its input."""
+    if not is_on_cuda(input):
+        return rms_norm_on_cpu(input, normalized_shape, weight, eps)
+    result: Tensor = aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]  # noqa: SLF001
+    return result
+
+
+def attention(  # noqa: PLR0917
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute attention with the kernel that CUDA chooses: flash for 16 bits without a mask, else memory-efficient."""
+    if not is_on_cuda(query):
+        return attention_on_cpu(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16) and query.shape[-1] <= FLASH_DIM:
+        flash: Tensor = aten._scaled_dot_product_flash_attention(  # noqa: SLF001
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+        return flash
+    bias = added_to_scores(attn_mask, query, key)
+    keeps = query.requires_grad or key.requires_grad or value.requires_grad
+    efficient: Tensor = aten._scaled_dot_product_efficient_attention(  # noqa: SLF001
+        query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
+    )[0]
+    return efficient
+
+
+def added_to_scores(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return a mask of attention as a tensor that is added to the scores, expanded to their size."""
+    if mask is None:
+        return None
+    if mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    return mask.expand(*query.shape[:-1], key.shape[-2])

@@ -1,0 +1,122 @@
+"""Make the parameters of a script's modules tensors without values, and report what each tensor of a step is for."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.utils._python_dispatch import _disable_current_modes
+
+from trainer.estimate.script.tensors import Counters
+from workbench.recorders.memory.tensor_hooks import PARAMETERS, TensorHooks
+
+
+class ScriptHooks(TensorHooks):
+    """The hooks of the memory recorder on a module of a script, which report categories to the counters."""
+
+    def __init__(self, model: nn.Module, counters: Counters) -> None:
+        self._counters = counters
+        super().__init__(model, None, keep=0)
+        self.start()
+
+    def note_tensor(self, tensor: Tensor, kind: str, label: str) -> None:  # noqa: ARG002
+        """Count a tensor's storage in the category `kind`; `label` is not used."""
+        with suppress(NotImplementedError):  # a lazy module has no tensors yet
+            self._counters.add(tensor, kind)
+
+    def _note_inputs(self, inputs: tuple[object, ...]) -> None:
+        """Note the inputs of the module, but not results of another network of the script."""
+        super()._note_inputs(tuple(value for value in inputs if not getattr(value, "requires_grad", False)))
+
+
+def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """Return a tensor of the same size and type without values; one that has none is returned unchanged."""
+    if isinstance(tensor, FakeTensor) or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+        return tensor
+    if tensor.is_meta:
+        return tensor
+    plain = tensor.detach()
+    # Otherwise `ScriptTensors` would make it on the CPU, as it makes the script's own data.
+    with _disable_current_modes(), fake:
+        return torch.empty_strided(plain.size(), plain.stride(), dtype=plain.dtype, device=plain.device)
+
+
+def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Counters) -> Callable[..., Any]:
+    """Return `nn.Parameter.__new__`, changed to make parameters without values."""
+
+    def made(cls: type, data: Tensor | None = None, requires_grad: bool = True, **rest: Any) -> Any:
+        if data is None or issubclass(cls, UninitializedTensorMixin):
+            return make(cls, data, requires_grad, **rest)
+        empty = without_values(fake, data)
+        del data  # a parameter takes its memory once
+        parameter = make(cls, empty, requires_grad, **rest)
+        if not parameter.is_meta:
+            counters.add(parameter, PARAMETERS)
+        return parameter
+
+    return made
+
+
+def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: Counters) -> Callable[..., None]:
+    """Return `Module.register_buffer`, changed to make buffers without values."""
+
+    def registered(module: nn.Module, name: str, tensor: Tensor | None, *args: Any, **kwargs: Any) -> None:
+        empty = None if tensor is None else without_values(fake, tensor)
+        register(module, name, empty, *args, **kwargs)
+        if empty is not None and not empty.is_meta:
+            counters.add(empty, PARAMETERS)
+
+    return registered
+
+
+def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return `Module._apply`, changed to replace the data of parameters without values in place, as of real ones."""
+
+    def applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        if any(type(parameter) is not FakeTensor for parameter in module._parameters.values() if parameter is not None):  # noqa: SLF001
+            return apply(module, fn, recurse)
+        for child in module.children() if recurse else ():
+            child._apply(fn)  # noqa: SLF001
+        with torch.no_grad():
+            for parameter in filter(None.__ne__, module._parameters.values()):  # noqa: SLF001
+                replace_data(parameter, fn)
+            for name, buffer in module._buffers.items():  # noqa: SLF001
+                module._buffers[name] = None if buffer is None else fn(buffer)  # noqa: SLF001
+        return module
+
+    return applied
+
+
+def replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
+    """Put the result of `fn` in place of a parameter's data, and of its gradient's."""
+    moved = fn(parameter.detach())
+    gradient, parameter.grad = parameter.grad, None
+    parameter.data = moved
+    parameter.fake_device = moved.fake_device  # type: ignore[attr-defined]
+    parameter.grad = None if gradient is None else fn(gradient)
+
+
+def modules() -> Iterator[nn.Module]:
+    """Yield all modules that live in this process."""
+    for value in gc.get_objects():
+        with suppress(ReferenceError):
+            if issubclass(type(value), nn.Module):
+                yield value
+
+
+def note_parameters(counters: Counters) -> None:
+    """Count the parameters and buffers of all modules as such, also of copies that no step runs through."""
+    for module in modules():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if not tensor.is_meta:
+                counters.add(tensor, PARAMETERS)
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Return whether a module has parameters: a loss function has none."""
+    return next(module.parameters(), None) is not None
+

@@ -1,0 +1,137 @@
+"""Replace what a rehearsal of a script cannot do, or must not do: compile, save, start processes and send."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.data import DataLoader
+
+from trainer.estimate.script.model import apply_to_all, buffer_maker, parameter_maker
+from trainer.estimate.script.stated_values import StatedValues, finite_gradients
+from workbench.recorders.memory.tensor_hooks import COMMUNICATION
+
+COMPILED = "no compilation; compiled code keeps fewer activations"
+NOT_SAVED = "torch.save writes nothing"
+LSTM = "recurrent layers as on the CPU; cuDNN keeps a reserve of its own"
+
+
+class Notes:
+    """Collects sentences on how a real run may differ from the rehearsal, each once."""
+
+    def __init__(self) -> None:
+        self.sentences: dict[str, None] = {}
+
+    def add(self, sentence: str) -> None:
+        """Add a sentence."""
+        self.sentences[sentence] = None
+
+
+def not_compiled(notes: Notes) -> Callable[..., Any]:
+    """Return a replacement of `torch.compile`, also as a decorator, that compiles nothing."""
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        notes.add(COMPILED)
+        return (lambda function: function) if model is None else model
+
+    return compile_nothing
+
+
+def not_saved(notes: Notes) -> Callable[..., None]:
+    """Return a replacement of `torch.save` that writes nothing."""
+    return lambda *_, **__: notes.add(NOT_SAVED)
+
+
+def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
+    """Return `DataLoader.__init__`, changed to load in this process, without workers."""
+
+    def created(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+        # The positional arguments: dataset, batch_size, shuffle, sampler, batch_sampler, num_workers.
+        args = (*args[:5], 0, *args[6:]) if len(args) > 5 else args
+        others = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "pin_memory": False}
+        kwargs |= {name: value for name, value in others.items() if name in kwargs}
+        kwargs.pop("multiprocessing_context", None)
+        create(loader, *args, **kwargs)
+
+    return created
+
+
+def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Tensor.numpy`, changed to give arrays of stated values for tensors without values."""
+
+    def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(tensor, FakeTensor):
+            return np.asarray(values.filled(tensor).tolist())
+        return numpy(tensor, *args, **kwargs)
+
+    return array
+
+
+def as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Tensor.tolist`, changed to give lists of stated values for tensors without values."""
+    return lambda tensor: tolist(values.filled(tensor) if isinstance(tensor, FakeTensor) else tensor)
+
+
+def with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
+    """Return `init_process_group`, changed to join PyTorch's fake process group, which sends nothing."""
+
+    def joined(*_: Any, **__: Any) -> None:
+        join("fake", rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
+
+    return joined
+
+
+class CopiedModel(nn.Module):
+    """Stands for `DistributedDataParallel`, whose buckets work only on real memory: it has tensors of their size."""
+
+    def __init__(self, module: nn.Module, *_: Any, gradient_as_bucket_view: bool = False, **__: Any) -> None:
+        super().__init__()
+        self.module = module
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.buckets = [] if gradient_as_bucket_view else [torch.empty_like(one).detach() for one in trained]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module."""
+        return self.module(*args, **kwargs)
+
+    def no_sync(self) -> Any:
+        """Return a context in which nothing is sent."""
+        return torch.enable_grad()
+
+
+def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
+    """Return a replacement of `DistributedDataParallel` whose buckets are counted by `add`."""
+
+    class Counted(CopiedModel):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            for bucket in self.buckets:
+                add(bucket, COMMUNICATION)
+
+    return Counted
+
+
+def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dict[tuple[Any, str], Any]:
+    """Return {(object, attribute): replacement} for what a rehearsal does in another way on every device."""
+    ddp = copied_model(counters.add)
+    make = nn.Parameter.__new__
+    return {
+        (nn.Parameter, "__new__"): staticmethod(parameter_maker(make, fake, counters)),
+        (nn.Module, "register_buffer"): buffer_maker(nn.Module.register_buffer, fake, counters),
+        (nn.Module, "_apply"): apply_to_all(nn.Module._apply),  # noqa: SLF001
+        (nn.Module, "compile"): lambda *_, **__: notes.add(COMPILED),
+        (torch, "compile"): not_compiled(notes),
+        (torch, "save"): not_saved(notes),
+        (Tensor, "numpy"): as_array(values, Tensor.numpy),
+        (Tensor, "tolist"): as_list(values, Tensor.tolist),
+        (DataLoader, "__init__"): in_this_process(DataLoader.__init__),
+        (torch.amp.GradScaler, "_maybe_opt_step"): finite_gradients,
+        (dist, "init_process_group"): with_fake_group(dist.init_process_group),
+        (dist.distributed_c10d, "init_process_group"): with_fake_group(dist.init_process_group),
+        (nn.parallel, "DistributedDataParallel"): ddp,
+        (nn.parallel.distributed, "DistributedDataParallel"): ddp,
+    }

@@ -1,0 +1,124 @@
+"""Decide for each operation of a script whether it runs on tensors without values, and count what it allocates.
+
+The script's own data stays real on the CPU: its sizes and values decide what the script does. The model's parameters
+and buffers and all that is on a device have no values and no memory, and so has all that is computed from them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from trainer.estimate.script.places import running_line
+from trainer.estimate.script.stated_values import StatedValues
+from trainer.estimate.storage_counter import Peak, StorageCounter
+from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
+
+HOST = "cpu"
+aten = torch.ops.aten
+
+
+class Counters:
+    """Counts live storages for each device; it is created with the window (part of the step) that runs."""
+
+    def __init__(self) -> None:
+        self.by_device: dict[str, StorageCounter] = {}
+        self._window = "set-up"
+
+    def of(self, tensor: torch.Tensor) -> StorageCounter:
+        """Return the counter of the device that a tensor is on."""
+        name = str(tensor.device)
+        if name not in self.by_device:
+            self.by_device[name] = StorageCounter(running_line)
+            self.by_device[name].window(self._window)
+        return self.by_device[name]
+
+    def add(self, tensor: torch.Tensor, category: str | None = None) -> None:
+        """Count the storage of a tensor, in `category` if that is given."""
+        part = local_tensor(tensor)
+        self.of(part).add_storage(part.untyped_storage(), category)
+
+    def window(self, name: str) -> None:
+        """Let a window begin, or go on, on all devices."""
+        self._window = name
+        for counter in self.by_device.values():
+            counter.window(name)
+
+    def peaks(self) -> dict[str, dict[str, Peak]]:
+        """Return {device: {window: peak}}."""
+        return {name: counter.peaks for name, counter in self.by_device.items()}
+
+
+class ScriptTensors(TorchDispatchMode):
+    """Runs the operations of a script, on values or without them, and counts the memory of their results."""
+
+    def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._fake, self._counters, self._values = fake, counters, values
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again, as operations on the local parts
+        if func is torch.ops.prim.device.default:
+            return device_for_autograd(args[0])
+        inputs = list(tensors_in((args, kwargs)))
+        if not any(isinstance(tensor, FakeTensor) for tensor in inputs) and not is_on_device(kwargs.get("device")):
+            with unset_fake_temporarily():
+                return self._counted(func, func(*args, **kwargs), inputs)
+        if func is aten._local_scalar_dense.default:  # noqa: SLF001
+            return self._values.of(inputs[0])
+        if func is aten.equal.default:
+            self._values.note()
+            return False
+        args, kwargs = tree_map_only(torch.Tensor, self._without_values, (args, kwargs))
+        return self._counted(func, func(*args, **kwargs), inputs)
+
+    def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor without values that stands for a real one, which is an input of the model."""
+        if isinstance(tensor, (FakeTensor, DTensor)):
+            return tensor
+        self._counters.add(tensor, INPUTS)
+        return self._fake.from_tensor(tensor)
+
+    def _counted(self, func: Any, result: Any, inputs: list[torch.Tensor]) -> Any:
+        """Count the storages of an operation's result, and return it."""
+        # In place of a real tensor the operation returns a copy without values, which takes no memory of its own.
+        if func._schema.is_mutable and inputs and not isinstance(inputs[0], FakeTensor):  # noqa: SLF001
+            return result
+        category = INPUTS if func is aten._to_copy.default and is_upload(inputs, result) else None  # noqa: SLF001
+        for tensor in tensors_in(result):
+            self._counters.add(tensor, category)
+        return result
+
+
+def tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested arguments or results."""
+    for leaf in tree_iter(tree):
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
+            yield leaf
+
+
+def device_for_autograd(tensor: Any) -> torch.device:
+    """Return the device that C++ code gets to see of a tensor without values: the CPU.
+
+    The backward pass asks a device for its streams, and torch for a CPU alone has none. Python code reads the attribute
+    of the tensor instead, and kernels run for the device `meta`.
+    """
+    return torch.device("meta" if tensor.fake_mode.in_kernel_invocation else HOST)
+
+
+def is_on_device(device: object) -> bool:
+    """Return whether an operation is asked to allocate on a device other than the CPU."""
+    return device is not None and torch.device(device).type not in (HOST, "meta")  # type: ignore[arg-type]
+
+
+def is_upload(inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
+    """Return whether an operation copied a tensor from the CPU to a device."""
+    return bool(inputs) and inputs[0].device.type == HOST and result.device.type != HOST
