@@ -29,7 +29,7 @@ class RecordedScript:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._recorder: Any = None
-        self._step = ExitStack()
+        self._step, self._optim = ExitStack(), ExitStack()
         self._first: object = None
         self._number = 0
 
@@ -39,7 +39,7 @@ class RecordedScript:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         register_module_forward_pre_hook(self._before_forward)
-        register_optimizer_step_pre_hook(lambda *_: self._recorder._hooks.note_phase("optim"))
+        register_optimizer_step_pre_hook(lambda *_: self._optim.enter_context(self._recorder.phase("optim")))
         register_optimizer_step_post_hook(self._after_step)
         torch.autograd.backward = self._in_phase("bwd", torch.autograd.backward)
         sys.argv = [script]
@@ -62,17 +62,17 @@ class RecordedScript:
     def _begin(self) -> None:
         self._number += 1
         self._step.enter_context(self._recorder.step(self._number))
-        self._recorder._hooks.note_phase("fwd")
+        self._step.enter_context(self._recorder.phase("fwd"))
 
     def _in_phase(self, name: str, function: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> None:
-            self._recorder._hooks.note_phase(name)
-            function(*args, **kwargs)
-            self._recorder._hooks.note_phase("fwd")
+            with self._recorder.phase(name):
+                function(*args, **kwargs)
 
         return run
 
     def _after_step(self, optimizer: object, *_: object) -> None:
+        self._optim.close()
         self._first = self._first or optimizer
         if optimizer is not self._first:
             return
@@ -97,15 +97,11 @@ def measured(name: str, folder: str) -> tuple[int, dict[str, int]]:
 
 def estimated(name: str) -> tuple[int, dict[str, int]]:
     """Return the estimated (peak in bytes, bytes by category) of the script on the CPU."""
-    import json
+    from workbench.commands.estimate_script import estimate_script
+    from workbench.launch.plan import Request
 
-    with tempfile.NamedTemporaryFile() as result:
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-P", "-m", "trainer.estimate.script", result.name, "cpu", "1",
-             str(SCRIPTS / f"{name}.py")], check=True, capture_output=True, cwd=ROOT,
-        )
-        rank = json.load(open(result.name))["ranks"][0]
-    return rank["peak_bytes"], rank["categories"]
+    [rank] = estimate_script(SCRIPTS / f"{name}.py", [], Request(), "cpu", None).data.ranks
+    return rank.peak_bytes, rank.categories
 
 
 def main() -> None:

@@ -276,19 +276,34 @@ def estimate(
     limit: Annotated[
         str | None, typer.Option(help="Memory of one device, such as 80GiB, to say whether the run fits.")
     ] = None,
+    script: Annotated[
+        Path | None, typer.Option(help="Any training script, in place of our trainer; its arguments follow --.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="With --script: the device that the script sees, cuda or cpu; it need not exist.")
+    ] = "cuda",
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Estimate the memory of each rank before a run, without GPUs.
 
     The trainer does one step with tensors that hold no data. Further options go to the trainer as --section.key value.
+
+    With --script any PyTorch script runs to the end of its second optimizer step, with its own data, but a model and
+    device tensors that hold none: workbench estimate --script train.py --limit 80GiB -- --batch-size 64
     """
     from workbench.commands import analyse, estimate
+    from workbench.commands.estimate_script import estimate_script
     from workbench.commands.output import deliver
     from workbench.launch.plan import Request
 
-    request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
-    report = estimate.estimate(request, analyse.size_in_bytes(limit, "--limit"))
-    raise typer.Exit(deliver(report, document, estimate.subject(request), fail_on))
+    overrides = () if script else tuple(ctx.args)
+    request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=overrides)
+    limit_bytes = analyse.size_in_bytes(limit, "--limit")
+    if script:
+        report = estimate_script(script, ctx.args, request, device, limit_bytes)
+    else:
+        report = estimate.estimate(request, limit_bytes)
+    raise typer.Exit(deliver(report, document, estimate.subject(request, script), fail_on))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)

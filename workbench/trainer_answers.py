@@ -7,7 +7,8 @@ class RankMemory(msgspec.Struct, frozen=True):
     """The estimated peak memory, in bytes, of `count` ranks that need the same memory; `first_rank` is the first.
 
     `categories` has the bytes of each category of memory at the peak. `windows` has the peak of each window, which is a
-    part of the step such as the forward pass of the first layer; the peak of the step is in `peak_window`.
+    part of the step such as the forward pass of the first layer; the peak of the step is in `peak_window`. `peak_line`
+    is the line of a script that runs then; it is empty for a configuration.
     """
 
     first_rank: int
@@ -16,6 +17,7 @@ class RankMemory(msgspec.Struct, frozen=True):
     peak_window: str
     categories: dict[str, int]
     windows: dict[str, int]
+    peak_line: str = ""
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -25,8 +27,11 @@ class Alternative(msgspec.Struct, frozen=True):
     peak_bytes: int
 
 
-class TrainerEstimate(msgspec.Struct, frozen=True):
-    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a run may differ."""
+class TrainerEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a run may differ.
+
+    For a script, `device` is the device that the memory is on and `steps` the number of steps that were rehearsed.
+    """
 
     world_size: int
     mesh: dict[str, int]
@@ -35,6 +40,8 @@ class TrainerEstimate(msgspec.Struct, frozen=True):
     layers: int
     assumptions: list[str]
     ranks: list[RankMemory]
+    device: str = ""
+    steps: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -42,7 +49,14 @@ class TrainerEstimate(msgspec.Struct, frozen=True):
         return max(rank.peak_bytes for rank in self.ranks)
 
 
-class EstimateData(TrainerEstimate, frozen=True):
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a script cannot be rehearsed, and what to do instead."""
+
+    error: str
+    hint: str
+
+
+class EstimateData(TrainerEstimate, frozen=True, kw_only=True):
     """The data of an estimate report (`workbench.estimate/1`): the trainer's estimate and the memory limit.
 
     If the peak comes near `limit_bytes` or exceeds it, `options` has settings that may need less memory.

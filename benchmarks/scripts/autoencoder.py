@@ -9,8 +9,12 @@ class VAE(nn.Module):
     def __init__(self, z=64):
         super().__init__()
         self.enc = nn.Sequential(
-            nn.Conv2d(1, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(32, 64, 4, 2, 1), nn.BatchNorm2d(64),
-            nn.LeakyReLU(0.2), nn.Flatten(),
+            nn.Conv2d(1, 32, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(32, 64, 4, 2, 1),
+            nn.BatchNorm2d(64),
+            nn.LeakyReLU(0.2),
+            nn.Flatten(),
         )
         self.mu, self.logvar = nn.Linear(64 * 49, z), nn.Linear(64 * 49, z)
         self.up = nn.Linear(z, 64 * 49)

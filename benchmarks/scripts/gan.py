@@ -6,13 +6,22 @@ import torch.nn as nn
 device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 nz, ngf, size = 64, 32, 64
 generator = nn.Sequential(
-    nn.ConvTranspose2d(nz, ngf * 4, 4, 1, 0, bias=False), nn.BatchNorm2d(ngf * 4), nn.ReLU(True),
-    nn.ConvTranspose2d(ngf * 4, ngf * 2, 4, 2, 1, bias=False), nn.BatchNorm2d(ngf * 2), nn.ReLU(True),
-    nn.ConvTranspose2d(ngf * 2, 3, 4, 2, 1, bias=False), nn.Tanh(),
+    nn.ConvTranspose2d(nz, ngf * 4, 4, 1, 0, bias=False),
+    nn.BatchNorm2d(ngf * 4),
+    nn.ReLU(True),
+    nn.ConvTranspose2d(ngf * 4, ngf * 2, 4, 2, 1, bias=False),
+    nn.BatchNorm2d(ngf * 2),
+    nn.ReLU(True),
+    nn.ConvTranspose2d(ngf * 2, 3, 4, 2, 1, bias=False),
+    nn.Tanh(),
 ).to(device)
 discriminator = nn.Sequential(
-    nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True),
-    nn.Conv2d(64, 128, 4, 2, 1), nn.BatchNorm2d(128), nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(128, 1, 4, 1, 0),
+    nn.Conv2d(3, 64, 4, 2, 1),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Conv2d(64, 128, 4, 2, 1),
+    nn.BatchNorm2d(128),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Conv2d(128, 1, 4, 1, 0),
 ).to(device)
 criterion = nn.BCEWithLogitsLoss()
 optD = torch.optim.Adam(discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999))

@@ -4,8 +4,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 config = LlamaConfig(
-    vocab_size=2000, hidden_size=256, intermediate_size=688, num_hidden_layers=3, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=256,
+    vocab_size=2000,
+    hidden_size=256,
+    intermediate_size=688,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
 )
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = LlamaForCausalLM(config).to(device)

@@ -7,8 +7,12 @@ import torch.nn.functional as F
 
 def double(cin, cout):
     return nn.Sequential(
-        nn.Conv2d(cin, cout, 3, padding=1), nn.GroupNorm(8, cout), nn.SiLU(),
-        nn.Conv2d(cout, cout, 3, padding=1), nn.GroupNorm(8, cout), nn.SiLU(),
+        nn.Conv2d(cin, cout, 3, padding=1),
+        nn.GroupNorm(8, cout),
+        nn.SiLU(),
+        nn.Conv2d(cout, cout, 3, padding=1),
+        nn.GroupNorm(8, cout),
+        nn.SiLU(),
     )
 
 

@@ -77,7 +77,7 @@ class StorageCounter:
                 return
             block = self._blocks[key] = Block(storage.nbytes(), category, weakref.ref(storage, self._forget(key)))
             self._change(category, block.size)
-        elif category and PRIORITY[category] >= PRIORITY.get(block.category, 0):
+        elif category and PRIORITY.get(category, 0) >= PRIORITY.get(block.category, 0):
             self.live_bytes[block.category] -= block.size
             self.live_bytes[category] += block.size
             block.category = category
@@ -96,10 +96,12 @@ class StorageCounter:
                 block.category = new
         self.live_bytes[new] += self.live_bytes.pop(old, 0)
 
-    def drop(self, category: str) -> None:
-        """Stop counting the storages that are live now and have this category."""
-        for key in [key for key, block in self._blocks.items() if block.category == category]:
-            self._change(category, -self._blocks.pop(key).size)
+    def leave_out(self, category: str) -> None:
+        """Count the storages that are live now and have this category as empty, whatever they are used for later."""
+        for block in self._blocks.values():
+            if block.category == category:
+                self._change(category, -block.size)
+                block.size = 0
 
     def _forget(self, key: int) -> Callable[[object], None]:
         def forget(reference: object) -> None:

@@ -36,6 +36,11 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
     alternatives = [
         Alternative(" ".join(change), trainer_estimate(request, (*arguments, *change)).peak_bytes) for change in changes
     ]
+    return estimate_report(found, limit, alternatives)
+
+
+def estimate_report(found: TrainerEstimate, limit: int | None, alternatives: list[Alternative]) -> Report[EstimateData]:
+    """Return the report on an estimate, with settings that may need less memory."""
     data = EstimateData(
         **{name: getattr(found, name) for name in TrainerEstimate.__struct_fields__},
         limit_bytes=limit,
@@ -52,9 +57,9 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
     )
 
 
-def subject(request: Request) -> Run:
-    """Return a `Run` with the path of the configuration and no files, because a report needs a run for its heading."""
-    return Run(Path(request.config or "the defaults"), ())
+def subject(request: Request, script: Path | None = None) -> Run:
+    """Return a `Run` with the path of the configuration or script and no files: a report's heading needs a run."""
+    return Run(script or Path(request.config or "the defaults"), ())
 
 
 def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEstimate:
@@ -105,7 +110,7 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
         severity=Severity.ERROR if over else Severity.WARNING,
         title=f"the peak of {peak} does not fit into {limit}" if over else f"the peak of {peak} is close to {limit}",
         why=f"{category.replace('_', ' ').capitalize()} take {share(held, data.peak_bytes)} of the peak,"
-        f" which is reached in {fullest.peak_window}.",
+        f" which is reached in {place_of_peak(data) if data.device else fullest.peak_window}.",
         next=advice(data),
         ranks=[fullest.first_rank],
         evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],
@@ -113,8 +118,16 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
     )
 
 
+def place_of_peak(data: EstimateData) -> str:
+    """Return the part of a script's step, and its line, in which the memory is highest."""
+    fullest = data.ranks[0]
+    return f"{fullest.peak_window} ({fullest.peak_line})" if fullest.peak_line else fullest.peak_window
+
+
 def advice(data: EstimateData) -> str:
     """Return the advice to use the setting with the lowest peak, and whether the run fits with it."""
+    if data.device:
+        return advice_on_script(data)
     if not data.options:
         return "Shard over more ranks, or take a smaller model or sequence."
     best = data.options[0]
@@ -122,6 +135,14 @@ def advice(data: EstimateData) -> str:
     return f"Set {best.setting}: the peak is {size(best.peak_bytes)}" + (
         "." if fits else ", which is still too much: use more ranks too."
     )
+
+
+def advice_on_script(data: EstimateData) -> str:
+    """Return the advice against what takes most of a script's memory."""
+    categories = data.ranks[0].categories
+    if max(categories, key=lambda name: categories[name]) in ("parameters", "gradients", "optimizer_state"):
+        return "Shard the model over more ranks (fully_shard), or use an optimizer with less state."
+    return "Halve the batch and accumulate two, or recompute layers in the backward pass (torch.utils.checkpoint)."
 
 
 def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
@@ -133,7 +154,9 @@ def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
         status=status_of(findings),
         kind=findings[0].id.removeprefix("estimate.") if findings else "healthy",
         ranks=findings[0].ranks if findings else [],
-        sentence=f"{data.model} on {ranks} ({mesh}) peaks at {size(data.peak_bytes)}{limit} per rank",
+        sentence=f"{data.model} on {ranks} ({mesh}) peaks at {size(data.peak_bytes)}{limit} per rank"
+        if not data.device
+        else f"{data.model} peaks at {size(data.peak_bytes)}{limit} on {data.device}, in {place_of_peak(data)}",
         confidence=0.7 if data.assumptions else 0.9,
         missing=[NOT_COUNTED, *data.assumptions]
         + ([] if data.limit_bytes else ["--limit, to say whether the run fits"]),

@@ -42,7 +42,7 @@ class ScriptRehearsal:
     def __init__(self, script: str, device: str, ranks: int, result: Path) -> None:
         self._script, self._device, self._ranks, self._result = script, device, ranks, result
         self._counters, self._values, self._notes = Counters(), StatedValues(), Notes()
-        self._steps = ScriptSteps(self._counters, self._finish)
+        self._steps = ScriptSteps(self._counters, self._notes, self._finish)
 
     def run(self, arguments: list[str]) -> NoReturn:
         """Run the script to the end of its second step, write the answer or the reason of a refusal, and exit."""
@@ -50,7 +50,6 @@ class ScriptRehearsal:
             self._execute(arguments)
             self._finish()
         except BaseException as error:  # noqa: BLE001
-            if os.environ.get("TB"): import traceback; traceback.print_exc()
             if isinstance(error, SystemExit) and (self._steps.finished or error.code in (None, 0)):
                 self._finish()
             message, hint = refusal(self._script, error)
@@ -61,13 +60,17 @@ class ScriptRehearsal:
         changes = surroundings.patches(fake, self._counters, self._values, self._notes)
         if self._device == "cuda":
             changes |= cuda.patches(self._ranks, DEVICE_BYTES)
+            kernels = cuda.stand_in_for_kernels()  # noqa: F841 - they last as long as it does
         changes |= {
             (torch.autograd, name): self._steps.backward(getattr(torch.autograd, name)) for name in ("backward", "grad")
         }
         sys.argv = [self._script, *arguments]
-        sys.path.insert(0, str(Path(self._script).resolve().parent))
+        give_way_to(Path(self._script).resolve().parent)
         hooks = ScriptHooks(nn.Module(), self._counters)
-        with cuda.patched(changes), fake, ScriptTensors(fake, self._counters, self._values):
+        tensors = ScriptTensors(fake, self._counters, self._values, on_cuda=self._device == "cuda")
+        # The sizes that oneDNN reserves for recurrent layers are not known without running them.
+        torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
+        with cuda.patched(changes), fake, tensors:
             self._steps.start()
             with hooks.note_saved_tensors():
                 runpy.run_path(self._script, run_name="__main__")
@@ -105,7 +108,9 @@ class ScriptRehearsal:
         )
 
     def _assumptions(self) -> list[str]:
-        single = ["the script ended after its first step; later steps may need more"] if self._steps.finished < 2 else []
+        single = (
+            ["the script ended after its first step; later steps may need more"] if self._steps.finished < 2 else []
+        )
         return [*self._values.assumptions(), *self._notes.sentences, *single]
 
     def _write(self, answer: dict[str, object]) -> NoReturn:
@@ -114,6 +119,15 @@ class ScriptRehearsal:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def give_way_to(folder: Path) -> None:
+    """Put the script's folder first in the import path; its modules may have the names of ours, which are loaded."""
+    sys.path.insert(0, str(folder))
+    for name in ("trainer", "workbench", "analyzers"):
+        if (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists():
+            for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
+                del sys.modules[loaded]
 
 
 def highest(windows: dict[str, Peak]) -> Peak:

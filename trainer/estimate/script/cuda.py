@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer as optimizers
 
-from trainer.estimate.script.tensors import HOST, device_for_autograd
+from trainer.estimate.script.tensors import HOST, device_for_autograd, tensors_in
 
 CAPABILITY, NAME = (9, 0), "a device without memory"
 FLASH_DIM = 256
@@ -26,7 +26,7 @@ class Stream:
     def __init__(self, *_: object, **__: object) -> None:
         self.device, self.cuda_stream = torch.device("cuda:0"), 0
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -60,7 +60,11 @@ def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
         (torch, "Generator"): CpuGenerator,
         (fake_tensor, "init_gpu_context"): returning(None),
         (FakeTensor, "__torch_dispatch__"): classmethod(dispatch_on_cpu(FakeTensor.__torch_dispatch__.__func__)),  # type: ignore[attr-defined]
+        (FakeTensorMode, "__torch_dispatch__"): dispatch_on_cpu(FakeTensorMode.__torch_dispatch__),
+        (torch, "tensor"): copied_to_device(torch.tensor),
+        (torch, "as_tensor"): copied_to_device(torch.as_tensor),
         (Tensor, "to"): with_index(Tensor.to),
+        (Tensor, "type_as"): lambda tensor, other: tensor.to(other.device, other.dtype),
         (Tensor, "cuda"): to_cuda,
         (Tensor, "pin_memory"): lambda tensor, *_, **__: tensor,
         (Tensor, "is_pinned"): returning(False),
@@ -71,6 +75,21 @@ def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
         # On CUDA the optimizers take all parameters at once by default, which needs temporaries of all their sizes.
         (optimizers, "_foreach_supported_types"): [*optimizers._foreach_supported_types, FakeTensor],  # noqa: SLF001
     }
+
+
+def stand_in_for_kernels() -> torch.library.Library:
+    """Register kernels for CUDA, which never run, for operations that torch for a CPU alone would compute from others.
+
+    An example is the backward pass of SiLU: a real device has one kernel for it, without temporaries. The kernels last
+    as long as the returned object.
+    """
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
+    for name in torch._C._dispatch_get_all_op_names():  # noqa: SLF001
+        is_composite = name.startswith("aten::") and has_kernel(name, "CompositeImplicitAutograd")
+        if is_composite and has_kernel(name, "CPU") and not has_kernel(name, "CUDA"):
+            library.impl(name.removeprefix("aten::"), returning(None), "CUDA")  # type: ignore[no-untyped-call]
+    return library
 
 
 @contextmanager
@@ -98,36 +117,57 @@ def returning(value: Any) -> Callable[..., Any]:
 class CpuGenerator(torch._C.Generator):  # noqa: SLF001
     """A random generator of the CPU, whatever device it is for: there are no values to draw on a device."""
 
-    def __new__(cls, device: object = HOST) -> "CpuGenerator":  # noqa: ARG004
-        return super().__new__(cls, device=HOST)
+    def __new__(cls, device: object = HOST) -> Self:  # noqa: ARG004
+        return super().__new__(cls, device=HOST)  # type: ignore[call-arg]
 
 
 def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the dispatch of fake tensors, changed so that C++ code sees them on the CPU."""
+    """Return the dispatch of fake tensors or of their mode, changed so that C++ code sees the tensors on the CPU.
 
-    def changed(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    An operation that is computed from others may therefore ask for memory on the CPU, and gets it on the device.
+    """
+    outer: list[bool] = []
+
+    def changed(owner: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:
             return device_for_autograd(args[0])
-        return dispatch(cls, func, types, args, kwargs or {})
+        kwargs = kwargs or {}
+        if any(outer[-1:]) and kwargs.get("device") == torch.device(HOST):
+            kwargs = {**kwargs, "device": torch.device("cuda:0")}
+        outer.append(any(is_on_cuda(tensor) for tensor in tensors_in((args, kwargs))))
+        try:
+            return dispatch(owner, func, types, args, kwargs)
+        finally:
+            outer.pop()
 
     return changed
 
 
 def indexed(device: Any) -> Any:
     """Return a CUDA device with the index 0 if it has no index, and anything else unchanged."""
-    if isinstance(device, int) and not isinstance(device, bool):
+    if type(device) is int:
         return torch.device("cuda", device)
-    if isinstance(device, str) and device == "cuda":
-        return torch.device("cuda:0")
-    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
-        return torch.device("cuda:0")
-    return device
+    without_index = device in ("cuda", torch.device("cuda")) if isinstance(device, (str, torch.device)) else False
+    return torch.device("cuda:0") if without_index else device
+
+
+def copied_to_device(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `torch.tensor` or `torch.as_tensor`, changed to make a tensor on the CPU first, as its data are there."""
+
+    def made(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+        tensor = make(*args, **kwargs)
+        moved = tensor if device is None else tensor.to(indexed(device))
+        return moved.requires_grad_() if requires_grad else moved
+
+    return made
 
 
 def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return `Tensor.to`, changed to give a CUDA device its index, for which torch would ask the driver."""
 
     def changed(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if args and isinstance(args[0], Tensor):
+            args = (args[0].device, args[0].dtype, *args[1:])
         if "device" in kwargs:
             kwargs["device"] = indexed(kwargs["device"])
         return to(tensor, *(indexed(value) for value in args[:1]), *args[1:], **kwargs)
@@ -142,7 +182,8 @@ def to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Te
 
 def module_to_cuda(module: nn.Module, device: Any = None) -> nn.Module:
     """Move a module to a CUDA device, as `Module.cuda` does."""
-    return module._apply(lambda tensor: to_cuda(tensor, device))  # noqa: SLF001
+    module._apply(lambda tensor: to_cuda(tensor, device))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return module
 
 
 def is_on_cuda(tensor: Tensor) -> bool:
@@ -167,7 +208,7 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
     return result
 
 
-def attention(  # noqa: PLR0917
+def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trainer.estimate.script.tensors import Counters
@@ -49,7 +49,7 @@ def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Co
     """Return `nn.Parameter.__new__`, changed to make parameters without values."""
 
     def made(cls: type, data: Tensor | None = None, requires_grad: bool = True, **rest: Any) -> Any:
-        if data is None or issubclass(cls, UninitializedTensorMixin):
+        if data is None or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
             return make(cls, data, requires_grad, **rest)
         empty = without_values(fake, data)
         del data  # a parameter takes its memory once
@@ -77,12 +77,13 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Return `Module._apply`, changed to replace the data of parameters without values in place, as of real ones."""
 
     def applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        if any(type(parameter) is not FakeTensor for parameter in module._parameters.values() if parameter is not None):  # noqa: SLF001
+        own = [parameter for parameter in module._parameters.values() if parameter is not None]  # noqa: SLF001
+        if not all(isinstance(parameter, FakeTensor) for parameter in own):
             return apply(module, fn, recurse)
         for child in module.children() if recurse else ():
-            child._apply(fn)  # noqa: SLF001
+            child._apply(fn)  # type: ignore[no-untyped-call]  # noqa: SLF001
         with torch.no_grad():
-            for parameter in filter(None.__ne__, module._parameters.values()):  # noqa: SLF001
+            for parameter in own:
                 replace_data(parameter, fn)
             for name, buffer in module._buffers.items():  # noqa: SLF001
                 module._buffers[name] = None if buffer is None else fn(buffer)  # noqa: SLF001
@@ -93,11 +94,39 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 def replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
     """Put the result of `fn` in place of a parameter's data, and of its gradient's."""
-    moved = fn(parameter.detach())
     gradient, parameter.grad = parameter.grad, None
-    parameter.data = moved
-    parameter.fake_device = moved.fake_device  # type: ignore[attr-defined]
+    parameter.data = fn(parameter.detach())
     parameter.grad = None if gradient is None else fn(gradient)
+
+
+def replaceable_data(data: Any) -> property:
+    """Return the property `Tensor.data`, changed to take the device of the data that a script puts in its place."""
+
+    def put(tensor: Any, value: Any) -> None:
+        data.__set__(tensor, value)
+        if isinstance(value, FakeTensor):
+            tensor.fake_device = value.fake_device
+
+    return property(data.__get__, put)
+
+
+def copyable(copy_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Tensor.__deepcopy__`, changed to copy a tensor without values, and not the mode that it belongs to."""
+
+    def copied(tensor: Tensor, memo: dict[int, Any]) -> Any:
+        if not isinstance(tensor, FakeTensor) or not tensor.is_leaf:
+            return copy_tensor(tensor, memo)
+        if id(tensor) not in memo:
+            data = tensor.detach().clone()
+            is_parameter = isinstance(tensor, nn.Parameter)
+            copy = (
+                nn.Parameter(data, tensor.requires_grad) if is_parameter else data.requires_grad_(tensor.requires_grad)
+            )
+            copy.grad = None if tensor.grad is None else tensor.grad.clone()
+            memo[id(tensor)] = copy
+        return memo[id(tensor)]
+
+    return copied
 
 
 def modules() -> Iterator[nn.Module]:
@@ -119,4 +148,3 @@ def note_parameters(counters: Counters) -> None:
 def has_parameters(module: nn.Module) -> bool:
     """Return whether a module has parameters: a loss function has none."""
     return next(module.parameters(), None) is not None
-

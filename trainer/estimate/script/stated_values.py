@@ -1,6 +1,5 @@
 """Answer a script that reads the value of a tensor without values, with a stated value, and remember where it did."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,15 +44,13 @@ class StatedValues:
             return []
         lines = list(self.lines)
         more = f" and {len(lines) - 3} more lines" if len(lines) > 3 else ""
-        return [
+        read = (
             f"values that the model computes are not known: floats read as {FLOAT_VALUE:g}, integers as"
             f" {INTEGER_VALUE}, comparisons as False (read at {', '.join(lines[:3])}{more})"
-        ]
+        )
+        return [read]
 
 
 def finite_gradients(_scaler: object, optimizer: Any, _state: object, *args: Any, **kwargs: Any) -> Any:
     """Step the optimizer as `GradScaler` does when all gradients are finite, which it would read from a tensor."""
     return optimizer.step(*args, **kwargs)
-
-
-Read = Callable[[torch.Tensor], object]

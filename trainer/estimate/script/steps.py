@@ -10,6 +10,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trainer.estimate.script.model import ScriptHooks, has_parameters, note_parameters
+from trainer.estimate.script.surroundings import RECURRENT, Notes
 from trainer.estimate.script.tensors import Counters
 from workbench.recorders.memory.tensor_hooks import INPUTS, TEMPORARY
 
@@ -23,10 +24,10 @@ class ScriptSteps:
     A step ends with that optimizer that stepped first in the script.
     """
 
-    def __init__(self, counters: Counters, end: Callable[[], object]) -> None:
+    def __init__(self, counters: Counters, notes: Notes, end: Callable[[], object]) -> None:
         self.finished = 0
         self.parameters = 0
-        self._counters, self._end = counters, end
+        self._counters, self._notes, self._end = counters, notes, end
         self._hooks: list[ScriptHooks] = []
         self._known: WeakSet[nn.Module] = WeakSet()
         self._running: list[nn.Module] = []
@@ -63,6 +64,8 @@ class ScriptSteps:
                 self._hooks.append(ScriptHooks(module, self._counters))
                 self.parameters += sum(parameter.numel() for parameter in module.parameters())
         self._running.append(module)
+        if isinstance(module, nn.RNNBase):
+            self._notes.add(RECURRENT)
 
     def _after_forward(self, module: nn.Module, *_: object) -> None:
         # After an error in a forward pass, the modules that it left are still noted as running.
@@ -74,7 +77,7 @@ class ScriptSteps:
         note_parameters(self._counters)
         for name, counter in self._counters.by_device.items():
             if name == "cpu":
-                counter.drop(TEMPORARY)
+                counter.leave_out(TEMPORARY)
             counter.move(TEMPORARY, INPUTS)
         self._counters.window("forward")
 
@@ -93,6 +96,7 @@ class ScriptSteps:
         self.finished += 1
         if self.finished == 1:
             note_parameters(self._counters)
+            self._counters.end_first_step()
         # The other optimizers of a step come after the first one.
         if self.finished >= STEPS and not self._has_others:
             self._end()

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.data import DataLoader
 
-from trainer.estimate.script.model import apply_to_all, buffer_maker, parameter_maker
+from trainer.estimate.script.model import apply_to_all, buffer_maker, copyable, parameter_maker, replaceable_data
 from trainer.estimate.script.stated_values import StatedValues, finite_gradients
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION
 
 COMPILED = "no compilation; compiled code keeps fewer activations"
 NOT_SAVED = "torch.save writes nothing"
-LSTM = "recurrent layers as on the CPU; cuDNN keeps a reserve of its own"
+RECURRENT = (
+    "recurrent layers one operation at a time; what cuDNN or oneDNN reserve for them differs, by up to tens of per cent"
+)
 
 
 class Notes:
@@ -76,6 +78,17 @@ def as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., A
     return lambda tensor: tolist(values.filled(tensor) if isinstance(tensor, FakeTensor) else tensor)
 
 
+def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., str]:
+    """Return `Tensor.__format__`, changed to write the stated value of a number without a value."""
+
+    def written(tensor: Tensor, specification: str) -> str:
+        if isinstance(tensor, FakeTensor) and not tensor.dim():
+            return format(values.of(tensor), specification)
+        return write(tensor, specification)
+
+    return written
+
+
 def with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
     """Return `init_process_group`, changed to join PyTorch's fake process group, which sends nothing."""
 
@@ -126,6 +139,10 @@ def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dic
         (nn.Module, "compile"): lambda *_, **__: notes.add(COMPILED),
         (torch, "compile"): not_compiled(notes),
         (torch, "save"): not_saved(notes),
+        (FakeTensor, "data"): replaceable_data(Tensor.data),
+        (torch.UntypedStorage, "resize_"): counters.resizing(torch.UntypedStorage.resize_),
+        (Tensor, "__deepcopy__"): copyable(Tensor.__deepcopy__),
+        (Tensor, "__format__"): formatted(values, Tensor.__format__),
         (Tensor, "numpy"): as_array(values, Tensor.numpy),
         (Tensor, "tolist"): as_list(values, Tensor.tolist),
         (DataLoader, "__init__"): in_this_process(DataLoader.__init__),

@@ -4,7 +4,9 @@ The script's own data stays real on the CPU: its sizes and values decide what th
 and buffers and all that is on a device have no values and no memory, and so has all that is computed from them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from trainer.estimate.storage_counter import Peak, StorageCounter
 from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
 
 HOST = "cpu"
+WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
+"""The files of torch that lie between a call of a dispatch mode and its caller."""
 aten = torch.ops.aten
 
 
@@ -28,6 +32,7 @@ class Counters:
     def __init__(self) -> None:
         self.by_device: dict[str, StorageCounter] = {}
         self._window = "set-up"
+        self._first: dict[str, dict[str, Peak]] = {}
 
     def of(self, tensor: torch.Tensor) -> StorageCounter:
         """Return the counter of the device that a tensor is on."""
@@ -42,22 +47,49 @@ class Counters:
         part = local_tensor(tensor)
         self.of(part).add_storage(part.untyped_storage(), category)
 
+    def resizing(self, resize: Callable[..., torch.UntypedStorage]) -> Callable[..., torch.UntypedStorage]:
+        """Return `UntypedStorage.resize_`, with which FSDP frees gathered weights, changed to count the new size."""
+
+        def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            resize(storage, size)
+            for counter in self.by_device.values():
+                counter.resize(storage, size)
+            return storage
+
+        return resized
+
     def window(self, name: str) -> None:
         """Let a window begin, or go on, on all devices."""
         self._window = name
         for counter in self.by_device.values():
             counter.window(name)
 
+    def end_first_step(self) -> None:
+        """Keep the peaks of the first step apart: later steps know the categories better."""
+        for name, counter in self.by_device.items():
+            self._first[name], counter.peaks = counter.peaks, {}
+        self.window(self._window)
+
     def peaks(self) -> dict[str, dict[str, Peak]]:
-        """Return {device: {window: peak}}."""
-        return {name: counter.peaks for name, counter in self.by_device.items()}
+        """Return {device: {window: peak}}; of a window that is as high in both steps, that of the second one."""
+        return {
+            name: {
+                window: max(
+                    (step[window] for step in (counter.peaks, self._first.get(name, {})) if window in step),
+                    key=lambda peak: peak.total,
+                )
+                for window in {**self._first.get(name, {}), **counter.peaks}
+            }
+            for name, counter in self.by_device.items()
+        }
 
 
 class ScriptTensors(TorchDispatchMode):
     """Runs the operations of a script, on values or without them, and counts the memory of their results."""
 
-    def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues) -> None:
+    def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._on_cuda = on_cuda
         self._fake, self._counters, self._values = fake, counters, values
 
     def __torch_dispatch__(
@@ -69,6 +101,10 @@ class ScriptTensors(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return device_for_autograd(args[0])
         inputs = list(tensors_in((args, kwargs)))
+        # C++ code of the backward pass asks for the device that it saw, as in a cast back to the type of a parameter.
+        asks_for_host = not inputs or kwargs.get("device") == torch.device(HOST)
+        if self._on_cuda and asks_for_host and is_called_by_autograd(sys._getframe(1)):  # noqa: SLF001
+            kwargs = {**kwargs, "device": torch.device("cuda:0")}
         if not any(isinstance(tensor, FakeTensor) for tensor in inputs) and not is_on_device(kwargs.get("device")):
             with unset_fake_temporarily():
                 return self._counted(func, func(*args, **kwargs), inputs)
@@ -114,9 +150,16 @@ def device_for_autograd(tensor: Any) -> torch.device:
     return torch.device("meta" if tensor.fake_mode.in_kernel_invocation else HOST)
 
 
-def is_on_device(device: object) -> bool:
+def is_called_by_autograd(frame: FrameType | None) -> bool:
+    """Return whether C++ code of the backward pass runs an operation, on the CPU as far as it knows."""
+    while frame is not None and frame.f_code.co_filename.endswith(WRAPPERS):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
+def is_on_device(device: Any) -> bool:
     """Return whether an operation is asked to allocate on a device other than the CPU."""
-    return device is not None and torch.device(device).type not in (HOST, "meta")  # type: ignore[arg-type]
+    return device is not None and torch.device(device).type not in (HOST, "meta")
 
 
 def is_upload(inputs: list[torch.Tensor], result: torch.Tensor) -> bool:

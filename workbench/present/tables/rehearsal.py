@@ -16,8 +16,11 @@ def estimate_tables(data: EstimateData) -> list[Table]:
     return [
         table(
             "Peak by rank",
-            "first rank> | ranks like it> | peak> | reached in",
-            ((r.first_rank, r.count, size(r.peak_bytes), r.peak_window) for r in data.ranks),
+            "first rank> | ranks like it> | peak> | reached in" + (" | line" if data.device else ""),
+            (
+                (r.first_rank, r.count, size(r.peak_bytes), r.peak_window, *([r.peak_line] if data.device else []))
+                for r in data.ranks
+            ),
         ),
         table(
             "Memory by category at the peak",
@@ -25,7 +28,9 @@ def estimate_tables(data: EstimateData) -> list[Table]:
             ((name, size(count), share(count, fullest.peak_bytes)) for name, count in categories if count),
         ),
         table(
-            "Peak of each window of the step (+0 is the first layer, -1 the last)",
+            "Peak of each part of a step"
+            if data.device
+            else "Peak of each window of the step (+0 is the first layer, -1 the last)",
             "window | bytes> | share of the peak>",
             ((name, size(count), share(count, fullest.peak_bytes)) for name, count in fullest.windows.items()),
             20,

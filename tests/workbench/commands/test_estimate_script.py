@@ -1,0 +1,117 @@
+"""`workbench estimate --script`, for scripts that know nothing of us."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analyzers.errors import InputError
+from workbench.commands.estimate_script import estimate_script
+from workbench.errors import UsageProblem
+from workbench.launch.plan import Request
+from workbench.trainer_answers import EstimateData
+
+ROOT = Path(__file__).parents[3]
+WIDE = 512
+LOOP = f"""
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear({WIDE}, {WIDE}), nn.ReLU(), nn.Linear({WIDE}, {WIDE})).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+best = 1e9
+for number in range(9):
+    x = torch.randn(16, {WIDE}).to("cuda")
+    loss = model(x).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    EXTRA
+"""
+WEIGHTS = 4 * 2 * (WIDE * WIDE + WIDE)
+
+
+def rehearsed(folder: Path, code: str, *arguments: str, nproc: int | None = None) -> EstimateData:
+    path = folder / "train.py"
+    path.write_text(code)
+    return estimate_script(path, arguments, Request(nproc=nproc), "cuda", None).data
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_there_is_counted(tmp_path: Path) -> None:
+    data = rehearsed(tmp_path, LOOP.replace("EXTRA", "print(loss.item(), f'{loss:.2f}')"))
+    [rank] = data.ranks
+    assert (data.device, data.steps, data.parameters) == ("cuda:0", 2, WEIGHTS // 4)
+    assert rank.categories["parameters"] == rank.categories["gradients"] == WEIGHTS
+    assert rank.categories["optimizer_state"] == 2 * WEIGHTS
+    assert sum(rank.categories.values()) == rank.peak_bytes
+    assert rank.peak_line.endswith("train.py:10")
+    assert "read at" in data.assumptions[0]
+
+
+@pytest.mark.slow
+def test_what_a_script_does_beside_training(tmp_path: Path) -> None:
+    """It compiles, saves, compares a loss, copies its model and imports a module with the name of one of ours."""
+    (tmp_path / "trainer.py").write_text("LIMIT = 5.0\n")
+    extra = f"""
+    if loss < trainer.LIMIT: best = loss.item()
+    torch.save(model.state_dict(), {str(tmp_path / "best.pt")!r})"""
+    start = "import copy, trainer, torch\n" + LOOP.replace("EXTRA", extra)
+    code = start.replace("best = 1e9", "average = copy.deepcopy(model); model = torch.compile(model)")
+    data = rehearsed(tmp_path, code)
+    assert data.ranks[0].categories["parameters"] == 2 * WEIGHTS
+    assert not (tmp_path / "best.pt").exists()
+    assert any("no compilation" in text for text in data.assumptions)
+
+
+@pytest.mark.slow
+def test_copies_of_a_model_have_buckets(tmp_path: Path) -> None:
+    code = LOOP.replace("EXTRA", "print(torch.distributed.get_world_size())").replace(
+        "optimizer =",
+        "torch.distributed.init_process_group('nccl')\n"
+        "model = nn.parallel.DistributedDataParallel(model, device_ids=[0])\noptimizer =",
+    )
+    data = rehearsed(tmp_path, code, nproc=4)
+    assert data.world_size == data.ranks[0].count == 4
+    assert data.ranks[0].categories["communication"] == WEIGHTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (LOOP.replace("model(x).square()", "model(x)[model(x) > 0]"), "train.py:9: the size of a result depends on"),
+        (LOOP.replace("torch.randn(16,", "torch.randn(16, 2 *"), "train.py:9: RuntimeError"),
+        ("import sys; sys.exit('no data')", "train.py:1: the script ended: no data"),
+        ("print('nothing to train')", "ended before an optimizer made a step"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused(tmp_path: Path, code: str, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        rehearsed(tmp_path, code)
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("script", "request_", "device", "says"),
+    [
+        ("train.py", Request(config="x.toml"), "cuda", "--config"),
+        ("train.py", Request(), "tpu", "no such kind of device"),
+    ],
+)
+def test_options_that_contradict_each_other(script: str, request_: Request, device: str, says: str) -> None:
+    with pytest.raises(UsageProblem, match=says):
+        estimate_script(Path(script), (), request_, device, None)
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such script"):
+        estimate_script(tmp_path / "train.py", (), Request(), "cuda", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["custom_function", "accumulation"])
+def test_the_peak_of_a_real_run_is_foreseen(name: str) -> None:
+    measured = [sys.executable, "-W", "ignore", "-m", "benchmarks.script_estimates", name]
+    line, *_ = subprocess.run(measured, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert abs(float(line.split()[-1].rstrip("%"))) < 0.5, line

@@ -1,0 +1,110 @@
+"""Implement `workbench estimate --script`: the memory of a training script that is not ours, before it runs for real.
+
+The script runs in a process of its own, with limits, on tensors without values, to the end of its second step.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from analyzers.child import limit_self, memory_of_machine
+from analyzers.errors import InputError, MissingExtra
+from analyzers.report import Report
+from workbench.commands.estimate import estimate_report
+from workbench.errors import UsageProblem
+from workbench.launch.job_command import JobCommand, python_command
+from workbench.launch.plan import Request
+from workbench.python_path import command, environment
+from workbench.trainer_answers import EstimateData, Refusal, TrainerEstimate
+
+SECONDS = 900
+ADDRESS_SPACE_OF_TORCH = 16 << 30
+"""Addresses that the libraries of torch map without using memory for all of them."""
+DEVICES = ("cuda", "cpu")
+
+
+def estimate_script(
+    script: Path, arguments: Sequence[str], request: Request, device: str, limit: int | None
+) -> Report[EstimateData]:
+    """Return a report on the memory that a script will need on a device (cuda or cpu), as rank 0 of its ranks.
+
+    Raises:
+        UsageProblem: Options contradict each other.
+        InputError: There is no such script, or it cannot be rehearsed.
+    """
+    if request.config or request.module:
+        raise UsageProblem("--script and --config name two different trainings", "give one of them")
+    if device not in DEVICES:
+        raise UsageProblem(f"--device {device}: no such kind of device", f"give {' or '.join(DEVICES)}")
+    job = python_command(("python", str(script)))
+    ranks = (request.nproc or 1) * request.nnodes
+    found = rehearsed(job, arguments, device, ranks)
+    if isinstance(found, Refusal):
+        raise InputError(found.error, found.hint)
+    return estimate_report(found, limit, [])
+
+
+def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int) -> TrainerEstimate | Refusal:
+    """Run the script on tensors without values in another process, and return its answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        result, output = Path(folder, "result.json"), Path(folder, "output.txt")
+        words = command("trainer.estimate.script", str(result), device, str(ranks), str(job.source), *arguments)
+        status = run(words, environment() | rank_variables(job, ranks), output)
+        if result.exists() and (content := result.read_bytes()):
+            if content.startswith(b'{"error"'):
+                return msgspec.json.decode(content, type=Refusal)
+            return msgspec.json.decode(content, type=TrainerEstimate)
+        return unanswered(job, status, output.read_text(errors="replace"))
+
+
+def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
+    """Return the environment variables of rank 0, as torchrun sets them, for a script that needs them."""
+    variables = {"CUDA_VISIBLE_DEVICES": ""}
+    if ranks == 1 and not job.needs_ranks:
+        return variables
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    return variables | rank | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
+    """Run a command under limits, with its output in a file; return its exit status, or None if its time was up."""
+    limits = partial(limit_self, memory_of_machine() + ADDRESS_SPACE_OF_TORCH, SECONDS)
+    with output.open("wb") as file, subprocess.Popen(
+        words, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+        start_new_session=True, preexec_fn=limits,  # noqa: PLW1509 - no other thread runs yet
+    ) as process:  # fmt: skip
+        try:
+            return process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            kill_group(process.pid)
+
+
+def kill_group(group: int) -> None:
+    """End the processes that a script has left, if there are any."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def unanswered(job: JobCommand, status: int | None, output: str) -> Refusal:
+    """Return the reason why a script gave no answer, from its exit status and its output.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    if "No module named 'torch'" in output:
+        raise MissingExtra("this needs torch", "pip install 'torch-workbench[train]'")
+    if status is None or status == -signal.SIGXCPU:
+        return Refusal(f"{job.source}: no second step after {SECONDS} s", "give it fewer data, or a smaller model")
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
+    why = f"signal {-status}" if status < 0 else f"exit status {status}"
+    return Refusal(f"{job.source}: the process ended ({why}): {last[:300]}", "see whether it runs without the estimate")
