@@ -119,6 +119,7 @@ def frame(served: ServedRun) -> html.Div:
             dcc.Store(id="themed"),
             dcc.Store(id="typed"),
             dcc.Store(id="asked"),
+            dcc.Store(id="here"),
             header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
             rail(served, [*names.items()]),
             html.P(id="said", **spoken),
@@ -142,15 +143,16 @@ def install_pages(app: Dash, served: ServedRun) -> None:
         Input("themed", "data"),
         State("window", "data"),
         State("shown", "data"),
+        State("here", "data"),
     )
     def turn(pathname: object, search: object, _clicks: object, typed: object, *states: object) -> object:
-        themed, state, shown = states
-        if isinstance(themed, dict) and "themed.data" in ctx.triggered_prop_ids:
-            search = themed.get("search")
-        name, query = typed_text(pathname).rpartition("/")[2], parse_query(search)
-        current, own = [name, without_window(query), own_window(query)], window_state(state)["own"]
+        _themed, state, shown, here = states
         # Dash reports the address at times without a change.
         causes = {cause.partition(".")[0] for cause in ctx.triggered_prop_ids}
+        if causes & {"typed", "reset", "themed"} and isinstance(here, str):
+            search = here
+        name, query = typed_text(pathname).rpartition("/")[2], parse_query(search)
+        current, own = [name, without_window(query), own_window(query)], window_state(state)["own"]
         is_shown = isinstance(shown, list) and shown[:2] == current[:2] and own == current[2]
         turned = "address" in causes and shown != current and not is_shown
         if not (turned or causes & {"typed", "reset", "themed"}):

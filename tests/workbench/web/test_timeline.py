@@ -136,6 +136,8 @@ def test_keys_move_zoom_and_select(timeline):
     page.keyboard.press("Enter")
     page.wait_for_selector("#callers")
     assert page.locator("#callers").inner_text().startswith(f"Callers of {name}")
+    see_timeline(page)
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "application"
     page.keyboard.press("Escape")
     page.wait_for_function("() => !new URL(location).searchParams.has('pick')")
     assert page.locator("#selection").inner_text() == ""
@@ -264,6 +266,27 @@ def test_joined_events_are_replaced_as_one_zooms_in(serving, page_of, tmp_path, 
         page.wait_for_function(f"() => {TIMELINE}.sources[0].part !== null")
         assert page.evaluate(f"{TIMELINE}.sources[0].events({TIMELINE}.view).joined") == 0
     trace_timeline.bytes_of.cache_clear()
+
+
+def test_steps_in_the_header_move_the_timeline(timeline):
+    """What the timeline wrote into the address stays when steps are typed, or all of them are asked for."""
+    page = timeline
+    whole = page.evaluate(VIEW)
+    click(page, "thread 7119", 2, 300_000_000)
+    page.fill("#event-name", "fwd")
+    page.wait_for_function("() => new URL(location).searchParams.get('find') === 'fwd'")
+    page.fill("#steps", "10.5-10.7")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"low => ({VIEW})()[0] > low + 1e8", arg=whole[0])
+    see_timeline(page)
+    assert page.evaluate(f"{TIMELINE}.sought") == "fwd"
+    page.fill("#event-name", "")
+    page.wait_for_function("() => !new URL(location).searchParams.has('find')")
+    page.click("#reset")
+    page.wait_for_function(f"whole => String(({VIEW})()) === String(whole)", arg=whole)
+    see_timeline(page)
+    assert page.locator(".timeline .matches").inner_text() == ""
+    assert page.locator("#callers").count() == 1
 
 
 def test_another_theme_keeps_what_is_shown(timeline):

@@ -75,5 +75,20 @@
     return count ? `${counted.format(count)} ${count === 1 ? "match" : "matches"}, ${window.timeline.duration(total)}` : "no match";
   }
 
-  Object.assign(window.timeline, { sliceAt, description, showRange, matchText, counted });
+  // What stands on a slice: its name, or how many events it joins.
+  const textOf = (events, i) => (events.countOf(i) > 1 ? `${counted.format(events.countOf(i))} events` : events.label(i));
+
+  // Writes the colours that occur in the data into the list `place`.
+  function writeLegend(place, legend, sources) {
+    const used = new Set(sources.flatMap(({ by, whole }) => [...new Set(by === "phase" ? whole.phase : whole.kind)]));
+    const entries = legend.filter((_, code) => used.has(code)).map(([text, colour]) => {
+      const entry = window.timeline.element("li", text), swatch = window.timeline.element("span", "", { class: "swatch" });
+      swatch.style.background = colour;
+      entry.prepend(swatch);
+      return entry;
+    });
+    place.replaceChildren(...entries);
+  }
+
+  Object.assign(window.timeline, { textOf, writeLegend, sliceAt, description, showRange, matchText, counted });
 })();

@@ -14,7 +14,23 @@
       this.build();
       own().listen(this);
       new ResizeObserver(() => this.resize()).observe(this.scroll);
-      this.scroll.addEventListener("scroll", () => this.request());
+      this.scroll.addEventListener("scroll", () => {
+        if (this.scroll.isConnected) this.scrolled = this.scroll.scrollTop;
+        this.request();
+      });
+      this.overlay.addEventListener("focus", () => { this.focused = true; });
+      this.overlay.addEventListener("blur", () => window.setTimeout(() => {
+        if (this.overlay.isConnected && document.activeElement !== this.overlay) this.focused = false;
+      }));
+    }
+
+    // The server answers a click with a new page: what was scrolled to and had the focus stays so.
+    moveTo(host) {
+      host.replaceChildren(...this.host.childNodes);
+      this.host = host;
+      this.applied = null;
+      if (this.focused && document.activeElement === document.body) this.overlay.focus({ preventScroll: true });
+      this.scroll.scrollTop = this.scrolled || 0;
     }
 
     build() {
@@ -68,6 +84,7 @@
       this.whole = { low: Math.min(0, ...sources.map(({ whole }) => whole.low)), high: Math.max(...sources.map(({ whole }) => whole.high)) };
       // An answer to a click comes late: who has moved on meanwhile stays there.
       const late = this.view && this.sent === `${config.span}` && this.sent !== this.bounds();
+      this.sent = null;
       if (!late) this.view = config.span ? { low: config.span[0], high: config.span[1] } : { ...this.whole };
       this.tracks = new (own().Tracks)(sources, state);
       this.focus = config.chosen && { ...config.chosen, track: this.tracks.of(config.chosen) };
@@ -78,23 +95,11 @@
       this.note.textContent = `${own().counted.format(total)} events${merged ? ", short ones joined" : ""}${tracks}`;
       this.note.title = merged ? "Zoom in to see them one by one" : "";
       this.search(document.getElementById("event-name")?.value ?? state.find);
-      this.writeLegend(config.legend);
+      own().writeLegend(this.legend, config.legend, sources);
       this.rearrange();
       this.summarise();
       this.shown = this.applied;
       this.host.dataset.drawn = "";
-    }
-
-    writeLegend(legend) {
-      const used = new Set(this.sources.flatMap(({ by, whole }) => [...new Set(by === "phase" ? whole.phase : whole.kind)]));
-      const entries = legend.filter((_, code) => used.has(code)).map(([text, colour]) => {
-        const entry = own().element("li", text);
-        const swatch = own().element("span", "", { class: "swatch" });
-        swatch.style.background = colour;
-        entry.prepend(swatch);
-        return entry;
-      });
-      this.legend.replaceChildren(...entries);
     }
 
     // The tracks are higher or lower than before, or in another order.
@@ -170,7 +175,7 @@
         if (!line || top + ROW <= upper || top >= this.height) continue;
         const edge = Math.round(top * ratio), height = Math.round((top + ROW - 1) * ratio) - edge;
         for (const label of own().paintLine(raster, edge, height, line, view, look)) {
-          if (top >= upper) labels.push({ ...label, y: top + ROW / 2, text: textOf(events, label.i) });
+          if (top >= upper) labels.push({ ...label, y: top + ROW / 2, text: own().textOf(events, label.i) });
         }
       }
       if (config && events.joined) this.wantDetail(track.source, events);
@@ -351,22 +356,19 @@
     }
   }
 
-  // What stands on a slice: its name, or how many events it joins.
-  const textOf = (events, i) => (events.countOf(i) > 1 ? `${own().counted.format(events.countOf(i))} events` : events.label(i));
-
-  const made = new WeakMap();
+  let only = null;
   const current = () => document.querySelector("[data-timeline]")?.timeline;
 
   function mount(host) {
-    if (!made.has(host)) made.set(host, new Timeline(host));
-    const timeline = made.get(host);
-    host.timeline = timeline;
-    timeline.apply(host.dataset.timeline);
+    if (!only) only = new Timeline(host);
+    if (only.host !== host) only.moveTo(host);
+    host.timeline = only;
+    only.apply(host.dataset.timeline);
     const place = document.getElementById("selection");
-    if (timeline.range && place && !place.firstChild) timeline.summarise();
+    if (only.range && place && !place.firstChild) only.summarise();
   }
 
-  // Pages come and go without loading anew; React may keep a part of the page and change its attributes only.
+  // Pages come and go without loading anew: one timeline moves from page to page.
   new MutationObserver(() => {
     const host = document.querySelector("[data-timeline]");
     if (host) mount(host);

@@ -89,6 +89,9 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   const root = document.documentElement;
   const say = (text) => { document.getElementById("said").textContent = text; };
 
+  // Dash has not heard of what the charts put into the address; the server needs it to draw the page anew.
+  const tellAddress = () => window.dash_clientside.set_props("here", { data: window.location.search });
+
   // The server draws charts in the theme that the cookie names. It is of this dashboard's folder alone.
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   function applyTheme() {
@@ -97,8 +100,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   }
   function drawAgain() {
     applyTheme();
-    // With the address as it is: Dash has not heard of what a zoom put there.
-    window.dash_clientside.set_props("themed", { data: { theme: root.dataset.theme, search: window.location.search } });
+    tellAddress();
+    window.dash_clientside.set_props("themed", { data: root.dataset.theme });
   }
   applyTheme();
   system.addEventListener("change", drawAgain);
@@ -152,11 +155,13 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
 
   document.addEventListener("change", (event) => {
     if (event.target.id === "steps" && event.target.value.trim() !== inSight.steps) {
+      tellAddress();
       window.dash_clientside.set_props("typed", { data: event.target.value });
     }
     const link = event.target.matches("select.picker") && event.target.selectedOptions[0];
     if (link) window.workbench.go(window.workbench.carried(new URL(link.value, window.location)));
   });
+  document.addEventListener("click", (event) => { if (event.target.id === "reset") tellAddress(); }, { capture: true });
   document.addEventListener("click", follow);
   document.addEventListener("click", (event) => {
     if (event.target.id === "copy") {
