@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from trainer.estimate.script.model import ScriptHooks, has_parameters, note_parameters
 from trainer.estimate.script.surroundings import RECURRENT, Notes
 from trainer.estimate.script.tensors import Counters
-from workbench.recorders.memory.tensor_hooks import INPUTS, TEMPORARY
+from workbench.recorders.memory.tensor_hooks import GRADIENTS, INPUTS, PARAMETERS, TEMPORARY
 
 STEPS = 2
 """The steps to run: the first creates the optimizer's state, the second needs as much memory as the later ones."""
@@ -87,6 +87,10 @@ class ScriptSteps:
         if self._first is None:
             self._first = optimizer
         self._has_others |= optimizer is not self._first
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            self._counters.add(parameter, PARAMETERS)  # a script may train tensors that are in no module
+            if parameter.grad is not None:
+                self._counters.add(parameter.grad, GRADIENTS)
         self._counters.window("optimizer")
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
