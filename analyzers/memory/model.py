@@ -275,6 +275,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
+    `listed_bytes` are the bytes of the snapshot's list of blocks, where they differ from `end_allocated_bytes`.
     `account` are the parts of the whole device's memory at the snapshot; empty where its total was not recorded.
     """
 
@@ -287,6 +288,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     peak_allocated_bytes: int
     peak_index: int
     end_allocated_bytes: int
+    listed_bytes: int | msgspec.UnsetType = msgspec.UNSET
     reserved_bytes: int
     peak_reserved_bytes: int
     limit_bytes: int | None

@@ -156,6 +156,12 @@ def evidence_of_reason(cause: Cause) -> str:
     return evidence if isinstance(evidence, str) else evidence(cause)
 
 
+HOLDS_GIL = (
+    "requests that need Python's global lock (GIL) get no answer from it, so a C call holds the lock; its stack was"
+    " read without the lock"
+)
+
+
 def host_state(host: HostState) -> str:
     """Return a phrase with what is known of the process of a living rank; empty if nothing is.
 
@@ -163,7 +169,7 @@ def host_state(host: HostState) -> str:
     """
     parts = [
         f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
-        "it answers no Python request, so a C call holds the GIL" if host.holds_gil else "",
+        HOLDS_GIL if host.holds_gil else "",
         PROCESS_STATES[host.process] if host.process else "",
         f"its thread {host.thread_error.thread} ended: {format_exception(host.thread_error)}"
         if host.thread_error

@@ -39,7 +39,10 @@ def for_stuck(cause: Cause) -> str:
     if not line:
         return "run `py-spy dump --pid PID` on the host: no stack of the rank was recorded"
     if cause.host.holds_gil:
-        return f"find out why the C call at {line} does not return: it holds the GIL"
+        return (
+            f"find out why the C call at {line} does not return, as it holds the GIL: `py-spy dump --native --pid PID`"
+            " on the host names the C function"
+        )
     return f"find out why {line} does not return: an endless loop, a lock, or data that never arrives"
 
 

@@ -63,6 +63,10 @@ EITHER_OF_TWO = (
     "PyTorch's message says that the other rank did not join. But with two ranks it may also be this one that called"
     " one collective too many"
 )
+BY_DRIVER = (
+    "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most often"
+    " of the first one that uses the GPU"
+)
 OTHER_MECHANISM = (
     Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
 )  # fmt: skip
@@ -72,7 +76,7 @@ OTHER_MECHANISM = (
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return the sentences that say why `cause` is the cause of the job's end."""
     parts = [
-        MECHANISMS.get(cause.kind, "") if cause.reason not in OTHER_MECHANISM else "",
+        mechanism_of(cause),
         basis_of(cause, logs),
         numbers_of(cause),
         chain_of(cause),
@@ -82,6 +86,13 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
         doubt_of_rank(cause, logs),
     ]
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
+
+
+def mechanism_of(cause: Cause) -> str:
+    """Return what the class or the reason of a failure means, as a clause; empty if it needs no words."""
+    if cause.reason is Reason.DRIVER_MEMORY:
+        return BY_DRIVER
+    return MECHANISMS.get(cause.kind, "") if cause.reason not in OTHER_MECHANISM else ""
 
 
 def basis_of(cause: Cause, logs: Logs) -> str:

@@ -28,8 +28,9 @@ STEPS = {
     LogClass.EARLY_EXIT: "find why that rank ends earlier: uneven data (`drop_last=True`, DistributedSampler), an early"
     " `return`, `sys.exit()`, or an `except` that goes on after an error and so leaves out collectives; to see which"
     " ones, run under `workbench launch -- COMMAND`, which records them",
-    LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume; Slurm's `--signal=USR1@120`"
-    " sends SIGUSR1 120 s before the limit, so that the job can save",
+    LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume. With Slurm's"
+    " `--signal=USR1@120` the script gets SIGUSR1 about 120 s before the limit: let a handler save there, because"
+    " without one the signal ends the process",
     LogClass.TERMINATED: "find out who ended the job, because no rank failed before: look at `sacct -j JOB`, at the"
     " scheduler's log, and for a `timeout` command or a closed terminal",
     LogClass.UNKNOWN: "read the logs of the ranks that are missing here, with torchrun's `--log-dir logs --tee 3`;"
@@ -125,9 +126,12 @@ def for_signal(cause: Cause) -> str:
     if cause.lead.facts.signal == "SIGKILL":
         return (
             "find out who sent SIGKILL, because the log does not show it. Look for the kernel's out-of-memory killer"
-            " first (`dmesg -T | grep -i 'killed process'`, `sacct -o State,MaxRSS`)"
+            " first (`dmesg -T | grep -i 'killed process'`; under Slurm also `sacct -j JOB -o State,MaxRSS`)"
         )
     return STEPS[LogClass.SIGNAL]
+
+
+FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
 
 
 def for_memory(cause: Cause) -> str:
@@ -135,7 +139,7 @@ def for_memory(cause: Cause) -> str:
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
-            f"{'' if cause.ranks else 'find out which rank failed: the log does not name it. Then '}check with"
+            f"{'' if cause.ranks else FIND_RANK}check with"
             " `nvidia-smi` on its node whether another process holds the GPU. If none does, but memory is in use or the"
             " error comes back there, the GPU may be faulty: exclude that node"
         )

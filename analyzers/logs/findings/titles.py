@@ -163,7 +163,7 @@ def network(cause: Cause) -> str:
         return f"a connection to {peer} failed: {(lead.facts.name or '').strip()}"
     if cause.reason is Reason.INFINIBAND:
         code = lead.facts.status
-        status = "" if code is None else f" (status {code}{f', {IB_STATUS[code]}' if code in IB_STATUS else ''})"
+        status = "" if code is None else f" (error {code}{f', {IB_STATUS[code]}' if code in IB_STATUS else ''})"
         local = f"{lead.facts.host} lost its InfiniBand" if lead.facts.host else "InfiniBand lost the"
         return f"{local} connection to {peer or 'a peer'}{status}"
     return f"NCCL failed: {lead.facts.name or quoted(lead)}{at_step(lead)}"

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from analyzers.memory.answers.device_account import device_account
 from analyzers.memory.answers.fragmentation import fragmentation
 from analyzers.memory.answers.leaks import growing_stacks
@@ -39,6 +41,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         peak_allocated_bytes=peak,
         peak_index=index,
         end_allocated_bytes=replay.end,
+        listed_bytes=msgspec.UNSET if replay.consistent else replay.active_bytes,
         reserved_bytes=trace.reserved_bytes,
         peak_reserved_bytes=int(replay.reserved.max(initial=trace.reserved_bytes)),
         limit_bytes=snapshot.limit_bytes,

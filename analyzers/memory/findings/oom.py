@@ -39,7 +39,7 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
     return Finding(
         id="memory.oom",
         severity=Severity.ERROR,
-        title=f"{title}; the inputs were {abnormal} times as large as in earlier steps"
+        title=f"{title}; the inputs were about {abnormal} times as large as in earlier steps"
         if (abnormal := abnormal_batch(oom))
         else title,
         why=f"Only {size(oom.device_free_bytes)} were free. {size(oom.allocated_bytes)} were allocated already,"
@@ -115,7 +115,7 @@ def larger_inputs(oom: Oom) -> str:
     if not growth:
         return ""
     now, usual = size(oom.categories["inputs"]), size(oom.usual_inputs_bytes)
-    return f"the inputs take {now} in this step, {figures(growth)} times as much as before ({usual})"
+    return f"the inputs take {now} in this step, about {figures(growth)} times as much as before ({usual})"
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:

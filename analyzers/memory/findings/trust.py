@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.model import Device
 from analyzers.report import Finding, Severity
@@ -26,8 +28,8 @@ def inconsistent_finding(device: Device) -> Finding:
         severity=Severity.WARNING,
         title="The allocation history and the blocks of the snapshot do not agree",
         why=f"By the history of {device.entries} allocations and frees, {size(device.end_allocated_bytes)} are"
-        " allocated at the end. The list of blocks in the same file says something else. So entries are missing from"
-        " the history (the argument `skip_actions` leaves some out), or the file was edited.",
+        f" allocated at the end{listed(device)}. Most likely entries are missing from the history: newer versions of"
+        " PyTorch leave some out if they are given `skip_actions`.",
         next="If you passed `skip_actions` to torch.cuda.memory._record_memory_history, record again without it. In"
         " this recording, take all sizes over time as approximate.",
         ranks=ranks_of(device),
@@ -35,6 +37,16 @@ def inconsistent_finding(device: Device) -> Finding:
         evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
         confidence=1.0,
     )
+
+
+def listed(device: Device) -> str:
+    """Return a clause with the bytes of the snapshot's list of blocks, or with the difference if both read alike."""
+    if isinstance(device.listed_bytes, msgspec.UnsetType):
+        return ""
+    by_list = size(device.listed_bytes)
+    if by_list == size(device.end_allocated_bytes):
+        by_list = f"{abs(device.listed_bytes - device.end_allocated_bytes)} bytes more or less"
+    return f", by the list of blocks in the same file {by_list}"
 
 
 def uncategorised_finding(device: Device, unknown: int) -> Finding:

@@ -1,8 +1,10 @@
 """Write the findings on ranks that make the others wait."""
 
+import math
 from collections.abc import Sequence
 
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
+from analyzers.steps.answers.lateness import PHASES_OF
 from analyzers.steps.findings.common import CAUSE_NAMES, confidence, log_of_rank
 from analyzers.steps.model import Cause, Pattern, Problem, Straggler
 from analyzers.steps.table import Steps
@@ -42,7 +44,7 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
         ranks=ranks,
         step=begin,
-        evidence=[lateness_fact(steps, straggler) for straggler in group[:EVIDENCE_AT_MOST]],
+        evidence=evidence(steps, group)[:EVIDENCE_AT_MOST],
         confidence=confidence(steps),
     )
 
@@ -61,6 +63,30 @@ def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
 def compared_steps(straggler: Straggler) -> int:
     """Return the number of steps in which a straggler was compared with the other ranks: all but those of warm-up."""
     return round(straggler.steps_late / straggler.recurrence)
+
+
+def evidence(steps: Steps, group: Sequence[Straggler]) -> list[Evidence]:
+    """Return how late each straggler is; for a single one also the time that the cause takes on it and on others."""
+    late = [lateness_fact(steps, straggler) for straggler in group]
+    return [*late, *phase_facts(steps, group[0])] if len(group) == 1 else late
+
+
+def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
+    """Return the median time of the phases that make a rank late, in its late steps, and that of the other ranks.
+
+    The list is empty if no recorded phase is the cause, or if the rank is late only now and then.
+    """
+    phases = PHASES_OF.get(straggler.cause, ())
+    lasting = straggler.pattern is Pattern.PERSISTENT and straggler.cause is not Cause.COMPUTE
+    if not lasting or not any(name in steps.phases for name in phases):
+        return []
+    late = steps.grid(steps.phases.total(phases)).loc[straggler.first_step : straggler.last_step]
+    mine, others = late[straggler.rank].median(), late.drop(columns=straggler.rank).median().median()
+    if math.isnan(mine) or math.isnan(others):
+        return []
+    usual = f"{duration(others)} on the other ranks (medians)"
+    text = f"{CAUSE_NAMES[straggler.cause]} takes {duration(mine)} a step on rank {straggler.rank}, {usual}"
+    return [Evidence(text=text, source=log_of_rank(steps, straggler.rank))]
 
 
 def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:

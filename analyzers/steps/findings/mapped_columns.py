@@ -54,7 +54,7 @@ def columns_note(log: MappedLog) -> Finding:
     title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} from '{c.name}'{unit_text(c)}" for c in read if c.quantity)
     finding = note("steps.columns", f"columns read from {log.path}: {title}", NEXT)
     kept = f"columns that were not used: {listed(others)}" if others else "no other column has numbers"
-    facts = [kept, *row_facts(log)]
+    facts = row_facts(log) or [kept]
     evidence = [Evidence(text=fact, source=log.path) for fact in facts]
     return replaced(finding, kept, evidence)
 

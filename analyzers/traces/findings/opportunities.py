@@ -126,8 +126,8 @@ WORDS = {
         "Consecutive elementwise kernels could be fused",
         "Elementwise kernels (add, multiply, clamp, ...) run one after the other, and each reads and writes its whole"
         " tensor in device memory. One fused kernel would do so once for all of them.",
-        "Use torch.compile for the modules that launch these kernels, a fused norm (torch.nn.functional.rms_norm), and"
-        " fused=True in the optimizer. Record with with_modules=True to see the modules in `workbench trace`.",
+        "Use torch.compile for the modules that launch these kernels; if they belong to the optimizer, fused=True."
+        " A trace recorded with with_stack=True shows the modules in `workbench trace`.",
         "Compile one layer, and compare its time on the device.",
     ),
     OpportunityKind.SMALL_COLLECTIVES: Words(
@@ -287,7 +287,7 @@ def opportunity_finding(row: Advice) -> Finding:
     return Finding(
         id=f"trace.{row.kind}",
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
-        title=f"{row.title}: each step could be up to {duration_ns(row.saved_ns)} ({percent(row.saved_share)}) shorter",
+        title=f"{row.title}: a step could be up to {duration_ns(row.saved_ns)} ({percent(row.saved_share)}) shorter",
         why=row.why,
         next=f"{row.next.rstrip('.')}. {check_text(row.check)}",
         ranks=row.ranks,

@@ -74,7 +74,10 @@ def test_a_lost_alloc_is_told(maker):
             one["state"] = "inactive"
     report = memory.analyze([maker.save(snapshot)])
     assert not report.data.devices[0].consistent
-    assert "memory.inconsistent" in {finding.id for finding in report.findings}
+    [finding] = [finding for finding in report.findings if finding.id == "memory.inconsistent"]
+    device = report.data.devices[0]
+    assert device.end_allocated_bytes - device.listed_bytes == lost["size"]
+    assert "by the list of blocks in the same file" in finding.why
 
 
 def test_timeline_rows_are_instants_that_were(maker):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import statistics
 
 import pytest
@@ -38,6 +39,20 @@ def test_planted_stragglers(job, seed):
     assert one.steps_late == 41 - first
     assert one.lateness_s == pytest.approx(late_ms / 1e3, abs=0.004)
     assert one.lost_s == pytest.approx(late_ms / 1e3 * (41 - first) / 39, abs=0.004)
+
+
+def test_the_evidence_compares_the_phase_that_takes_longer_with_that_of_the_other_ranks(job):
+    report, _ = found(job(ranks=3).run(lambda rank, step: {"log": 60.0} if rank == 1 and step >= 9 else {}))
+    [finding] = [finding for finding in report.findings if finding.id == "steps.straggler"]
+    texts = [fact.text for fact in finding.evidence]
+    assert texts[1].startswith("logging takes 6")
+    assert re.fullmatch(r"logging takes 6\d\.\d ms a step on rank 1, \S+ \S+ on the other ranks \(medians\)", texts[1])
+
+
+def test_the_evidence_of_a_rank_that_is_late_now_and_then_has_no_medians(job):
+    report, late = found(job(ranks=3).run(lambda rank, step: {"log": 90.0} if rank == 1 and step % 4 == 0 else {}))
+    assert late[1].pattern == "recurring"
+    assert [fact.text for finding in report.findings for fact in finding.evidence if "medians" in fact.text] == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
