@@ -104,7 +104,7 @@ def test_how_a_rank_ended(end, expected):
     ("host", "expected"),
     [
         (HostState(), "find out why job/train.py:98 does not return"),
-        (HostState(holds_gil=True), "find out why the C call at job/train.py:98 does not return: it holds the GIL"),
+        (HostState(holds_gil=True), "find out why the C call at job/train.py:98 does not return, as it holds the GIL"),
         (HostState(process=ProcessState.STOPPED), "continue the process with `kill -CONT PID`"),
         (HostState(process=ProcessState.IN_KERNEL), "check the storage and the drivers of the host"),
     ],
