@@ -3,6 +3,8 @@
 
 (function () {
   const NAMES = 15;
+  const HEAD = 24;
+  const TAIL = 12;
   const KINDS = ["host", "compute", "communication", "memory", "idle"];
   const counted = new Intl.NumberFormat("en");
   const share = (part) => `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
@@ -62,9 +64,12 @@
     );
   }
 
+  // Names of kernels differ at their beginnings and ends, so that a long name loses its middle.
+  const withoutMiddle = (name) => (name.length > HEAD + TAIL ? `${name.slice(0, HEAD)}…${name.slice(-TAIL)}` : name);
+
   function rowOf(cells, tag) {
     const row = window.timeline.element("tr", "");
-    row.append(...cells.map((text, i) => window.timeline.element(tag || "td", text, i ? { class: "n" } : { title: text })));
+    row.append(...cells.map((text, i) => window.timeline.element(tag || "td", i ? text : withoutMiddle(text), i ? { class: "n" } : { title: text })));
     return row;
   }
 
