@@ -13,12 +13,12 @@ from analyzers.words import rank_names
 from workbench.console import clean
 from workbench.present.tables.hang import current_positions, hang_tables, operations
 from workbench.web.components.collective_matrix import collective_matrix
+from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice, labelled, source_code
 from workbench.web.components.text import table
 from workbench.web.components.workspace import Tab, table_tab, workspace
 from workbench.web.gestures import clicked_point
-from workbench.web.pages.elements import Elements
 from workbench.web.query import Query, address, number, parse_query
 from workbench.web.served_run import ServedRun
 

@@ -6,9 +6,9 @@ from analyzers.logs import LogsData, views
 from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.tables.logs import files, ranks
+from workbench.web.components.elements import Elements
 from workbench.web.components.links import choice, link, with_source_link
 from workbench.web.components.text import table
-from workbench.web.pages.elements import Elements
 from workbench.web.query import Query, address, number
 from workbench.web.served_run import ServedRun
 

@@ -14,13 +14,13 @@ from analyzers.memory import Device, matrix, views
 from workbench.present.tables.memory import category_tables, device_name, device_suffix, largest_stacks, worst_first
 from workbench.present.tables.snapshot import step_peaks
 from workbench.step_axis import Span
+from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, picker
 from workbench.web.components.memory import rank_matrix
 from workbench.web.components.text import table
 from workbench.web.components.workspace import Tab, workspace
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
-from workbench.web.pages.elements import Elements
 from workbench.web.pages.memory_allocator import entry_section, range_section
 from workbench.web.pages.memory_instant import changes_since, inspector, live_memory, matches
 from workbench.web.pages.memory_segments import segment_section

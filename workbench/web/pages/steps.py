@@ -15,12 +15,12 @@ from workbench.ask import ROOMS
 from workbench.console import clean
 from workbench.present.tables.steps import steps_tables
 from workbench.step_axis import Span
+from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice
 from workbench.web.components.step_charts import loss_chart, phase_bars, phase_stack, step_durations
 from workbench.web.components.workspace import table_tab, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
-from workbench.web.pages.elements import Elements
 from workbench.web.query import Query, number
 from workbench.web.served_run import ServedRun
 from workbench.web.step_window import Window, parse_steps

@@ -14,13 +14,13 @@ from analyzers.traces.report import TraceData
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
+from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, picker
 from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
 from workbench.web.components.text import table
 from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
-from workbench.web.pages.elements import Elements
 from workbench.web.pages.trace_critical_path import path_section
 from workbench.web.pages.trace_events import (
     COLOURS,

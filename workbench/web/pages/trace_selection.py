@@ -5,8 +5,8 @@ from dash import html
 from analyzers.traces import views
 from analyzers.words import duration_ns
 from workbench.console import clean
+from workbench.web.components.elements import Elements
 from workbench.web.components.links import labelled, source_code
-from workbench.web.pages.elements import Elements
 from workbench.web.pages.trace_timeline import Chosen, facts
 from workbench.web.served_run import ServedRun
 

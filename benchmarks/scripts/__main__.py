@@ -1,6 +1,6 @@
 """Measure how far `workbench estimate --script` is from the measured peak of the same script.
 
-    python -m benchmarks.script_estimates [NAME ...]
+    python -m benchmarks.scripts [NAME ...]
 
 Each script of benchmarks/scripts runs for four steps on the CPU under our memory recorder, whose snapshot gives the
 peak, and is rehearsed for the CPU.
@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "benchmarks" / "scripts"
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent
 STEPS = 4
 KEPT_BACK = ("lstm_text", "mlp_sgd", "adafactor", "unet_plateau", "nano_gpt")
 """The scripts that no rule was made with: those whose names have the smallest SHA-256 sums."""
@@ -88,7 +88,7 @@ def measured(name: str, folder: str) -> tuple[int, dict[str, int]]:
     from analyzers.run import Kind, discover
 
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.script_estimates", "--record", folder, name],
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.scripts", "--record", folder, name],
         check=True, capture_output=True, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     [device] = analyze(discover(Path(folder)).of(Kind.SNAPSHOT)).data.devices
@@ -105,7 +105,7 @@ def estimated(name: str) -> tuple[int, dict[str, int]]:
 
 
 def main() -> None:
-    names = sys.argv[1:] or sorted(path.stem for path in SCRIPTS.glob("*.py"))
+    names = sys.argv[1:] or sorted(path.stem for path in SCRIPTS.glob("[!_]*.py"))
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             (real, held), (rehearsed, foreseen) = measured(name, folder), estimated(name)
