@@ -4,6 +4,7 @@ A process can have only one active session.
 """
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -69,23 +70,41 @@ class CpuHistory:
         self._blocks.forget()
         self._first = False
 
-    def end(self) -> None:
-        """Stop the profiler session and add its allocations and frees to the history."""
+    def end(self) -> bool:
+        """Stop the profiler session and add its allocations and frees to the history.
+
+        The result is False if PyTorch's profiler failed, so that the history begins anew with the next step.
+        """
         if self._session is None:
-            return
+            return True
         self._step_span.close()
         # While the hooks still take notes: what a script replaced in this step got none.
         self._hooks.note_long_lived_tensors()
         self._hooks.stop()
         with garbage_collection_paused():
-            self._session.stop()
-            session = ProfilerSession(self._session, self._frames)
-            self._blocks.add_session(session, self._hooks.take_notes())
-        self.spans.extend(session.spans)
-        if self._traces and self._traces.is_traced(self._step):
+            stopped = self._stop(self._session)
+            if stopped:
+                session = ProfilerSession(self._session, self._frames)
+                self._blocks.add_session(session, self._hooks.take_notes())
+                self.spans.extend(session.spans)
+        if stopped and self._traces and self._traces.is_traced(self._step):
             export(self._session, self._traces.path(self._step))
         self._session = None
         gc.collect(0)  # sessions are full of cycles, and loops that switch the collector off would keep them all
+        return stopped
+
+    def _stop(self, session: profile) -> bool:
+        """Stop a profiler session; if that fails, discard the recorded history, and say so on stderr."""
+        try:
+            session.stop()
+        # With Python stacks, PyTorch 2.13 raises an IndexError at times. A recorder must not end the job.
+        except Exception as error:  # noqa: BLE001
+            why = f"PyTorch's profiler failed ({type(error).__name__}: {error})"
+            print(f"workbench: the memory of step {self._step} is not recorded: {why}", file=sys.stderr)
+            self._hooks.take_notes()
+            self._blocks.forget()
+            return False
+        return True
 
     def snapshot(self) -> Snapshot:
         """Return the live blocks and their history in the format of PyTorch's memory snapshots."""

@@ -34,9 +34,10 @@ class CudaHistory:
     def skip(self) -> None:
         """Do nothing at a step that is not to be recorded: PyTorch's own history goes on through every step."""
 
-    def end(self) -> None:
-        """Store the notes of the step; nothing is read from the device until a snapshot is due."""
+    def end(self) -> bool:
+        """Store the notes of the step and return True; nothing is read from the device until a snapshot is due."""
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
+        return True
 
     def snapshot(self) -> Snapshot:
         """Return PyTorch's memory snapshot, with a category added to each allocation of its traces."""

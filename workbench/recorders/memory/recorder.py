@@ -97,7 +97,8 @@ class MemoryRecorder:
 
     def finish(self) -> None:
         """End the recording of the current step; call this method after the context of `recording`."""
-        self._history.end()
+        if not self._history.end():
+            self._marks.clear()
         self.is_recording = False
 
     def is_due(self, step: int) -> bool:
