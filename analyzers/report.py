@@ -172,7 +172,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
     ranks = sorted({rank for finding in same for rank in finding.ranks})
-    is_equal = all([fact.text for fact in one.evidence] == [fact.text for fact in first.evidence] for one in others)
+    is_equal = all(numbers_in(one) == numbers_in(first) for one in others)
     with_evidence = [first] if is_equal else [first, *others]
     several = len(with_evidence) > 1
     evidence = [fact for finding in with_evidence for fact in evidence_with_rank(finding, several)]
@@ -183,6 +183,12 @@ def merge(same: Sequence[Finding]) -> Finding:
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)
+
+
+def numbers_in(finding: Finding) -> list[str]:
+    """Return the texts of a finding's evidence without the rank that they begin with, to compare them across ranks."""
+    rank = f"rank {finding.ranks[0]}, " if len(finding.ranks) == 1 else ""
+    return [fact.text.removeprefix(rank) for fact in finding.evidence]
 
 
 def evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:

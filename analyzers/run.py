@@ -281,7 +281,7 @@ def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Find
     return Finding(
         id=f"{analyzer}.unreadable",
         severity=Severity.WARNING,
-        title="a file could not be read",
+        title=f"the file {artefact.path.name} could not be read",
         why=error.message,
         next=error.hint,
         ranks=[] if artefact.rank is None else [artefact.rank],

@@ -117,7 +117,7 @@ def explain(error: Exception) -> int:
     if isinstance(error, WorkbenchError):
         complain(error.message, error.hint)
         return error.exit_code
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or UNMAPPED in str(error):
         complain("out of memory", "end other programs, raise `ulimit -v`, or read less with --rank and --step")
         return Exit.INPUT
     if isinstance(error, OSError):
@@ -128,6 +128,8 @@ def explain(error: Exception) -> int:
     return Exit.BUG
 
 
+UNMAPPED = "failed to map segment from shared object"
+"""What the error of an import says if the address space has no room for a library."""
 LONGEST = 300
 """The number of characters of an internal error's message that are shown."""
 HINTS = {

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -112,7 +113,7 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return the stacks of all ranks merged into a tree of frames, outermost frame first; each row follows its parent.
 
-    The stack of a rank that an exception ended is that of the exception.
+    The stack of a rank that an exception ended is that of the exception, unless it was taken before.
     Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (whether it is the user's code).
     """
     job, side = open_job(run, options)
@@ -139,11 +140,15 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:
     """Return the Python stack of a rank, innermost frame first: of its exception, main thread or operation."""
     taken, ended = side.main_stack(rank), side.exits.get(rank)
-    # After an exception, the innermost frames of the stack are those of the recorder that took it.
-    if ended and ended.traceback:
+    # A stack that was taken before the exception shows the hang, of which the exception may be a consequence.
+    if ended and ended.traceback and (not taken or RECORDERS in Path(taken[0].filename).parts):
         return [*ended.traceback, *callers(ended.traceback[-1], taken)]
     state = job.ranks.get(rank)
     return taken or (job.frames(state.current) if state and state.current else [])
+
+
+RECORDERS = "recorders"
+"""The folder of the recorders: a stack that ends there was taken by the recorder that noted an exception."""
 
 
 def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:

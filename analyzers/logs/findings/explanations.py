@@ -55,6 +55,7 @@ MECHANISMS: Mapping[LogClass, str] = {
     LogClass.UNUSED_PARAMETERS: "DDP waits in each step for a gradient of every parameter, and a parameter that takes"
     " no part in the loss gets none",
     LogClass.HARDWARE: "this message is about the GPU, a link or the node, not about the training program",
+    LogClass.DISK_FULL: "a write stopped before all bytes were written, as on a full disk or beyond a quota",
     LogClass.TIME_LIMIT: "the job was still running when its time was used up",
     LogClass.NONFINITE_LOSS: "once a NaN is in the loss, its gradients and the updated weights become NaN, too",
 }
@@ -98,7 +99,8 @@ def mechanism_of(cause: Cause) -> str:
 def basis_of(cause: Cause, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if not cause.blame:
-        return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or SHOWN
+        shown = "" if chain_of(cause) else SHOWN
+        return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or shown
     text = EITHER_OF_TWO if cause.blame.basis is Basis.NAMED and not cause.ranks else BASES[cause.blame.basis]
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):

@@ -73,7 +73,8 @@ HARDWARE = {
     Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and exclude it from the next run",
 }
 BROKEN_GPU = (
-    "drain this node, check the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`), and reset or replace it"
+    "drain this node and reboot it, then check the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`);"
+    " replace it if this happens again"
 )
 PORT_CLOSED = (
     "find the ranks at that address and read their logs: a refused connection usually means that no process listened"

@@ -17,7 +17,7 @@ from analyzers.traces.findings.opportunities import (
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, Collective, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
-from analyzers.words import capitalised, duration_ns, quantity, rank_ranges, share, size, times
+from analyzers.words import duration_ns, quantity, rank_ranges, share, size, times
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
@@ -26,6 +26,7 @@ FACTS_AT_MOST, COLLECTIVES_AT_MOST = 5, 3
 START_UP_SHARE = 0.8
 STANDS_OUT = 5
 """A free that takes so many times the mean of the others stands out."""
+MAYBE_START_UP = "If the recording begins with the start of the process, record some warm-up steps later. "
 SHORT_OF_MEMORY = (
     "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
     " and look for fragmentation and allocation retries; if memory is fragmented, set"
@@ -74,7 +75,7 @@ def exposed_finding(account: RankTrace) -> Finding:
     waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
     blocked = duration_ns(account.blocking_communication_ns)
     blocking = (
-        f" {capitalised(waiting)} could not go on until a collective had ended for {blocked} of that."
+        f" For {blocked} of that, {waiting} was blocked until a collective ended."
         if account.blocking_communication_ns
         else ""
     )
@@ -104,8 +105,9 @@ def hide_advice(account: RankTrace) -> str:
     free = account.compute_ns - account.overlapped_communication_ns
     if free < account.exposed_communication_ns:
         return (
-            f"Otherwise compute can hide at most {duration_ns(max(free, 0))} of it. Measure such a collective alone"
-            " (for NCCL with nccl-tests): if it is fast there, ranks wait for each other, else the network is slow."
+            f"Otherwise compute can hide at most {duration_ns(max(free, 0))} of it: there is no more compute outside of"
+            " collectives. Measure such a collective alone (for NCCL with nccl-tests): if it is fast there, ranks wait"
+            " for each other, else the network is slow."
             " Then communicate less often, for example with gradient accumulation."
         )
     return (
@@ -165,12 +167,17 @@ def idle_text(account: RankTrace) -> str:
     return f"the idle time: {duration_ns(account.idle_host_ns)} until the host launched the next kernel{rest}"
 
 
+WORTH_NAMING = 0.01
+"""The share of the time in which the device waits for the host from which on a synchronising call is named."""
+
+
 def busiest_on_host(account: RankTrace) -> list[str]:
     """Return texts on where the host spends most time: a call that waits, and an operator (without calls inside it)."""
     facts = [
-        f"the call into the driver with most time on the host: {call.name}, {quantity(call.count, 'call')},"
+        f"the synchronising call with most time on the host: {call.name}, {quantity(call.count, 'call')},"
         f" {duration_ns(call.total_ns)} in total"
         for call in account.synchronisations[:1]
+        if call.total_ns >= WORTH_NAMING * account.idle_host_ns
     ]
     busiest = sorted(account.operators, key=lambda operator: -operator.own_ns)[:1]
     return facts + [
@@ -238,7 +245,9 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         " them when it needs more memory from the driver, and when it gives cached memory back: because memory is"
         " short, or because the program calls torch.cuda.empty_cache(). The start of CUDA in a process also"
         " shows as one long cudaFree.",
-        START_UP if is_start_up(calls, total) else SHORT_OF_MEMORY,
+        START_UP
+        if is_start_up(calls, total)
+        else f"{MAYBE_START_UP if any(map(free_apart, calls)) else ''}{SHORT_OF_MEMORY}",
         severity=Severity.WARNING,
         confidence=0.7,
         facts=[call_text(call) for call in calls],
@@ -248,11 +257,16 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 def call_text(call: CallTotal) -> str:
     """Return a text on the number and time of the calls of one name; a free far longer than the others is set apart."""
     text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)} in total, the longest"
-    others = call.count - 1
-    if "Free" not in call.name or not others or call.max_ns < STANDS_OUT * (call.total_ns - call.max_ns) / others:
+    if not free_apart(call):
         return f"{text} {duration_ns(call.max_ns)}"
-    rest = f"the other {others} took {duration_ns(call.total_ns - call.max_ns)}"
+    rest = f"the other {call.count - 1} took {duration_ns(call.total_ns - call.max_ns)}"
     return f"{text} {duration_ns(call.max_ns)}, which may be the start of CUDA; {rest}"
+
+
+def free_apart(call: CallTotal) -> bool:
+    """Return whether the longest of some calls that free memory took far longer than the others of them."""
+    others = call.count - 1
+    return "Free" in call.name and others > 0 and call.max_ns >= STANDS_OUT * (call.total_ns - call.max_ns) / others
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:

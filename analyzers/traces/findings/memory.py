@@ -76,12 +76,12 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
 
 
 def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
+    place = "the host (CPU)" if memory.type == "cpu" else "the device"
     large = memory.total_bytes and unused > UNUSED_SHARE_OF_DEVICE * memory.total_bytes
     return account_finding(
         account,
         "trace.memory_unused",
-        f"{share(unused, reserved.bytes)} of the memory reserved on {device_name(memory)} was not used during the"
-        " recording",
+        f"{share(unused, reserved.bytes)} of the memory reserved on {place} was not used during the recording",
         f"PyTorch's allocator had reserved {size(reserved.bytes)}, but tensors used at most {size(memory.peak.bytes)}"
         f" of it at the same time. The other {size(unused)} was reserved for an earlier peak, or is lost to"
         " fragmentation.",

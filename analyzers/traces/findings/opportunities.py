@@ -100,8 +100,8 @@ WORDS = {
         "The names of these kernels say that they compute in float32 on the ordinary cores of the GPU. Its tensor cores"
         " are some 8 times faster.",
         "Use torch.autocast",
-        "It helped if the names of the matrix kernels in the next trace say bf16, f16, h884 or tf32. Check that the"
-        " loss curve stays about the same.",
+        "It helped if the next trace has matrix kernels that name the new type (f16, h884, bf16 or tf32). Check that"
+        " the loss curve stays about the same.",
     ),
     OpportunityKind.MISALIGNED: Words(
         "Matrix products have sizes that do not suit tensor cores",

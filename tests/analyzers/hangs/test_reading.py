@@ -296,6 +296,29 @@ def test_the_stack_of_a_rank_that_raised_is_that_of_the_exception(folder, pair):
     assert mine["name"].tolist() == ["<module>", "main", "forward"]
 
 
+def test_a_stack_from_before_the_exception_is_kept(folder, pair):
+    """The rank is stuck in `hold`, and ends much later because another rank has given up."""
+    stack = (
+        'Thread 0x1 (most recent call first):\n  File "/job/t.py", line 5 in hold\n  File "/job/t.py", line 9 in main\n'
+    )
+    frames = [
+        {"name": "all_reduce", "filename": "/job/t.py", "line": 7},
+        {"name": "main", "filename": "/job/t.py", "line": 9},
+    ]
+    ended = {
+        "schema": "workbench.exit/1",
+        "rank": 1,
+        "pid": 9,
+        "error": "RuntimeError",
+        "message": "",
+        "traceback": frames,
+    }
+    folder.write(pair).side("stacks_1.txt", stack).side("exit_1.json", ended)
+    shown = views.stacks(run.discover(folder.path))
+    mine = shown[shown["ranks"].map(lambda ranks: 1 in ranks)]
+    assert mine["name"].tolist() == ["main", "hold"]
+
+
 def test_how_long_a_rank_is_in_its_phase_and_whether_it_was_slow_before(folder, pair, recorder):
     told = seen_in(collection(recorder, {0: "ok", 1: "ok"}), (6, "fwd"))
     told["rounds"][0]["ranks"]["1"]["heartbeat"]["time_ns"] = recorder.start_ns
