@@ -6,6 +6,7 @@ Each script of benchmarks/scripts runs for four steps on the CPU under our memor
 peak, and is rehearsed for the CPU.
 """
 
+import functools
 import gc
 import os
 import runpy
@@ -36,11 +37,11 @@ class RecordedScript:
     def run(self, script: str) -> None:
         import torch
         from torch.nn.modules.module import register_module_forward_pre_hook
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+        from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
         register_module_forward_pre_hook(self._before_forward)
         register_optimizer_step_pre_hook(lambda *_: self._optim.enter_context(self._recorder.phase("optim")))
-        register_optimizer_step_post_hook(self._after_step)
+        Optimizer.profile_hook_step = staticmethod(self._followed(Optimizer.profile_hook_step))
         torch.autograd.backward = self._in_phase("bwd", torch.autograd.backward)
         sys.argv = [script]
         sys.path.insert(0, str(Path(script).parent))
@@ -64,6 +65,26 @@ class RecordedScript:
         self._step.enter_context(self._recorder.step(self._number))
         self._step.enter_context(self._recorder.phase("fwd"))
 
+    def _followed(self, decorate: Any) -> Any:
+        """Return PyTorch's decorator of `Optimizer.step`, changed so that `_after_step` runs after the whole call.
+
+        A hook would run inside of the call. PyTorch 2.13 crashes every other time if a profiler with Python stacks
+        starts there.
+        """
+
+        def decorated(step: Any) -> Any:
+            inner = decorate(step)
+
+            @functools.wraps(inner)
+            def outer(optimizer: object, *args: Any, **kwargs: Any) -> Any:
+                result = inner(optimizer, *args, **kwargs)
+                self._after_step(optimizer)
+                return result
+
+            return outer
+
+        return decorated
+
     def _in_phase(self, name: str, function: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> None:
             with self._recorder.phase(name):
@@ -71,7 +92,7 @@ class RecordedScript:
 
         return run
 
-    def _after_step(self, optimizer: object, *_: object) -> None:
+    def _after_step(self, optimizer: object) -> None:
         self._optim.close()
         self._first = self._first or optimizer
         if optimizer is not self._first:
