@@ -4,7 +4,7 @@
 
 Wall time from the request, or from the gesture, until the new picture is in the page; the cache is warm, as it is after
 the first opening. Prints the median and the worst of several times, and what the page asked of the network. Of the
-timeline it prints how many frames a second are drawn while everything is in sight and moves, and while the view zooms
+timeline it prints how many frames a second are drawn while all events are visible and move, and while the view zooms
 from all to a hundred-thousandth and back; Chromium has no GPU, so that its software renderer draws them.
 """
 
@@ -127,7 +127,7 @@ def look(page: Page, address: str, entry: int) -> float:
     return timed(go)
 
 
-def told(what: str, seconds: list[float], limit: float) -> None:
+def print_times(what: str, seconds: list[float], limit: float) -> None:
     median, worst = statistics.median(seconds), max(seconds)
     print(f"{what:28} median {1e3 * median:7.0f} ms   worst {1e3 * worst:7.0f} ms   (aim {1e3 * limit:.0f} ms)")
 
@@ -149,24 +149,26 @@ def watched(address: str) -> Iterator[Page]:
 
 def of_snapshot(path: Path, times: int) -> None:
     with served(path) as (address, entries), watched(address) as page:
-        told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
-        told("memory page", [open_page(page, f"{address}/memory", TIMELINE) for _ in range(times)], 2.0)
+        print_times("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
+        print_times("memory page", [open_page(page, f"{address}/memory", TIMELINE) for _ in range(times)], 2.0)
         inwards, back = zooms(page, "timeline", times)
-        told(f"zoom on {entries:,} entries", inwards, 0.3)
-        told("back to all of them", back, 0.3)
-        told("another instant", [look(page, address, entries * i // (times + 1)) for i in range(1, times + 1)], 2.0)
+        print_times(f"zoom on {entries:,} entries", inwards, 0.3)
+        print_times("back to all of them", back, 0.3)
+        print_times(
+            "another instant", [look(page, address, entries * i // (times + 1)) for i in range(1, times + 1)], 2.0
+        )
 
 
 def of_trace(path: Path, times: int) -> None:
     with served(path) as (address, _), watched(address) as page:
-        told("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
-        told("trace page", [open_page(page, f"{address}/trace", "[data-drawn]") for _ in range(times)], 2.0)
+        print_times("first page (overview)", [open_page(page, address, "#verdict") for _ in range(times)], 2.0)
+        print_times("trace page", [open_page(page, f"{address}/trace", "[data-drawn]") for _ in range(times)], 2.0)
         page.wait_for_timeout(SETTLED_MS)
         print(page.locator(".timeline .note").inner_text())
-        told("zoom on its events", [wheel(page) for _ in range(times)], 0.25)
-        told("tables of the new range", [tables(page, i) for i in range(times)], 0.25)
-        told_frames("everything in sight", page.evaluate(FRAMES, [1, 0.7, 6]))
-        told_frames("zoom to 1/100,000 and back", page.evaluate(FRAMES, [1, 1e-5, 6]))
+        print_times("zoom on its events", [wheel(page) for _ in range(times)], 0.25)
+        print_times("tables of the new range", [tables(page, i) for i in range(times)], 0.25)
+        print_frame_rate("all events visible, moving", page.evaluate(FRAMES, [1, 0.7, 6]))
+        print_frame_rate("zoom to 1/100,000 and back", page.evaluate(FRAMES, [1, 1e-5, 6]))
 
 
 def wheel(page: Page) -> float:
@@ -202,7 +204,7 @@ def tables(page: Page, number: int) -> float:
     return took
 
 
-def told_frames(what: str, gaps: list[float]) -> None:
+def print_frame_rate(what: str, gaps: list[float]) -> None:
     rate, worst = 1e3 * len(gaps) / sum(gaps), sorted(gaps)[int(0.99 * len(gaps))]
     print(f"{what:28} {rate:5.1f} frames/s   worst 1 % of gaps {worst:4.0f} ms   (aim 60, least {LEAST_FRAMES})")
 

@@ -24,20 +24,13 @@ def test_new_inputs_are_answered_or_refused(fuzz, seed, seconds):
     assert tally.ends["refused"] < tally.runs / 2
 
 
+@pytest.mark.parametrize("replay", ["replay", pytest.param("replay_in_terminal", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder", CORPUS, ids=lambda folder: folder.name)
-def test_what_failed_once_is_answered_or_refused(fuzz, folder, tmp_path, monkeypatch):
+def test_what_failed_once_is_answered_or_refused(fuzz, folder, replay, tmp_path, monkeypatch):
+    """Documents and pages, and among the slow tests the terminal app, show each input that made a run fail before."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     with fuzz.prepared():
-        end, place = fuzz.outcome(lambda: fuzz.replay(folder))
-    assert end != "failed", place
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", CORPUS, ids=lambda folder: folder.name)
-def test_what_failed_once_is_shown_in_the_terminal(fuzz, folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
-    with fuzz.prepared():
-        end, place = fuzz.outcome(lambda: fuzz.replay_in_terminal(folder))
+        end, place = fuzz.outcome(lambda: getattr(fuzz, replay)(folder))
     assert end != "failed", place
 
 

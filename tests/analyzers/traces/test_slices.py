@@ -74,10 +74,10 @@ def test_the_phase_of_a_kernel_is_that_of_its_launch(artefact):
 def test_an_event_says_what_it_is(artefact):
     trace, found = open_trace(artefact.path), slices(artefact)
     outer = found.row[next(line for line in found.lines if not line.on_device).first]
-    told = event(artefact, int(outer))
+    details = event(artefact, int(outer))
     inside = np.flatnonzero(trace.columns["parent"] == outer)
-    assert told.dur_ns - told.self_ns == (trace.columns["end"][inside] - trace.columns["start"][inside]).sum() > 0
-    assert (told.depth, told.kind, told.name) == (0, "", trace.names[trace.columns["name"][outer]])
+    assert details.dur_ns - details.self_ns == (trace.columns["end"][inside] - trace.columns["start"][inside]).sum() > 0
+    assert (details.depth, details.kind, details.name) == (0, "", trace.names[trace.columns["name"][outer]])
     assert event(artefact, -1) is event(artefact, 10**9) is None
 
 
