@@ -6,6 +6,7 @@ The child limits its own memory and time before it opens the file. It is a fork 
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import os
 import resource
@@ -21,7 +22,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
-from analyzers.cache import CacheFailure, write_entry
+from analyzers.cache.entry_files import CacheFailure, write_entry
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.words import duration, size
 
@@ -41,6 +42,8 @@ WALL_S, WALL_FACTOR = 300, 10
 
 It may be much longer than the processor time, because a disk may hang and a machine may be busy.
 """
+KILLS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
+"""The exit statuses of a child that somebody has killed from outside; no limit of ours ends a child in this way."""
 DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
 """The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader."""
 
@@ -62,6 +65,10 @@ class Task:
     def wall_s(self) -> int:
         """The seconds of wall time after which the child is killed, whatever it waits for."""
         return WALL_S + WALL_FACTOR * self.seconds
+
+
+class ReaderKilled(LimitExceeded):
+    """The process that read the input was killed from outside, so that reading it again may succeed."""
 
 
 class ChildExit(NamedTuple):
@@ -178,6 +185,7 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
         for stream in range(3):
             os.dup2(nowhere, stream)
         sys.stdout = sys.stderr = os.fdopen(nowhere, "w")
+        gc.freeze()  # the collector would otherwise touch, and so copy, all objects of the parent
         limit_self(own + task.memory, task.seconds)
         status, message = perform(task)
         os.write(pipe, message)
@@ -205,6 +213,11 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
             return CacheFailure(error["message"], error["hint"])
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
         return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
+    if ended.status in KILLS:
+        return ReaderKilled(
+            f"{name}: the process that read it was killed ({signal.Signals(-ended.status).name})",
+            "look for the kernel's out-of-memory killer (dmesg), and ask again with fewer --jobs",
+        )
     if limit := stopped(ended.status, task):
         return LimitExceeded(f"{name}: {limit[0]}", limit[1])
     lines = ended.message.decode(errors="replace").strip().splitlines() or ["no message"]
@@ -219,7 +232,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return why a child was stopped from outside and a hint, according to its exit status; None if it
+    """Return which limit of time stopped a child and a hint, according to its exit status; None if it
     ended by itself.
     """
     if status == TIMED_OUT:
@@ -227,9 +240,6 @@ def stopped(status: int, task: Task) -> tuple[str, str] | None:
     if status == -signal.SIGXCPU:
         what = f"reading took more than {task.seconds} s of processor time"
         return what, "check that it is a real recording: those take far less"
-    if status == -signal.SIGKILL:
-        what = "the process that read it was killed (SIGKILL)"
-        return what, "look for the kernel's out-of-memory killer (dmesg), and ask again with fewer --jobs"
     return None
 
 
@@ -246,6 +256,13 @@ def perform(task: Task) -> tuple[int, bytes]:
     else:
         return DONE, b""
     return FAILED, msgspec.json.encode(failure)
+
+
+def prepare(reader: str) -> None:
+    """Import a reader, and what it imports only when it reads, once in the process that forks and not in each fork."""
+    module = importlib.import_module(reader)
+    for late in getattr(module, "LATE_IMPORTS", ()):
+        importlib.import_module(late)
 
 
 def limit_self(memory: int, seconds: int) -> None:
@@ -301,7 +318,7 @@ def main(reader: str, target: str, memory: str, seconds: str) -> int:
 
     The paths are read from stdin, separated by zero bytes.
     """
-    importlib.import_module(reader)  # before the limit: imports are not the input's fault
+    prepare(reader)  # before the limit: imports are not the input's fault
     limit_self(int(memory), int(seconds))
     if not ENFORCED:
         watch_memory(int(memory), end_for_lack_of_memory)

@@ -13,10 +13,17 @@ from analyzers.child import (
     bytes_on_disk,
     explain,
     memory_of_machine,
+    prepare,
     run_forked,
     run_in_new_interpreter,
     unpacked_factor,
 )
+
+BYTES_PER_S = 1_000_000
+"""A reader gets 20 s of processor time, and one more for each BYTES_PER_S bytes; real recordings take far less.
+
+A reader that does more for each byte has a smaller number of its own.
+"""
 
 
 def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
@@ -31,7 +38,8 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
     file_bytes = sum(bytes_on_disk(path) for path in paths)
     wanted = (1 << 30) + file_bytes * unpacked_factor(paths)
     memory = min(max_memory or wanted, memory_of_machine())
-    task = Task(reader, target, paths, memory, seconds=20 + file_bytes // 1_000_000)  # real recordings take far less
+    speed = getattr(importlib.import_module(reader), "BYTES_PER_S", BYTES_PER_S)
+    task = Task(reader, target, paths, memory, seconds=20 + file_bytes // speed)
     ended = run_in_child(task)
     if ended.status != DONE:
         raise explain(ended, task)
@@ -49,7 +57,7 @@ def run_in_child(task: Task) -> ChildExit:
     if can_fork():
         if ours:
             # Once here, not in each child: importing takes several times as long as reading a small file.
-            importlib.import_module(task.reader)
+            prepare(task.reader)
         return run_forked(task)
     if ours and sys.platform == "linux":
         from analyzers.reader_server import run_by_server

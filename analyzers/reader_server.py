@@ -12,7 +12,6 @@ that started it has ended, in whatever way, because no other process holds the o
 import atexit
 import contextlib
 import gc
-import importlib
 import os
 import resource
 import signal
@@ -25,7 +24,16 @@ from typing import NoReturn
 
 import msgspec
 
-from analyzers.child import TIMED_OUT, ChildExit, Task, end_with_parent, interpreter, is_readable, run_forked
+from analyzers.child import (
+    TIMED_OUT,
+    ChildExit,
+    Task,
+    end_with_parent,
+    interpreter,
+    is_readable,
+    prepare,
+    run_forked,
+)
 
 LONGEST_NAME = 4096
 GRACE_S = 30
@@ -149,26 +157,35 @@ def running_server() -> ReaderServer:
 def main(control: socket.socket) -> None:
     """Fork a handler for each request that comes through the control socket, until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the children that read
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # handlers leave no zombies
     # The limits of an analysis that runs in the client at this moment are not for the readers.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     while True:
         reader, descriptors, *_ = socket.recv_fds(control, LONGEST_NAME, 1)
+        collect_handlers()
         if not reader:
             return
         with socket.socket(fileno=descriptors[0]) as connection:
-            importlib.import_module(reader.decode())
+            prepare(reader.decode())
             gc.freeze()  # the collector of a fork would otherwise touch, and so copy, the pages of all modules
             if not os.fork():
                 control.close()
                 handle(connection)
 
 
+def collect_handlers() -> None:
+    """Collect the handlers that have ended, so that the processor time of all readers counts as this server's.
+
+    Were SIGCHLD ignored, the system would remove them, too, but count their time nowhere.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def handle(connection: socket.socket) -> NoReturn:
     """Run the task of one request in a fork of this handler, send how it ended, and exit."""
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         end_with_parent()
         ended = run_forked(decode(read_to_end(connection)))
         connection.sendall(b"%d\n%s" % (ended.status, ended.message))

@@ -7,24 +7,27 @@ be hostile and huge. The child process limits itself before it opens a file, and
 are cached under the identity of the files (path, size, time of change) and the reader's version.
 """
 
+import contextlib
 import importlib
 import os
 import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from analyzers import cache
-from analyzers.cache import CacheFailure, Columns
-from analyzers.child import bytes_on_disk
+from analyzers.cache import entry_files, locations, pruning
+from analyzers.cache.entry_files import CacheFailure, Columns
+from analyzers.child import ReaderKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.isolation import can_fork, read_in_child
 
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
+ATTEMPTS = 3
+"""How many times a file is read whose child is killed from outside; the system's out-of-memory killer is one cause."""
 FEW_FILES, SMALL_FILE = 4, 256 << 10
-"""Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_quickly_read`)."""
+"""Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_small`)."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,11 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
     paths = [path.resolve() for path in paths]
     key = cache_key(paths, reader)
     failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
-    for folder in cache.folders():
+    for folder in locations.folders():
         try:
             return load_through(folder / key, paths, reader, options)
         except CacheFailure as error:
-            cache.give_up(folder, error)
+            locations.give_up(folder, error)
             failed = error
     raise failed
 
@@ -83,18 +86,39 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options) 
     def reread() -> Columns:
         return load(paths, reader, options)
 
-    if options.cache and (columns := cache.open_entry(entry, reread)):
+    if options.cache and (columns := entry_files.open_entry(entry, reread)):
         return columns
-    scratch = cache.make_scratch(entry.parent)
-    try:
-        read_in_child(paths, reader, scratch, options.max_memory)
+    with read_columns(entry.parent, paths, reader, options.max_memory) as scratch:
         if not options.cache:
             return detached_columns(Columns(scratch, reread))
-        columns = cache.publish(scratch, entry, reread)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    cache.prune(entry.parent, cache.limit_bytes(entry.parent))
+        columns = entry_files.publish(scratch, entry, reread)
+    pruning.prune_if_grown(entry)
     return columns
+
+
+@contextlib.contextmanager
+def read_columns(folder: Path, paths: list[Path], reader: str, max_memory: int | None) -> Iterator[Path]:
+    """Read the files in a child process, and yield the folder of their columns, which is deleted afterwards.
+
+    A child that is killed from outside is followed by another, which gets a new folder, because the first may still be
+    writing at its end.
+
+    Raises:
+        InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed.
+    """
+    for attempt in range(ATTEMPTS):
+        scratch = entry_files.make_scratch(folder)
+        try:
+            try:
+                read_in_child(paths, reader, scratch, max_memory)
+            except ReaderKilled:
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                continue
+            yield scratch
+            return
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def load_many(
@@ -108,7 +132,8 @@ def load_many(
 
     options = options or Options()
     workers = max(1, min(options.jobs, len(artefacts)))
-    if workers == 1 or (can_fork() and are_quickly_read(artefacts)):
+    few = len(artefacts) <= FEW_FILES
+    if few and (workers == 1 or (can_fork() and are_small(artefacts))):
         return [load_or_error(paths, reader, options) for paths in artefacts]
     # A limit that holds for all must be divided before it is known who needs how much.
     shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
@@ -122,14 +147,15 @@ def load_many(
     ]
 
 
-def are_quickly_read(artefacts: Sequence[Sequence[Path]]) -> bool:
-    """Return whether the artefacts are so few and small that reading them one after the other is fastest.
+def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
+    """Return whether all files are so small that reading a few of them one after the other is fastest.
 
-    For parallel reading threads are needed, and a process with threads cannot fork: each artefact would need a new
-    interpreter, which takes half a second to start and import its reader.
+    Many files, or large ones, are read by threads. A process with threads cannot fork: a server does it in its place,
+    and takes a third of a second to start. For many files that pays, as a fork of it is cheaper than one of a process
+    that has already loaded the columns of hundreds of files.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
-    return len(artefacts) <= FEW_FILES and all(size <= SMALL_FILE for size in sizes)
+    return all(size <= SMALL_FILE for size in sizes)
 
 
 def load_or_error(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzers import cache, store
+from analyzers import store
+from analyzers.cache import entry_files, locations, pruning
 from analyzers.errors import CacheWarning
 
 READER = "analyzers.hangs.reading.reader"
@@ -27,7 +28,7 @@ SEQUENCE = [3, 4]
 def folder(tmp_path, monkeypatch):
     """Fixture: the folder of the cache; a failure to write in one test does not affect the next."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "UNUSABLE", set())
+    monkeypatch.setattr(locations, "UNUSABLE", set())
     return tmp_path / "cache"
 
 
@@ -47,9 +48,7 @@ def sequence(dump):
 
 
 def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 0xFF
-    path.write_bytes(content)
+    path.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
 
 
 def make_folder(path):
@@ -78,14 +77,18 @@ DAMAGE = {
 
 # "zeros" is what a power cut leaves where the length of a file was written to the disk before its content.
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("what", ["*.npy", "meta.json"])
-def test_a_damaged_entry_is_read_again(dump, folder, damage, what):
+@pytest.mark.parametrize("what", ["*.npy", entry_files.SHORT_COLUMNS, "meta.json"])
+def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
+    if what == "*.npy":
+        monkeypatch.setattr(entry_files, "SMALL", -1)  # the children are forks of this process
     assert sequence(dump) == SEQUENCE
-    [entry] = cache.entries(folder)
-    for path in entry.folder.glob(what):
+    [entry] = pruning.entries(folder)
+    files = list(entry.folder.glob(what))
+    assert files
+    for path in files:
         DAMAGE[damage](path)
     assert sequence(dump) == SEQUENCE
-    [mended] = cache.entries(folder)
+    [mended] = pruning.entries(folder)
     assert mended.folder == entry.folder
     assert (mended.folder / "meta.json").is_file()
 
@@ -93,14 +96,14 @@ def test_a_damaged_entry_is_read_again(dump, folder, damage, what):
 @pytest.mark.parametrize("text", [b"", b"[1]", b"{}", b"00000000\n{}", b'{"__columns__":["nope"]}'])
 def test_what_another_version_wrote_is_read_again(dump, folder, text):
     sequence(dump)
-    (cache.entries(folder)[0].folder / "meta.json").write_bytes(text)
+    (pruning.entries(folder)[0].folder / "meta.json").write_bytes(text)
     assert sequence(dump) == SEQUENCE
 
 
 def test_a_column_that_is_damaged_after_opening_is_read_again(dump):
     """A power cut of a shared disk, for example, may damage it between two questions."""
     columns = store.load([dump], READER)
-    flip(columns.folder / "ops.seq.npy")
+    flip(columns.folder / entry_files.SHORT_COLUMNS)
     assert columns["ops.seq"].tolist() == SEQUENCE
     assert store.load([dump], READER)["ops.seq"].tolist() == SEQUENCE
 
@@ -112,13 +115,13 @@ def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(du
     def reread():
         readings.append(1)
         columns = store.load([dump], READER)
-        flip(columns.folder / "ops.seq.npy")
-        return cache.Columns(columns.folder, reread)
+        flip(columns.folder / entry_files.SHORT_COLUMNS)
+        return entry_files.Columns(columns.folder, reread)
 
-    flip(columns.folder / "ops.seq.npy")
-    with pytest.raises(cache.CacheFailure, match="reads back differently"):
-        cache.Columns(columns.folder, reread)["ops.seq"]
-    assert len(readings) == cache.PUBLISHING_ATTEMPTS
+    flip(columns.folder / entry_files.SHORT_COLUMNS)
+    with pytest.raises(entry_files.CacheFailure, match="reads back differently"):
+        entry_files.Columns(columns.folder, reread)["ops.seq"]
+    assert len(readings) == entry_files.PUBLISHING_ATTEMPTS
 
 
 @pytest.mark.parametrize("of_another_user", ["entry", "folder"])
@@ -126,12 +129,12 @@ def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_anothe
     """Another user may have written a whole entry with correct checksums."""
     sequence(dump)
     [entry] = [path for path in folder.iterdir() if path.is_dir()]
-    assert cache.is_trusted(entry)
+    assert entry_files.is_trusted(entry)
     if os.geteuid() == 0:
         os.chown(entry if of_another_user == "entry" else folder, 65534, 65534)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    assert cache.open_entry(entry, lambda: pytest.fail("not used")) is None
+    assert entry_files.open_entry(entry, lambda: pytest.fail("not used")) is None
     with pytest.warns(CacheWarning, match="another user owns"):
         assert sequence(dump) == SEQUENCE
     assert entry.exists()
@@ -146,7 +149,7 @@ def test_a_folder_with_a_name_that_no_disk_takes_is_left(dump, tmp_path, monkeyp
 
 def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
     sequence(dump)
-    [entry] = cache.entries(folder)
+    [entry] = pruning.entries(folder)
     shutil.rmtree(entry.folder)
     entry.folder.write_text("not an entry")
     assert sequence(dump) == SEQUENCE
@@ -155,27 +158,27 @@ def test_a_file_with_the_name_of_an_entry_gives_way(dump, folder):
 
 def test_a_link_to_a_damaged_entry_gives_way_and_leaves_what_it_leads_to(dump, folder, tmp_path):
     sequence(dump)
-    [entry] = cache.entries(folder)
+    [entry] = pruning.entries(folder)
     elsewhere = entry.folder.rename(tmp_path / "elsewhere")
     (elsewhere / "meta.json").write_bytes(b"")
     entry.folder.symlink_to(elsewhere)
     assert sequence(dump) == SEQUENCE
     assert not entry.folder.is_symlink()
-    assert (elsewhere / "ops.seq.npy").is_file()
+    assert (elsewhere / entry_files.SHORT_COLUMNS).is_file()
 
 
 def test_an_entry_that_is_damaged_while_a_file_is_read_gives_way(dump, folder, monkeypatch):
     """Another process published it in the meantime, and the disk lost a part."""
-    published = cache.publish
+    published = entry_files.publish
 
     def publish(scratch, entry, reread):
         entry.mkdir(exist_ok=True)
         (entry / "meta.json").touch()
         return published(scratch, entry, reread)
 
-    monkeypatch.setattr(cache, "publish", publish)
+    monkeypatch.setattr(entry_files, "publish", publish)
     assert sequence(dump) == SEQUENCE
-    [entry] = cache.entries(folder)
+    [entry] = pruning.entries(folder)
     assert (entry.folder / "meta.json").is_file()
 
 
@@ -189,13 +192,32 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("filler", [0, cache.SMALL], ids=["read", "mapped"])
-def test_a_column_of_objects_with_a_right_checksum_runs_no_code(tmp_path, filler):
-    np.save(tmp_path / "x.npy", np.array([Touch(tmp_path / "ran"), bytes(filler)], object), allow_pickle=True)
+def test_a_short_column_of_objects_is_refused(tmp_path):
+    body = bytes(8)
+    (tmp_path / entry_files.SHORT_COLUMNS).write_bytes(body)
+    with pytest.raises(entry_files.DamagedEntry):
+        entry_files.read_short(
+            tmp_path / entry_files.SHORT_COLUMNS, entry_files.Short("|O", (1,), 0, 8, zlib.crc32(body))
+        )
+
+
+@pytest.mark.parametrize(
+    "column",
+    [np.arange(6).reshape(2, 3), np.array(["a", "é"]), np.zeros(0, "U"), np.array(5, ">i2"), np.arange(9)[::-2]],
+)
+def test_short_columns_come_back_as_they_were(tmp_path, column):
+    entry_files.write_entry(tmp_path, {"first": np.ones(1, np.int8), "x": column}, {})
+    again = entry_files.Columns(tmp_path, lambda: pytest.fail("read again"))["x"]
+    assert (again.dtype, again.shape) == (column.dtype, column.shape)
+    assert again.tolist() == column.tolist()
+
+
+def test_a_long_column_of_objects_with_a_right_checksum_runs_no_code(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([Touch(tmp_path / "ran")], object), allow_pickle=True)
     body = (tmp_path / "x.npy").read_bytes()
     meta = json.dumps({"__columns__": {"x": [len(body), zlib.crc32(body)]}}).encode()
     (tmp_path / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(meta), meta))
-    columns = cache.Columns(tmp_path, lambda: pytest.fail("read again"))
+    columns = entry_files.Columns(tmp_path, lambda: pytest.fail("read again"))
     with pytest.raises(ValueError, match=r"allow_pickle=False|Python objects"):
         columns._map("x")
     assert not (tmp_path / "ran").exists()
@@ -210,12 +232,14 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
     def clear():
         for _ in range(100):
-            cache.clear(folder)
+            pruning.clear(folder)
 
     def damage():
         for _ in range(100):
             with contextlib.suppress(OSError):
-                for path in (path for entry in cache.entries(folder) for path in entry.folder.glob("*.npy")):
+                for path in (
+                    path for entry in pruning.entries(folder) for path in entry.folder.glob(entry_files.SHORT_COLUMNS)
+                ):
                     os.truncate(path, 3)
 
     context = multiprocessing.get_context("fork")
@@ -231,15 +255,15 @@ def test_processes_that_share_a_cache_do_not_disturb_each_other(dump, folder):
 
 def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
     """A power cut before the rename, for example: the written files have no entry's name, and are deleted when old."""
-    monkeypatch.setattr(cache, "publish", lambda *_: os._exit(9))
+    monkeypatch.setattr(entry_files, "publish", lambda *_: os._exit(9))
     with contextlib.suppress(ChildProcessError):
         process = multiprocessing.get_context("fork").Process(target=sequence, args=(dump,))
         process.start()
         process.join(240)
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(folder))
-    assert cache.entries(folder) == []
-    [left] = folder.glob(f"{cache.SCRATCH}*")
+    assert pruning.entries(folder) == []
+    [left] = folder.glob(f"{entry_files.SCRATCH}*")
     os.utime(left, (1, 1))
     assert sequence(dump) == SEQUENCE
     assert not left.exists()
@@ -258,10 +282,10 @@ def test_without_a_folder_a_temporary_one_serves(dump, tmp_path, monkeypatch, pl
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Fixture: a file system of 16 KiB, which is too small for the cache entry of a dump."""
+    """Fixture: a file system of 4 KiB, which is too small for the cache entry of a dump."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a file system")
     yield disk
@@ -292,7 +316,7 @@ def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.warns(CacheWarning), pytest.raises(cache.CacheFailure) as caught:
+        with pytest.warns(CacheWarning), pytest.raises(entry_files.CacheFailure) as caught:
             store.load([dump], READER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -318,19 +342,19 @@ def test_a_user_without_a_home_has_a_temporary_cache(dump, monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    assert cache.cache_folder() is None
+    assert locations.cache_folder() is None
     assert sequence(dump) == SEQUENCE
 
 
 def test_clearing_leaves_what_is_not_ours(dump, folder):
     sequence(dump)
     (folder / "notes.txt").write_text("mine")
-    (folder / f"{cache.SCRATCH}now").mkdir()
-    old = folder / f"{cache.SCRATCH}old"
+    (folder / f"{entry_files.SCRATCH}now").mkdir()
+    old = folder / f"{entry_files.SCRATCH}old"
     old.mkdir()
     os.utime(old, (1, 1))
-    assert len(cache.clear(folder)) == 1
-    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{cache.SCRATCH}now"]
+    assert len(pruning.clear(folder)) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{entry_files.SCRATCH}now"]
 
 
 def test_a_limit_holds_from_then_on(dump, folder):
@@ -339,14 +363,14 @@ def test_a_limit_holds_from_then_on(dump, folder):
     other.write_bytes(dump.read_bytes())
     time.sleep(0.01)
     sequence(other)
-    assert len(cache.entries(folder)) == 2
-    cache.set_limit(folder, 1)
-    assert len(cache.entries(folder)) == 1
+    assert len(pruning.entries(folder)) == 2
+    pruning.set_limit(folder, 1)
+    assert len(pruning.entries(folder)) == 1
     sequence(dump)
-    assert len(cache.entries(folder)) == 1
-    for damaged in ("much", "7".ljust(cache.SMALL + 1)):
-        (folder / cache.LIMIT_FILE).write_text(damaged)
-        assert cache.limit_bytes(folder) == cache.DEFAULT_LIMIT
+    assert len(pruning.entries(folder)) == 1
+    for damaged in ("much", "7".ljust(entry_files.SMALL + 1)):
+        (folder / pruning.LIMIT_FILE).write_text(damaged)
+        assert pruning.limit_bytes(folder) == pruning.DEFAULT_LIMIT
 
 
 def test_what_was_opened_last_stays(dump, folder):
@@ -356,8 +380,8 @@ def test_what_was_opened_last_stays(dump, folder):
     for path, used in ((first, 1), (second, 2)):
         os.utime(path, (used, used))
     sequence(dump)
-    cache.prune(folder, 1)
-    assert [entry.folder for entry in cache.entries(folder)] == [first]
+    pruning.prune(folder, 1)
+    assert [entry.folder for entry in pruning.entries(folder)] == [first]
 
 
 def test_new_content_of_the_same_size_and_time_is_read(dump):
@@ -374,5 +398,5 @@ def test_new_content_of_the_same_size_and_time_is_read(dump):
 
 def test_nobody_else_may_look_into_a_new_cache(dump, folder):
     sequence(dump)
-    cache.set_limit(folder.with_name("other"), 1 << 30)
+    pruning.set_limit(folder.with_name("other"), 1 << 30)
     assert [path.stat().st_mode & 0o077 for path in (folder, folder.with_name("other"))] == [0, 0]

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from analyzers import cache as cache_module
 from analyzers import child, isolation, store
+from analyzers.cache import entry_files, pruning
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
 
@@ -51,12 +51,12 @@ def test_columns_are_mapped_and_cached(dump, cache):
     with pytest.raises(KeyError):
         first["absent"]
     assert store.load([dump], READER).folder == first.folder
-    assert [p for p in cache.iterdir() if p.name.startswith(cache_module.SCRATCH)] == []
+    assert [p for p in cache.iterdir() if p.name.startswith(entry_files.SCRATCH)] == []
 
 
 def test_only_long_columns_are_mapped(dump, reader):
     """Each mapped column keeps a file open."""
-    lengths = f"long=np.zeros({cache_module.SMALL // 8 + 1}), short=np.zeros(9)"
+    lengths = f"long=np.zeros({entry_files.SMALL // 8 + 1}), short=np.zeros(9)"
     columns = store.load([dump], reader(f"return dict({lengths}), {{}}", "lengths"))
     assert isinstance(columns["long"], np.memmap)
     assert not isinstance(columns["short"], np.memmap)
@@ -220,8 +220,8 @@ def test_the_cache_forgets_what_was_used_longest_ago(tmp_path, cache, dump):
     other.write_bytes(dump.read_bytes())
     new = store.load([other], READER).folder
     os.utime(old, (1, 1))
-    (cache / f"{cache_module.SCRATCH}x").mkdir()
-    cache_module.prune(cache, 1)
+    (cache / f"{entry_files.SCRATCH}x").mkdir()
+    pruning.prune(cache, 1)
     assert not old.exists()
     assert new.exists()
-    assert (cache / f"{cache_module.SCRATCH}x").exists()
+    assert (cache / f"{entry_files.SCRATCH}x").exists()

@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from analyzers import cache
-from analyzers.cache import Entry
+from analyzers.cache import locations, pruning
+from analyzers.cache.pruning import Entry
 from analyzers.errors import Exit
 from analyzers.words import duration, quantity, size
 from workbench.errors import UsageProblem
@@ -17,18 +17,18 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
         UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
         CacheFailure: The folder cannot be written.
     """
-    folder = cache.cache_folder()
+    folder = locations.cache_folder()
     if folder is None:
         raise UsageProblem("this user has no home folder, so nothing is kept", "set WORKBENCH_CACHE to a folder")
     if limit is not None:
-        cache.set_limit(folder, limit)
-    print(cleared(folder) if clear else described(folder, cache.entries(folder)))
+        pruning.set_limit(folder, limit)
+    print(cleared(folder) if clear else described(folder, pruning.entries(folder)))
     return Exit.OK
 
 
 def cleared(folder: Path) -> str:
     """Delete all entries of the cache, and return a sentence with their number and total size."""
-    deleted = cache.clear(folder)
+    deleted = pruning.clear(folder)
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
@@ -37,7 +37,7 @@ def described(folder: Path, entries: list[Entry]) -> str:
     kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
     if entries:
         kept += f", used between {age(entries[-1])} and {age(entries[0])} ago"
-    limit = size(cache.limit_bytes(folder))
+    limit = size(pruning.limit_bytes(folder))
     return f"folder  {folder}\nholds   {kept}\nlimit   {limit}; the entries used longest ago are deleted first"
 
 

@@ -1,0 +1,323 @@
+"""The files of one entry of the cache: a folder with a file for each long column.
+
+The short columns share one file: a file of its own for each would cost more time than reading a small artefact.
+
+A disk may be full or read-only, lose power in the middle of a write, or be cleaned by other programs. So an entry is
+used only if its `meta.json` is complete and each column has the length and the checksum that are recorded there; any
+other entry is deleted, and the artefact is read again.
+"""
+
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from analyzers.errors import WorkbenchError
+from analyzers.files import open_regular, read_whole
+
+SCRATCH = "reading-"
+"""The prefix of folders into which child processes write."""
+CHUNK = 1 << 20
+META_BYTES = 1 << 30
+SMALL = 1 << 18
+"""The largest size in bytes of a column that is read into memory instead of being memory-mapped.
+
+What is mapped keeps a file open: a thousand ranks with some thirty columns each are more than a process may.
+"""
+SHORT_COLUMNS = "short.bin"
+"""The name of the file in an entry that has all columns of up to `SMALL` bytes."""
+
+
+class CacheFailure(WorkbenchError):
+    """A folder of the cache cannot be written."""
+
+
+class DamagedEntry(Exception):  # never seen by a user
+    """An entry of the cache is incomplete, or a file of it has a wrong length or checksum."""
+
+
+class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
+    """The columns of one cached artefact by name, and the contents of its `meta.json` (`meta`).
+
+    Each column file is memory-mapped and checked on first use. `reread` is called to read the artefact again if a
+    column file turns out to be damaged.
+
+    Raises:
+        DamagedEntry: `meta.json` is incomplete, or a column file is missing or has the wrong length.
+    """
+
+    def __init__(self, folder: Path, reread: "Callable[[], Columns]") -> None:
+        self.folder = folder
+        self.meta, self._long, self._short = read_meta(folder)
+        self._reread = reread
+        self._mapped: dict[str, np.ndarray[Any, Any]] = {}
+
+    def __getitem__(self, name: str) -> "np.ndarray[Any, Any]":
+        if name not in self._short and name not in self._long:
+            raise KeyError(name)
+        if name not in self._mapped:
+            try:
+                self._mapped[name] = self._map(name)
+            except (OSError, ValueError, DamagedEntry):
+                discard(self.folder)
+                self._mapped[name] = self._map_anew(name)
+        return self._mapped[name]
+
+    def _map_anew(self, name: str) -> "np.ndarray[Any, Any]":
+        """Read the artefact again, and return a column of the new cache entry.
+
+        Raises:
+            CacheFailure: The new entry was damaged, too, each time that it was written.
+        """
+        # Not `again[name]`: on a disk that loses what is written it would read again without end.
+        for _ in range(PUBLISHING_ATTEMPTS):
+            again = self._reread()
+            try:
+                column = again._map(name)  # noqa: SLF001  # of the same class
+            except (OSError, ValueError, KeyError, DamagedEntry) as error:
+                # Another process may have cleared the cache in between.
+                failed = failure(again.folder.parent, error)
+                discard(again.folder)
+            else:
+                self.folder, self._long, self._short = again.folder, again._long, again._short  # noqa: SLF001
+                return column
+        raise failed
+
+    def _map(self, name: str) -> "np.ndarray[Any, Any]":
+        if name in self._short:
+            return read_short(self.folder / SHORT_COLUMNS, self._short[name])
+        path, written = self.folder / f"{name}.npy", self._long[name]
+        if checksum(path) != written.checksum:
+            raise DamagedEntry
+        column: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        column.setflags(write=False)
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._short
+        yield from self._long
+
+    def __len__(self) -> int:
+        return len(self._short) + len(self._long)
+
+
+class Written(NamedTuple):
+    """The file of one column in the cache: its length in bytes and its CRC-32."""
+
+    size: int
+    checksum: int
+
+
+class Short(NamedTuple):
+    """A short column in the file of short columns: its type and shape, its position in bytes, and its CRC-32."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+    checksum: int
+
+
+def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], meta: dict[str, Any]) -> None:
+    """Write columns in the format that `Columns` reads; `meta.json` is written last and marks the entry as complete.
+
+    Raises:
+        CacheFailure: The disk is full, or the folder cannot be written.
+    """
+    short = {name: column for name, column in columns.items() if is_short(column)}
+    try:
+        tables = {
+            "__short__": write_short(folder / SHORT_COLUMNS, short),
+            "__columns__": {
+                name: write_long(folder / f"{name}.npy", column)
+                for name, column in columns.items()
+                if name not in short
+            },
+        }
+        body = msgspec.json.encode(meta | tables)
+        (folder / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(body), body))
+    except OSError as error:
+        raise failure(folder.parent, error) from error
+
+
+PLAIN = frozenset("biufSU")
+"""The kinds of types that a short column may have: truth values, numbers and texts."""
+
+
+def is_short(column: "np.ndarray[Any, Any]") -> bool:
+    """Return whether a column goes into the file of short columns: it is small, and its type is a plain one."""
+    return column.nbytes <= SMALL and column.dtype.kind in PLAIN
+
+
+def write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> dict[str, Short]:
+    """Write the short columns one behind the other into one file; return the position of each."""
+    offset, found = 0, {}
+    with path.open("wb") as file:
+        for name, column in columns.items():
+            body = column.tobytes()
+            found[name] = Short(column.dtype.str, column.shape, offset, len(body), zlib.crc32(body))
+            offset += file.write(body)
+    return found
+
+
+def read_short(path: Path, column: Short) -> "np.ndarray[Any, Any]":
+    """Return a column from the file of short columns; it cannot be written to.
+
+    Raises:
+        DamagedEntry: The bytes are not those that were written.
+    """
+    with open_regular(path) as file:
+        file.seek(column.offset)
+        body = file.read(column.size)
+    dtype = np.dtype(column.dtype)
+    # Objects would be addresses in memory that the file chooses.
+    if zlib.crc32(body) != column.checksum or dtype.kind not in PLAIN:
+        raise DamagedEntry
+    return np.ndarray(column.shape, dtype, buffer=body)
+
+
+def write_long(path: Path, column: "np.ndarray[Any, Any]") -> Written:
+    np.save(path, column, allow_pickle=False)
+    return Written(path.stat().st_size, checksum(path))
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file, which costs about a third of a second for each gigabyte."""
+    value = 0
+    with open_regular(path) as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+class Tables(NamedTuple):
+    """The contents of an entry's `meta.json`, and by name what is recorded of its long and of its short columns."""
+
+    meta: dict[str, Any]
+    long: dict[str, Written]
+    short: dict[str, Short]
+
+
+def read_meta(folder: Path) -> Tables:
+    """Return the contents of an entry's `meta.json`, and where its columns are, with their lengths and checksums.
+
+    Raises:
+        DamagedEntry: `meta.json` is incomplete, or a file of columns is missing or has the wrong length.
+    """
+    try:
+        check, _, body = read_whole(folder / "meta.json", META_BYTES).partition(b"\n")
+        if check != b"%08x" % zlib.crc32(body):
+            raise DamagedEntry
+        meta = msgspec.json.decode(body)
+        long = msgspec.convert(meta.pop("__columns__"), dict[str, Written])
+        short = msgspec.convert(meta.pop("__short__", {}), dict[str, Short])
+        expected = {f"{name}.npy": size for name, (size, _) in long.items()}
+        if short:
+            expected[SHORT_COLUMNS] = sum(column.size for column in short.values())
+        if any((folder / name).stat().st_size != size for name, size in expected.items()):
+            raise DamagedEntry
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DamagedEntry from error
+    return Tables(meta, long, short)
+
+
+def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
+    """Return the columns of a cache entry, and mark it as used; None if it is missing, damaged or not trusted.
+
+    A damaged entry is deleted. Only an entry of this user or of root is trusted: others may have changed the numbers.
+    """
+    if not is_trusted(entry):
+        return None
+    try:
+        columns = Columns(entry, reread)
+        os.utime(entry)
+    except DamagedEntry:
+        discard(entry)
+        return None
+    except OSError:
+        # A cache that somebody else filled may be read-only: it serves as well.
+        return columns
+    return columns
+
+
+def is_trusted(entry: Path) -> bool:
+    """Return whether a cache entry, and the folder that it is in, belong to this user or to root."""
+    try:
+        return {path.lstat().st_uid for path in (entry, entry.parent)} <= {os.geteuid(), 0}
+    except OSError:
+        return False
+
+
+PUBLISHING_ATTEMPTS = 5
+
+
+def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
+    """Move the folder `scratch`, which a child process has written, into the cache as `entry`; return its columns.
+
+    If another process has done so first, the columns of its entry are returned.
+
+    Raises:
+        CacheFailure: The entry can be neither written nor replaced.
+    """
+    failed: Exception | None = None
+    # Each time, another process may have published, cleared or damaged the entry since the last look.
+    for _ in range(PUBLISHING_ATTEMPTS):
+        try:
+            columns = Columns(scratch, reread)
+            scratch.rename(entry)
+        except (OSError, DamagedEntry) as error:
+            failed = error
+            if known := open_entry(entry, reread):
+                return known
+        else:
+            columns.folder = entry
+            return columns
+    if entry.exists() and not is_trusted(entry):
+        raise CacheFailure(f"{entry.parent}: another user owns an entry there", ELSEWHERE)
+    raise failure(entry.parent, failed or FileExistsError()) from failed
+
+
+def discard(entry: Path) -> None:
+    """Delete the folder of a cache entry, or a file in its place; an error is ignored."""
+    try:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    except OSError:
+        # `publish` finds that it cannot be replaced, and says so.
+        return
+
+
+def make_scratch(folder: Path) -> Path:
+    """Return a new, empty folder inside the cache for a child process to write to.
+
+    It is on the same disk as the entries, so that renaming it makes it an entry.
+
+    Raises:
+        CacheFailure: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
+    except OSError as error:
+        raise failure(folder, error) from error
+
+
+def failure(folder: Path, error: Exception) -> CacheFailure:
+    reason = "an entry there cannot be replaced"
+    if isinstance(error, DamagedEntry | ValueError | KeyError):
+        reason = "what was just written there reads back differently"
+    elif isinstance(error, OSError):
+        # NumPy reports only how much it wrote before the disk was full.
+        reason = error.strerror or "No space left on device"
+    return CacheFailure(f"{folder}: {reason}", f"free space there, or {ELSEWHERE}")
+
+
+ELSEWHERE = "set WORKBENCH_CACHE to a folder of yours on another disk"

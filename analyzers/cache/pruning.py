@@ -1,0 +1,127 @@
+"""How much the cache holds, and what is deleted when that is more than it may hold."""
+
+import math
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from analyzers.cache.entry_files import SCRATCH, CacheFailure, discard, failure
+from analyzers.files import read_whole
+
+DEFAULT_LIMIT = 10 << 30
+"""The number of bytes that the cache may hold unless the user sets another limit."""
+LIMIT_FILE = "limit"
+"""The name of the file in the cache's folder that has the limit which the user set, in bytes."""
+ENTRY = re.compile(r"[0-9a-f]{32}")
+"""Matches the names of cache entries; files with other names in the folder are not deleted."""
+ABANDONED_S = 86_400.0
+"""The age in seconds from which on a scratch folder must be that of a killed process: no artefact takes a
+day to read.
+"""
+LIMIT_BYTES = 32
+"""The most bytes that are read of the file with the limit."""
+
+
+class Entry(NamedTuple):
+    """An entry of the cache: when it was last used (seconds since the epoch), its size in bytes, and its folder."""
+
+    used: float
+    size: int
+    folder: Path
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Return the entries of a cache, the most recently used first; other processes may delete some at the same time."""
+    try:
+        names = [path for path in folder.iterdir() if ENTRY.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted((known for path in names if (known := entry_of(path))), reverse=True)
+
+
+def entry_of(path: Path) -> Entry | None:
+    """Return the last use, size and folder of a cache entry as an `Entry`; None if the entry was just deleted."""
+    try:
+        files = list(path.iterdir()) if path.is_dir() else [path]
+        return Entry(path.stat().st_mtime, sum(file.stat().st_size for file in files), path)
+    except OSError:
+        return None
+
+
+GROWN: dict[Path, float] = {}
+"""For each cache to which this process has written, how many bytes it has added since the cache was last pruned."""
+PARTS_OF_LIMIT = 64
+
+
+def prune_if_grown(entry: Path) -> None:
+    """Prune the cache after an entry was added, if all that was added since the last time is more than a part of
+    its limit.
+
+    To prune after each of many small entries would cost more than all else, as it looks at every file of the cache. The
+    first entry of a process always counts as enough, so that the cache cannot grow beyond that part.
+    """
+    added, limit = entry_of(entry), limit_bytes(entry.parent)
+    grown = GROWN.get(entry.parent, math.inf) + (added.size if added else 0)
+    GROWN[entry.parent] = 0 if grown > limit // PARTS_OF_LIMIT else grown
+    if not GROWN[entry.parent]:
+        prune(entry.parent, limit)
+
+
+def prune(folder: Path, limit: int) -> None:
+    """Delete the least recently used entries until the rest fits into `limit` bytes; the newest entry always stays."""
+    total = 0
+    for number, entry in enumerate(entries(folder)):
+        total += entry.size
+        if total > limit and number:
+            discard(entry.folder)
+    remove_scratch(folder, older_than_s=ABANDONED_S)
+
+
+def clear(folder: Path) -> list[Entry]:
+    """Delete all entries of a cache and return them; entries that a different process is writing stay.
+
+    Raises:
+        CacheFailure: An entry could not be deleted.
+    """
+    found = entries(folder)
+    for entry in found:
+        discard(entry.folder)
+    remove_scratch(folder, older_than_s=ABANDONED_S)
+    # Another process may have written an entry again in the meantime: that one is as new as its time says.
+    if left := sum(entry_of(entry.folder) == entry for entry in found):
+        raise CacheFailure(f"{folder}: {left} of {len(found)} entries cannot be deleted", "check whose folder it is")
+    return found
+
+
+def remove_scratch(folder: Path, older_than_s: float) -> None:
+    """Delete the scratch folders that killed processes left behind: those older than `older_than_s` seconds."""
+    for path in folder.glob(f"{SCRATCH}*"):
+        try:
+            if time.time() - path.stat().st_mtime > older_than_s:
+                discard(path)
+        except OSError:
+            # Another process was faster.
+            continue
+
+
+def limit_bytes(folder: Path) -> int:
+    """Return how many bytes a cache may hold: the limit set by `workbench cache --limit`, or 10 GiB."""
+    try:
+        return int(read_whole(folder / LIMIT_FILE, LIMIT_BYTES))
+    except (OSError, ValueError):
+        return DEFAULT_LIMIT
+
+
+def set_limit(folder: Path, limit: int) -> None:
+    """Set how many bytes the cache may hold, and delete the least recently used entries that do not fit.
+
+    Raises:
+        CacheFailure: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / LIMIT_FILE).write_text(f"{limit}\n")
+    except OSError as error:
+        raise failure(folder, error) from error
+    prune(folder, limit)
