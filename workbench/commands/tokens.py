@@ -1,32 +1,82 @@
-"""Implement `workbench tokens`: show the tokens that the model reads, and the label that it must predict for each."""
+"""Implement `workbench tokens`: show tokens beside their labels, of any data set or of our trainer's text."""
 
 from pathlib import Path
 
+from analyzers import tokens
+from analyzers.errors import Exit
+from analyzers.limits import limited
 from analyzers.report import Report, Status, Verdict, tool_version
 from analyzers.run import Run
+from analyzers.store import Options
+from analyzers.words import share
+from workbench.command_options.options import DocumentOptions, FailOn, ModelOptions
+from workbench.command_options.token_options import TokenOptions
+from workbench.commands.analyse import size_in_bytes
+from workbench.commands.output import deliver
 from workbench.commands.trainer_process import ask_trainer
+from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
-from workbench.trainer_answers import TokensData
 
 
-def tokens(request: Request, count: int) -> Report[TokensData]:
+def show_tokens(
+    words: list[str], data: TokenOptions, model: ModelOptions, document: DocumentOptions, fail_on: FailOn | None
+) -> Exit:
+    """Print a report on the tokens of data sets or, without paths among the words, of the trainer's text."""
+    paths, overrides = paths_and_overrides(words)
+    if paths:
+        if overrides or model.config or model.module:
+            hint = "give either files, or --config and --section.key value"
+            raise UsageProblem("data sets and a configuration of the trainer do not go together", hint)
+        return deliver(data_set_report(paths, data), document, Run(paths[0], ()), fail_on)
+    request = Request(config=model.config, module=model.module, overrides=tuple(overrides))
+    name = Path(request.config or "the defaults")
+    return deliver(trainer_report(request, data.sequences), document, Run(name, ()), fail_on)
+
+
+def paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
+    """Split the words of the command line into paths and the trainer's `--section.key value`, which come last."""
+    first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    return [Path(word) for word in words[:first]], words[first:]
+
+
+def data_set_report(paths: list[Path], data: TokenOptions) -> Report[tokens.TokensData]:
+    """Return the report on the data sets at these paths.
+
+    Raises:
+        InputError: A file is missing, damaged, or of no known form.
+    """
+    files = tokens.find_files(paths, data.tokenizer)
+    memory = size_in_bytes(data.max_memory)
+    with limited(str(paths[0]), files.data, memory):
+        return tokens.analyze(
+            files,
+            Options(cache=not data.no_cache, max_memory=memory),
+            shown=data.sequences,
+            row=data.row,
+            seq_len=data.seq_len,
+            shifted_by=data.shifted_by,
+        )
+
+
+def trainer_report(request: Request, count: int) -> Report[tokens.TokensData]:
     """Return a report on the tokens and labels of the first `count` training sequences.
 
     Raises:
         WorkbenchError: The configuration is wrong, its text is missing, or the packages for training are not installed.
     """
     arguments = [str(count), *trainer_arguments(request)]
-    data = ask_trainer("trainer.data", arguments, TokensData, own_environment(request))
+    data = ask_trainer("trainer.data", arguments, tokens.TokensData, own_environment(request))
+    masked = sum(not row.trained for row in data.rows)
     text = (
         f"{data.tokens:,} tokens make {data.sequences:,} sequences of {data.seq_len:,}; every label counts, none is"
         f" masked; the last {data.left_over:,} tokens are too few for a sequence and are not used"
     )
+    if masked:
+        text = (
+            f"rows are packed into {data.sequences:,} sequences of {data.seq_len:,}; of the tokens shown,"
+            f" {share(len(data.rows) - masked, len(data.rows))} have a label, the others are masked"
+        )
     verdict = Verdict(status=Status.OK, kind="tokens", sentence=text, confidence=1.0)
     return Report(
         schema="workbench.tokens/1", version=tool_version(), inputs=[], verdict=verdict, findings=[], data=data
     )
-
-
-def subject(request: Request) -> Run:
-    """Return a `Run` with the path of the configuration and no files, because a report needs a run for its heading."""
-    return Run(Path(request.config or "the defaults"), ())

@@ -1,0 +1,14 @@
+"""Read data sets of tokens, and find where labels and masks are wrong: is the assistant trained, and nothing else?
+
+    files = tokens.find_files([Path("train.jsonl")], Path("model/tokenizer.json"))
+    report = tokens.analyze(files)
+
+`reading` turns rows of any form into tokens, labels and facts, `answers` says which rows have which mistake, and
+`findings` writes the sentences.
+"""
+
+from analyzers.tokens.files import DataFiles, find_files
+from analyzers.tokens.model import Position, TokensData, TokenStatistics
+from analyzers.tokens.report import analyze
+
+__all__ = ["DataFiles", "Position", "TokenStatistics", "TokensData", "analyze", "find_files"]

@@ -1,0 +1,194 @@
+"""Say which rows have which mistake, by the facts about each row."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from analyzers.columns import Column, Mask
+from analyzers.store import Columns
+from analyzers.tokens.model import UNKNOWN_SHIFT, Form, Shifter
+from analyzers.tokens.reading.facts import FORMS
+
+ALL_TRAINED_SHARE = 0.9
+"""The share of conversations that are trained as a whole from which on this is one mistake, not several."""
+# Not 1: a data set whose rows are all cut to one length may end with a shorter one.
+SAME_LENGTH = 0.95
+LAST_ONLY_SHARE = 0.9
+"""The share of conversations with several turns that train the last turn only, from which on this is intended."""
+
+
+class Problem(StrEnum):
+    """A kind of mask mistake, or of another fault of a data set; the value is the last part of the finding's id."""
+
+    SHIFT = "shift"
+    LABEL_MISMATCH = "label_mismatch"
+    LABEL_VALUES = "label_values"
+    ALL_TRAINED = "all_trained"
+    USER_TRAINED = "user_trained"
+    ANSWER_MASKED = "answer_masked"
+    END_NOT_TRAINED = "end_not_trained"
+    NO_END_TOKEN = "no_end_token"  # noqa: S105  # no secret
+    TEMPLATE_TRAINED = "template_trained"
+    NOTHING_TRAINED = "nothing_trained"
+    PADDING_TRAINED = "padding_trained"
+    PADDING_ATTENDED = "padding_attended"
+    ANSWER_CUT = "answer_cut"
+    PACKING_POSITIONS = "packing_positions"
+    NO_DOCUMENT_END = "no_document_end"
+    DOUBLE_BOS = "double_bos"
+    NO_ANSWER = "no_answer"
+    EMPTY_ANSWER = "empty_answer"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The facts of a data set as columns; `limit` is the length to which rows are truncated (None: by the data)."""
+
+    facts: Columns
+    has_tokenizer: bool
+    has_eos: bool
+    shifter: str
+    seq_len: int | None = None
+
+    def __getitem__(self, name: str) -> Column:
+        return self.facts[name]
+
+    @property
+    def is_labelled(self) -> Mask:
+        """Which rows have labels in their file."""
+        return np.asarray(self["form"] == FORMS.index(Form.LABELLED))
+
+    @property
+    def is_raw(self) -> Mask:
+        """Which rows are text that the trainer tokenises."""
+        return np.isin(self["form"], [FORMS.index(form) for form in (Form.MESSAGES, Form.COMPLETION, Form.TEXT)])
+
+    @property
+    def is_chat(self) -> Mask:
+        """Which rows have parts of a user or an assistant."""
+        return (self["user"] > 0) | (self["answer"] > 0)
+
+    @property
+    def limit(self) -> int | None:
+        """The length to which rows are truncated: the given one, or the largest if several rows have it."""
+        if self.seq_len:
+            return self.seq_len
+        lengths = self["length"]
+        longest = int(lengths.max(initial=0))
+        return longest if np.count_nonzero(lengths == longest) > 1 else None
+
+    @property
+    def at_limit(self) -> Mask:
+        """Which rows are as long as the limit or longer, so that their end may be cut off."""
+        return self["length"] >= self.limit if self.limit else np.zeros(len(self["length"]), dtype=bool)
+
+
+def problem_rows(rows: Rows) -> dict[Problem, Mask]:
+    """Return for each kind of mistake which rows have it."""
+    whole = trained_whole(rows)
+    is_all = bool(whole.any()) and np.count_nonzero(whole) >= ALL_TRAINED_SHARE * np.count_nonzero(rows.is_chat)
+    # A mask that is missing altogether would otherwise be reported once for each role, too.
+    as_parts = np.zeros_like(whole) if is_all else np.ones_like(whole)
+    roles = {
+        Problem.ALL_TRAINED: whole if is_all else np.zeros_like(whole),
+        Problem.USER_TRAINED: as_parts & (rows["user_trained"] + rows["system_trained"] + rows["tool_trained"] > 0),
+        Problem.TEMPLATE_TRAINED: as_parts & (rows["opener_trained"] + rows["template_trained"] > 0) & supervised(rows),
+    }
+    return {
+        **label_problems(rows),
+        **roles,
+        **answer_problems(rows),
+        **end_problems(rows),
+        **text_problems(rows),
+        Problem.PADDING_TRAINED: rows["padding_trained"] > 0,
+        Problem.PADDING_ATTENDED: rows["padding_attended"] > 0,
+    }
+
+
+def supervised(rows: Rows) -> Mask:
+    """Return which rows are conversations with a mask: text that is trained as a whole is none."""
+    return rows.is_chat & ~np.isin(rows["form"], (FORMS.index(Form.UNLABELLED), FORMS.index(Form.TEXT)))
+
+
+def trained_whole(rows: Rows) -> Mask:
+    """Return which conversations are trained with all of their tokens, but for the first."""
+    # Nothing predicts the first token: labels that are shifted in the data do not train it.
+    whole = (rows["trained"] >= rows["length"] - 1) & (rows["trained"] > 0)
+    return np.asarray(supervised(rows) & (rows["user"] > 0) & whole)
+
+
+def label_problems(rows: Rows) -> dict[Problem, Mask]:
+    """Return the rows whose labels are shifted wrongly, or are not those of their tokens."""
+    labelled, shift = rows.is_labelled, rows["shift"]
+    # A model that shifts by itself needs each label at the position of its own token.
+    right = 1 if rows.shifter == Shifter.DATA else 0
+    known = shift != UNKNOWN_SHIFT
+    return {
+        Problem.SHIFT: labelled & known & (shift != right),
+        Problem.LABEL_MISMATCH: labelled & (rows["mismatched"] > 0),
+        Problem.LABEL_VALUES: labelled & (rows["ignored_values"] > 0),
+    }
+
+
+def answer_problems(rows: Rows) -> dict[Problem, Mask]:
+    """Return the rows in which answers are masked, cut off, or absent."""
+    cut = is_cut(rows)
+    nothing = (
+        (rows["trained"] == 0) & (rows["width"] > 0) & ~cut & (rows["empty_answer"] == 0) & (rows["no_answer"] == 0)
+    )
+    masked = (rows["answer_masked"] > 0) & rows.is_labelled & ~cut & (rows["trained"] > 0)
+    if trains_last_only(rows):
+        # To train the last turn only is a choice: then whole earlier turns that are masked are no mistake.
+        masked &= (rows["turns_late"] > 0) | (rows["last_masked"] > 0)
+    return {
+        Problem.ANSWER_MASKED: masked,
+        Problem.NOTHING_TRAINED: nothing,
+        Problem.ANSWER_CUT: cut,
+        Problem.NO_ANSWER: rows["no_answer"] > 0,
+        Problem.EMPTY_ANSWER: rows["empty_answer"] > 0,
+    }
+
+
+def is_cut(rows: Rows) -> Mask:
+    """Return which rows are truncated before the first token that would be trained."""
+    # Raw text is not truncated yet, so here the cut is known exactly and need not be guessed.
+    if rows.seq_len and rows.is_raw.any():
+        return np.asarray(rows.is_raw & (rows["first_trained"] >= rows.seq_len))
+    unanswered = (rows["trained"] == 0) & (rows["answer"] == 0) & (rows["unfinished"] > 0)
+    return np.asarray(rows.at_limit & unanswered)
+
+
+def trains_last_only(rows: Rows) -> bool:
+    """Return whether conversations with several turns train the last turn only, as a rule."""
+    several = rows["turns"] > 1
+    last = several & (rows["turns_trained"] == 1) & (rows["last_masked"] == 0)
+    return bool(several.any()) and bool(np.count_nonzero(last) >= LAST_ONLY_SHARE * np.count_nonzero(several))
+
+
+def end_problems(rows: Rows) -> dict[Problem, Mask]:
+    """Return the rows whose answers end with a token that is not trained, or without one."""
+    finished = ~rows.at_limit & (rows["width"] > 0)
+    masked_part = rows["trained"] < rows["length"] - 1
+    asked = supervised(rows) | (rows.is_labelled & masked_part)
+    ended = rows["ends"] > 0
+    # The fault is a data set that never writes end tokens; a single answer without one may be unfinished.
+    none = not (ended & asked).any() and rows.has_eos
+    return {
+        Problem.END_NOT_TRAINED: asked & ended & (rows["ends_trained"] < rows["ends"]) & (rows["trained"] > 0),
+        Problem.NO_END_TOKEN: asked & finished & (rows["unfinished"] > 0) & (rows["trained"] > 0) & bool(none),
+    }
+
+
+def text_problems(rows: Rows) -> dict[Problem, Mask]:
+    """Return the rows in which documents are packed or begin wrongly."""
+    lengths, texts = rows["length"], rows["text_tokens"] > 0
+    same = len(lengths) > 1 and np.count_nonzero(lengths == lengths.max(initial=0)) >= SAME_LENGTH * len(lengths)
+    # Rows of one length were cut out of joined documents, so that some of them should have an end token inside.
+    endless = bool(same) and rows.has_eos and not rows["ends"].any()
+    separate = rows["undeclared"] > 0
+    return {
+        Problem.PACKING_POSITIONS: separate & ((rows["declares"] > 0) | supervised(rows)),
+        Problem.NO_DOCUMENT_END: (texts & endless & ~rows.is_raw) | (rows["not_ended"] > 0),
+        Problem.DOUBLE_BOS: rows["double_bos"] > 0,
+    }

@@ -1,0 +1,227 @@
+"""Write the findings on mask mistakes: what is wrong, in how many rows, and what to change."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from analyzers.columns import Mask
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.tokens.answers.problems import Problem, Rows, trains_last_only
+from analyzers.tokens.answers.statistics import shift_name
+from analyzers.tokens.model import FACTS, Shifter
+from analyzers.words import percent, quantity, share
+
+ROWS_NAMED = 5
+MANY = 0.5
+"""The share of rows from which on a mistake that some trainers tolerate spoils the training."""
+ALWAYS_ERROR = frozenset({
+    Problem.SHIFT, Problem.LABEL_MISMATCH, Problem.LABEL_VALUES, Problem.ALL_TRAINED, Problem.USER_TRAINED,
+    Problem.ANSWER_MASKED, Problem.PADDING_TRAINED,
+})  # fmt: skip
+ERROR_IF_MANY = frozenset({Problem.END_NOT_TRAINED, Problem.NOTHING_TRAINED, Problem.ANSWER_CUT})
+NEXT = {
+    Problem.LABEL_MISMATCH: "Make labels from the same input_ids: labels = input_ids.clone(), then mask.",
+    Problem.LABEL_VALUES: "Use -100 for what is to be ignored, or give cross_entropy the ignore_index of the data.",
+    Problem.ALL_TRAINED: "Set the labels of all tokens that the assistant does not write to -100 (TRL:"
+    " assistant_only_loss or completion_only_loss; axolotl: train_on_inputs: false).",
+    Problem.USER_TRAINED: "Set the labels of user, system and tool text to -100, also in later turns: mask by role, not"
+    " by the length of the first prompt.",
+    Problem.ANSWER_MASKED: "Check where the mask begins and ends: the text that marks the answer may be tokenised"
+    " differently inside of a conversation, and each turn needs a span of its own.",
+    Problem.END_NOT_TRAINED: "Train the token that ends the answer: include it in the unmasked span, and give padding a"
+    " token of its own if it shares that one.",
+    Problem.NO_END_TOKEN: "Append the end token to each answer before tokenising.",
+    Problem.TEMPLATE_TRAINED: "Begin the unmasked span behind the marks that open the answer, and end it"
+    " with its end token.",
+    Problem.NOTHING_TRAINED: "Drop these rows, or find out why the mask finds no answer in them.",
+    Problem.PADDING_TRAINED: "Set the labels of padding to -100.",
+    Problem.PADDING_ATTENDED: "Set attention_mask to 0 for padding.",
+    Problem.ANSWER_CUT: "Raise the sequence length, shorten or drop these rows, or truncate prompts from the left.",
+    Problem.PACKING_POSITIONS: "Write position_ids that begin with 0 in each document, and an attention that ends at"
+    " its border (for example flash attention with cu_seqlens, or a block mask).",
+    Problem.NO_DOCUMENT_END: "Append the end token to each document before packing.",
+    Problem.DOUBLE_BOS: "Tokenise text of a chat template with add_special_tokens=False: it has its begin token"
+    " already.",
+    Problem.NO_ANSWER: "Drop these rows, or end them with the assistant's answer.",
+    Problem.EMPTY_ANSWER: "Drop these rows, or write the answer.",
+}
+TITLES = {
+    Problem.LABEL_MISMATCH: "labels are not those of the tokens in {rows}",
+    Problem.LABEL_VALUES: "labels below zero other than -100 in {rows}",
+    Problem.ALL_TRAINED: "all text is trained, also the user's, in {rows}",
+    Problem.USER_TRAINED: "text that the assistant does not write is trained in {rows}",
+    Problem.ANSWER_MASKED: "text of the assistant is masked in {rows}",
+    Problem.END_NOT_TRAINED: "the end of the answer is not trained in {rows}",
+    Problem.NO_END_TOKEN: "answers have no end token in {rows}",
+    Problem.TEMPLATE_TRAINED: "marks of the chat template are trained in {rows}",
+    Problem.NOTHING_TRAINED: "no token is trained in {rows}",
+    Problem.PADDING_TRAINED: "padding is trained in {rows}",
+    Problem.PADDING_ATTENDED: "padding is attended to in {rows}",
+    Problem.ANSWER_CUT: "truncation cuts off the whole answer in {rows}",
+    Problem.PACKING_POSITIONS: "packed documents are not separated in {rows}",
+    Problem.NO_DOCUMENT_END: "documents are packed without an end token in {rows}",
+    Problem.DOUBLE_BOS: "the token that begins a text stands twice in {rows}",
+    Problem.NO_ANSWER: "the conversation does not end with an answer in {rows}",
+    Problem.EMPTY_ANSWER: "an answer is empty in {rows}",
+}
+DAMAGED_NEXT = "Write these rows again: token ids, labels and masks need the same length."
+
+
+def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], damaged_rows: int) -> Iterator[Finding]:
+    """Yield a finding for each kind of mistake that rows have."""
+    for problem, mask in problems.items():
+        if mask.any():
+            yield problem_finding(rows, problem, mask)
+    if damaged_rows:
+        yield damaged_finding(rows, damaged, damaged_rows)
+    if trains_last_only(rows):
+        yield last_only_finding(rows)
+
+
+def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
+    """Return the finding on one kind of mistake, with the first rows that have it."""
+    count, total = int(np.count_nonzero(mask)), len(mask)
+    where = f"{count} of {quantity(total, 'row')}"
+    title = shift_title(rows, mask, where) if problem is Problem.SHIFT else TITLES[problem].format(rows=where)
+    return Finding(
+        id=f"tokens.{problem}",
+        severity=severity(problem, count / total),
+        title=title,
+        why=why(rows, problem, mask),
+        next=shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
+        evidence=[Evidence(text=f"rows {row_numbers(rows, mask)}")],
+        confidence=0.95 if problem in ALWAYS_ERROR else 0.85,
+    )
+
+
+def severity(problem: Problem, part: float) -> Severity:
+    """Return how much a mistake matters that this part of the rows has."""
+    is_error = problem in ALWAYS_ERROR or (problem in ERROR_IF_MANY and part >= MANY)
+    return Severity.ERROR if is_error else Severity.WARNING
+
+
+def row_numbers(rows: Rows, mask: Mask) -> str:
+    """Return the numbers of the first rows with a mistake, counted from 0."""
+    # One more than is named shows whether further rows follow, without counting all of them.
+    numbers = rows["row"][mask][: ROWS_NAMED + 1].tolist()
+    return ", ".join(map(str, numbers[:ROWS_NAMED])) + (", ..." if len(numbers) > ROWS_NAMED else "")
+
+
+def shift_title(rows: Rows, mask: Mask, where: str) -> str:
+    """Return the title for labels that are shifted wrongly, which says which token a label is."""
+    # The offset makes negative shifts valid indices of the counts.
+    shift = int(np.bincount(rows["shift"][mask] + 128).argmax()) - 128
+    if rows.shifter == Shifter.MODEL:
+        moved = {1: "labels are shifted in the data, and the model shifts them again"}
+    else:
+        moved = {0: "labels are not shifted: the model learns to copy its input"}
+    return f"{moved.get(shift) or f'a label is {shift_name(shift)}'}, in {where}"
+
+
+def shift_next(rows: Rows) -> str:
+    """Return what to do about labels that are shifted wrongly."""
+    if rows.shifter == Shifter.MODEL:
+        return (
+            "Write labels at the position of their own token: models of Hugging Face shift them by one. If your loss"
+            " does not shift, say so with --shifted-by data."
+        )
+    return (
+        "Write at each position the token that follows: labels = ids[1:]. If your model shifts the labels itself, say"
+        " so with --shifted-by model."
+    )
+
+
+def why(rows: Rows, problem: Problem, mask: Mask) -> str:
+    """Return the numbers behind a finding."""
+    sums = {name: int(rows[name][mask].sum()) for name in FACTS}
+    if problem in REASONS:
+        return REASONS[problem](sums)
+    if problem is Problem.END_NOT_TRAINED:
+        return end_text(sums, int(rows["ends"].sum()), int(rows["ends_trained"].sum()))
+    part = percent(np.count_nonzero(mask) / len(mask))
+    if problem is Problem.ANSWER_CUT:
+        longest = f"to {rows.limit} tokens" if rows.limit else "at its length"
+        return f"{part} of the rows, truncated {longest}, end before the first token of an answer: they train nothing"
+    return SENTENCES[problem].format(part=part, **sums)
+
+
+def user_text(sums: Mapping[str, int]) -> str:
+    """Return how many tokens of users, system messages and tools are trained."""
+    named = (f"{quantity(sums[f'{name}_trained'], 'token')} of the {name}" for name in ("user", "system", "tool"))
+    tokens = ", ".join(text for text in named if not text.startswith("0 "))
+    return f"{tokens} have labels, so the model learns to write them"
+
+
+def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
+    """Return how many answers end with a token that is masked."""
+    often = f"it is trained after {learned} of {quantity(ends, 'answer')}"
+    where = often if learned else "it is trained nowhere, so the model does not learn to stop"
+    return f"{quantity(sums['ends'] - sums['ends_trained'], 'answer')} end with a token that is masked: {where}"
+
+
+def padding_text(sums: Mapping[str, int]) -> str:
+    """Return how much of what is trained is padding."""
+    part = share(sums["padding_trained"], sums["padding_trained"] + sums["trained"])
+    return f"{quantity(sums['padding_trained'], 'padding token')} have labels: {part} of what these rows train"
+
+
+def masked_text(sums: Mapping[str, int]) -> str:
+    """Return how much of the assistant's text is masked: tokens, whole turns, and parts of turns."""
+    whole, part = sums["turns_masked"], sums["turns_late"]
+    turns = [f"{quantity(whole, 'whole turn')}" if whole else "", f"a part of {quantity(part, 'turn')}" if part else ""]
+    tokens = f"{sums['answer_masked']} of {quantity(sums['answer'], 'token')} of the assistant have no label"
+    return f"{tokens}: {' and '.join(filter(None, turns))}"
+
+
+REASONS: dict[Problem, Callable[[Mapping[str, int]], str]] = {
+    Problem.USER_TRAINED: user_text,
+    Problem.ANSWER_MASKED: masked_text,
+    Problem.PADDING_TRAINED: padding_text,
+}
+SENTENCES = {
+    Problem.TEMPLATE_TRAINED: "{opener_trained} tokens that open an answer and {template_trained} of other marks have"
+    " labels, though they are given to the model",
+    Problem.ALL_TRAINED: "{user} of their {length} tokens are the user's text, and no label is -100",
+    Problem.SHIFT: "the labels were compared with the tokens at five shifts; this one agrees",
+    Problem.LABEL_MISMATCH: "{mismatched} labels differ from the tokens at every shift",
+    Problem.LABEL_VALUES: "{ignored_values} labels are negative: PyTorch's cross entropy ignores only -100, and fails"
+    " or trains on others",
+    Problem.NOTHING_TRAINED: "every label is -100 in {part} of the rows: they cost time, and a batch of them makes the"
+    " loss NaN",
+    Problem.PADDING_ATTENDED: "attention_mask is 1 for {padding_attended} padding tokens",
+    Problem.PACKING_POSITIONS: "{undeclared} documents begin inside of a row where positions run on, so that attention"
+    " reads the document before",
+    Problem.NO_END_TOKEN: "an answer ends where its row ends, so the model does not learn to stop",
+    Problem.NO_DOCUMENT_END: "text runs from one document into the next, so the model does not learn where a text ends",
+    Problem.DOUBLE_BOS: "the model never sees this when it answers; the chat template writes one, and the tokenizer"
+    " adds one",
+    Problem.NO_ANSWER: "there is nothing to learn after the last message",
+    Problem.EMPTY_ANSWER: "the model learns to say nothing",
+}
+
+
+def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
+    """Return the finding on rows that cannot be read."""
+    facts = list(damaged)
+    return Finding(
+        id="tokens.damaged_rows",
+        severity=Severity.WARNING,
+        title=f"{count} of {quantity(count + len(rows['row']), 'row')} cannot be read",
+        why=f"the first: {facts[0]}",
+        next=DAMAGED_NEXT,
+        evidence=[Evidence(text=fact) for fact in facts],
+        confidence=1.0,
+    )
+
+
+def last_only_finding(rows: Rows) -> Finding:
+    """Return the finding on conversations that train the last turn only, which may be intended."""
+    conversations = quantity(int(np.count_nonzero(rows["turns"] > 1)), "conversation")
+    return Finding(
+        id="tokens.last_turn_only",
+        severity=Severity.INFO,
+        title=f"only the last answer is trained in {conversations} of several turns",
+        why="the answers before it are masked as a rule",
+        next="Nothing, if that is intended. Else train all answers: it needs no further computation.",
+        confidence=0.8,
+    )

@@ -1,0 +1,137 @@
+"""Define what the documents and columns of the room of tokens are called."""
+
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+IGNORE = -100
+"""The label that PyTorch's cross entropy ignores."""
+# Far outside of the shifts that are tried, so that it can stand in the same column of numbers.
+UNKNOWN_SHIFT = -128
+
+
+class Role(IntEnum):
+    """What a token belongs to. EITHER marks tokens that may be trained or not, such as line ends between turns."""
+
+    PADDING = 0
+    TEMPLATE = 1
+    OPENER = 2
+    ANSWER = 3
+    END = 4
+    USER = 5
+    SYSTEM = 6
+    TOOL = 7
+    EITHER = 8
+    TEXT = 9
+
+
+ROLE_NAMES = {
+    Role.PADDING: "padding",
+    Role.TEMPLATE: "template",
+    Role.OPENER: "start of the answer",
+    Role.ANSWER: "assistant",
+    Role.END: "end of the answer",
+    Role.USER: "user",
+    Role.SYSTEM: "system",
+    Role.TOOL: "tool",
+    Role.EITHER: "between",
+    Role.TEXT: "text",
+}
+
+
+class Form(StrEnum):
+    """The form of the rows of a data set: token ids with labels or without, or text that is not yet tokenised."""
+
+    LABELLED = "tokens and labels"
+    UNLABELLED = "tokens"
+    MESSAGES = "messages"
+    COMPLETION = "prompt and completion"
+    TEXT = "text"
+
+
+class Shifter(StrEnum):
+    """What moves the labels by one position: the model, as those of Hugging Face do, or the data, as in torchtitan."""
+
+    MODEL = "model"
+    DATA = "data"
+
+
+FACTS = (
+    *("row", "form", "width", "length", "trained", "first_trained", "shift", "ignored_values", "mismatched"),
+    *("text_tokens", "answer", "answer_masked", "turns", "turns_trained", "turns_masked", "turns_late", "last_masked"),
+    *("user", "user_trained", "system_trained", "tool_trained", "opener_trained", "template_trained"),
+    *("ends", "ends_trained", "unfinished", "padding", "padding_trained", "padding_attended"),
+    *("documents", "undeclared", "declares", "not_ended", "double_bos", "answer_start"),
+    *("no_answer", "empty_answer", "messages"),
+)
+"""The names of the columns with numbers about each row, which `reading.facts` computes."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A token of a sequence, and the label at its position.
+
+    `trained` says whether the model learns to predict this token, `role` what it belongs to, and `document` is the
+    number of its document among those packed into the sequence.
+    """
+
+    sequence: int
+    position: int
+    token: int
+    text: str
+    label: int
+    label_text: str
+    trained: bool = True
+    role: str = ""
+    document: int = 0
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """How a number is distributed over the rows of a data set: median, 90th percentile, and the largest."""
+
+    median: int
+    p90: int
+    largest: int
+
+
+class TokenStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers about all rows of a data set that were read.
+
+    `roles` and `trained_roles` count tokens and trained tokens by role. `at_limit` is the number of rows that have the
+    largest length together with other rows, so that they may be truncated.
+    """
+
+    rows: int
+    damaged_rows: int
+    complete: bool
+    forms: dict[str, int]
+    tokens: int
+    trained: int
+    padding: int
+    length: Lengths
+    trained_of_row: Lengths
+    first_trained: Lengths
+    documents: int
+    turns: int
+    at_limit: int
+    shifts: dict[str, int]
+    roles: dict[str, int]
+    trained_roles: dict[str, int]
+
+
+class TokensData(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a tokens report (`workbench.tokens/1`): sequences with one row per position, and statistics.
+
+    `left_over` is the number of tokens at the end of a text that are too few for a sequence. `statistics` is null for
+    text that is only cut into sequences. `template` names the chat format, `tokenizer` the file, `shifted_by` what
+    moves the labels by one position.
+    """
+
+    seq_len: int
+    tokens: int
+    sequences: int
+    left_over: int
+    rows: list[Position]
+    statistics: TokenStatistics | None = None
+    template: str = ""
+    tokenizer: str = ""
+    shifted_by: str = ""

@@ -1,0 +1,1 @@
+"""Read data sets of tokens, and what a tokenizer says about them."""

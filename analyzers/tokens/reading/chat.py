@@ -1,0 +1,89 @@
+"""Render conversations with the chat template of a tokenizer, in the sandbox of jinja2."""
+
+import importlib
+import json
+from typing import Any
+
+from analyzers.errors import InputError
+from analyzers.tokens.reading.vocabulary import INSTALL, Vocabulary
+
+OPEN, CLOSE = "\ue001", "\ue002"
+"""Characters around the text of a `{% generation %}` block in rendered text; they are removed before encoding."""
+NO_TEMPLATE = "add chat_template.jinja, or a chat_template in tokenizer_config.json beside tokenizer.json"
+# A hostile template may write far more text than its messages have; this bounds what is tokenised.
+LONGEST = 64 << 20
+Messages = list[dict[str, Any]]
+
+
+class ChatTemplate:
+    """The compiled chat template of a tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        if not vocabulary.template:
+            raise InputError("the tokenizer has no chat template, which conversations need", NO_TEMPLATE)
+        self.names = {key: vocabulary.special_text(key) for key in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        self.has_generation = "generation" in vocabulary.template and "endgeneration" in vocabulary.template
+        self.template = compiled(vocabulary.template)
+
+    def render(self, messages: Messages, tools: Any = None) -> str:
+        """Return a conversation as text; what a `{% generation %}` block wrote is between OPEN and CLOSE.
+
+        Raises:
+            InputError: The template refuses the conversation.
+        """
+        try:
+            text = self.template.render(messages=messages, tools=tools, add_generation_prompt=False, **self.names)
+        # The limit of this process was reached, which is no fault of the conversation.
+        except MemoryError:
+            raise
+        except Exception as error:  # a template may raise anything
+            raise InputError(f"the chat template refuses it: {error}", NO_TEMPLATE) from error
+        return str(text)[:LONGEST]
+
+
+def compiled(source: str) -> Any:
+    """Return a template, compiled in the sandbox, with the functions that chat templates may call.
+
+    Raises:
+        InputError: jinja2 is not installed, or the template has an error.
+    """
+    try:
+        sandbox = importlib.import_module("jinja2.sandbox")
+        jinja = importlib.import_module("jinja2")
+    except ImportError as error:
+        raise InputError("to render conversations, the package jinja2 is needed", INSTALL) from error
+    # The options, filters and functions are those with which transformers renders the templates of models.
+    extensions = [generation_extension(), "jinja2.ext.loopcontrols"]
+    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = to_json
+    # The date is fixed, so that the same data set always gives the same tokens.
+    environment.globals.update(raise_exception=refuse_conversation, strftime_now=lambda _: "2026-01-01")
+    try:
+        return environment.from_string(source)
+    except jinja.TemplateError as error:
+        raise InputError(f"the chat template has an error: {error}", NO_TEMPLATE) from error
+
+
+def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    """Return a value as JSON without escaped characters, as chat templates expect."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def refuse_conversation(message: str) -> None:
+    """Stop a template that calls `raise_exception`."""
+    raise ValueError(message)
+
+
+def generation_extension() -> Any:
+    """Return the jinja2 extension for `{% generation %}` blocks, which mark what the assistant writes."""
+    nodes, extension = importlib.import_module("jinja2.nodes"), importlib.import_module("jinja2.ext")
+
+    def parse(self: Any, parser: Any) -> Any:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+
+    def marked(_: Any, caller: Any) -> str:
+        return f"{OPEN}{caller()}{CLOSE}"
+
+    return type("Generation", (extension.Extension,), {"tags": {"generation"}, "parse": parse, "marked": marked})

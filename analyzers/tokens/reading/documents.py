@@ -1,0 +1,93 @@
+"""Find where documents that are packed into one row begin, by their text and by what the row declares."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzers.columns import Column, Mask
+from analyzers.tokens.model import Role
+from analyzers.tokens.reading.roles import Roles
+from analyzers.tokens.reading.samples import Sample
+from analyzers.tokens.reading.vocabulary import Vocabulary
+
+NEAR = 2
+"""How many tokens a declared border may be away from that in the text, such as a line end behind the last turn."""
+
+
+class Documents(NamedTuple):
+    """The first token of each document but the first; how many begin in the text alone, or without an end before."""
+
+    starts: Column
+    declares: bool
+    undeclared: int
+    not_ended: int
+
+
+def find_documents(sample: Sample, roles: Roles, vocabulary: Vocabulary | None) -> Documents:
+    """Return where the documents in a row begin."""
+    real = roles.roles != Role.PADDING
+    declared = declared_starts(sample, real)
+    declares = sample.positions is not None or sample.segments is not None or sample.blocks or has_segments(sample)
+    in_text = text_starts(sample.ids, roles, vocabulary) if vocabulary else np.empty(0, np.int64)
+    # A block mask or cu_seqlens declares borders that are not read here, so that no border is undeclared.
+    undeclared = 0 if sample.blocks else sum(not is_near(start, declared) for start in in_text.tolist())
+    not_ended = sum(not has_end_before(start, roles) for start in declared.tolist()) if vocabulary else 0
+    starts = declared if len(declared) else in_text
+    return Documents(starts, declares, undeclared, not_ended)
+
+
+def has_segments(sample: Sample) -> bool:
+    """Return whether the attention mask numbers the documents: 1, 2, 3 and so on."""
+    return sample.attention is not None and bool((sample.attention > 1).any())
+
+
+def declared_starts(sample: Sample, real: Mask) -> Column:
+    """Return where documents begin according to positions that begin anew, or numbers of documents that change."""
+    result = np.zeros(len(sample.ids), dtype=bool)
+    if sample.positions is not None:
+        result[1:] |= (sample.positions[1:] == 0) & (sample.positions[:-1] != 0)
+        # A document of a single token has position 0, and so has the first token after it.
+        result[1:] |= (sample.positions[1:] == 0) & (sample.positions[:-1] == 0) & real[:-1]
+    for column in (sample.segments, sample.attention if has_segments(sample) else None):
+        if column is not None:
+            result[1:] |= np.diff(column) != 0
+    result[1:] &= real[1:] & real[:-1]
+    return np.flatnonzero(result)
+
+
+def text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
+    """Return where documents begin in the text: at a token that begins one, after one that ends one, and where system
+    text follows an answer.
+    """
+    kinds = roles.roles
+    result = np.zeros(len(ids), dtype=bool)
+    real = kinds != Role.PADDING
+    if vocabulary.bos is not None:
+        result[1:] = (ids[1:] == vocabulary.bos) & (ids[:-1] != vocabulary.bos)
+    # In conversations the same token often ends each turn, so that there it says nothing about documents.
+    if vocabulary.eos is not None and not np.isin(kinds, (Role.USER, Role.ANSWER)).any():
+        result[1:] |= (ids[:-1] == vocabulary.eos) & (ids[1:] != vocabulary.eos)
+    answered = np.maximum.accumulate(np.where(kinds == Role.ANSWER, np.arange(len(ids)), -1))
+    is_system = kinds == Role.SYSTEM
+    begins = is_system & ~np.concatenate(([False], is_system[:-1]))
+    for start in np.flatnonzero(begins & (answered >= 0)).tolist():
+        # The marks before the system text belong to the new document as well.
+        opener = start
+        while opener and kinds[opener - 1] == Role.TEMPLATE:
+            opener -= 1
+        # A begin token just before the marks has already started this document.
+        if not result[max(0, opener - NEAR) : opener + 1].any():
+            result[opener] = True
+    result[1:] &= real[1:] & real[:-1]
+    return np.flatnonzero(result)
+
+
+def is_near(start: int, declared: Column) -> bool:
+    """Return whether a document is declared to begin near this token."""
+    return bool(len(declared)) and int(np.abs(declared - start).min()) <= NEAR
+
+
+def has_end_before(start: int, roles: Roles) -> bool:
+    """Return whether the tokens before the begin of a document end the document before it."""
+    before = roles.roles[max(0, start - 1 - NEAR) : start + 1]
+    return bool(np.isin(before, (Role.END, Role.EITHER, Role.TEMPLATE)).any())

@@ -1,0 +1,58 @@
+"""Find out how the labels of a row are shifted against its tokens, and which tokens the model learns to predict."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzers.columns import Column, Mask
+from analyzers.tokens.model import IGNORE, UNKNOWN_SHIFT
+
+# The likely shifts come first: of equally good ones the first is taken.
+SHIFTS = (0, 1, -1, 2, -2)
+"""The shifts that are tried: the label at a position is the token that many positions later."""
+ENOUGH = 0.6
+"""The share of labels that must be equal to the tokens at a shift."""
+FEW = 3
+
+
+class Targets(NamedTuple):
+    """Which tokens are trained, by the labels at `shift`; how many labels match no token or are no token's id."""
+
+    trained: Mask
+    shift: int
+    mismatched: int
+    ignored_values: int
+
+
+def find_targets(ids: Column, labels: Column, padding: Mask, usual: int) -> Targets:
+    """Return which tokens of a row its labels train; `usual` is the shift of rows before, for a row of few labels."""
+    is_label = labels >= 0
+    shift, matched = best_shift(ids, labels, is_label & ~padding, usual)
+    # Where the labels do not tell, the rows before are the best guess: the same code made all of them.
+    by = usual if shift == UNKNOWN_SHIFT else shift
+    trained = np.zeros(len(ids), dtype=bool)
+    where = np.flatnonzero(is_label) + by
+    trained[where[(where >= 0) & (where < len(ids))]] = True
+    counted = int(np.count_nonzero(is_label & ~padding))
+    bad = int(np.count_nonzero((labels < 0) & (labels != IGNORE)))
+    return Targets(trained, shift, counted - matched, bad)
+
+
+def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple[int, int]:
+    """Return the shift at which most labels are equal to tokens, and how many are; UNKNOWN_SHIFT if hardly any are."""
+    where = np.flatnonzero(compared)
+    if not len(where):
+        return UNKNOWN_SHIFT, 0
+    counts = {shift: matches(ids, labels, where, shift) for shift in (usual, *SHIFTS)}
+    best = max(counts, key=lambda shift: counts[shift])
+    if counts[best] < ENOUGH * len(where):
+        # A few labels may be those of tokens beyond the row's end.
+        return UNKNOWN_SHIFT, len(where) if len(where) <= FEW else counts[best]
+    edge = sum(1 for i in where[-2:] if i + best >= len(ids)) + sum(1 for i in where[:2] if i + best < 0)
+    return best, counts[best] + edge
+
+
+def matches(ids: Column, labels: Column, where: Column, shift: int) -> int:
+    """Return how many labels are equal to the token `shift` positions later."""
+    inside = where[(where + shift >= 0) & (where + shift < len(ids))]
+    return int(np.count_nonzero(labels[inside] == ids[inside + shift]))

@@ -1,0 +1,237 @@
+"""Find the turns of conversations in text, by the marks of the usual chat formats or those of a chat template."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from analyzers.errors import InputError
+from analyzers.tokens.model import Role
+from analyzers.tokens.reading.chat import CLOSE, OPEN, ChatTemplate
+from analyzers.tokens.reading.vocabulary import SPECIAL, Vocabulary, latin
+
+ROLES = {
+    **dict.fromkeys(("assistant", "model", "gpt", "bot", "ai", "response", "answer", "a"), Role.ANSWER),
+    **dict.fromkeys(("user", "human", "instruction", "input", "question", "q", "ask"), Role.USER),
+    **dict.fromkeys(("system", "developer"), Role.SYSTEM),
+    **dict.fromkeys(("tool", "ipython", "function", "observation", "environment", "tools"), Role.TOOL),
+}
+"""What a text belongs to, by the name of the role in small letters."""
+
+
+class Format(NamedTuple):
+    """The marks of a chat format: expressions for openers, each with a role (empty: the text of the group), and ends.
+
+    Texts in braces are special tokens. A `weak` format has words that other texts may have, too.
+    """
+
+    name: str
+    openers: tuple[tuple[str, str], ...]
+    ends: tuple[str, ...]
+    weak: bool = False
+
+
+NO_THOUGHT = re.compile(rf"{SPECIAL}?<think>\s*{SPECIAL}?</think>\s*")
+"""Matches the empty thought that some templates write before an answer; trainers mask it or train it."""
+NAME = r"(?P<role>[A-Za-z_]+)"
+LINE = r"(?:^|(?<=[\n>]))"
+FORMATS = (
+    Format("ChatML", ((rf"{{<|im_start|>}}{NAME}\n?", ""),), ("<|im_end|>",)),
+    Format("Llama 3", ((rf"{{<|start_header_id|>}}{NAME}{{<|end_header_id|>}}\n{{0,2}}", ""),), ("<|eot_id|>", "<|eom_id|>")),
+    Format("Llama 4", ((rf"{{<|header_start|>}}{NAME}{{<|header_end|>}}\n{{0,2}}", ""),), ("<|eot|>", "<|eom|>")),
+    Format("Gemma", ((rf"{{<start_of_turn>}}{NAME}\n?", ""),), ("<end_of_turn>",)),
+    Format("Harmony", ((rf"{{<|start|>}}{NAME}[^\ue000]*(?:{{<|channel|>}}[^\ue000]*)?{{<|message|>}}", ""),),
+           ("<|end|>", "<|return|>", "<|call|>")),
+    Format("Granite", ((rf"{{<|start_of_role|>}}{NAME}{{<|end_of_role|>}}", ""),), ("<|end_of_text|>",)),
+    Format("DeepSeek", (("{<｜User｜>}", "user"), ("{<｜Assistant｜>}", "assistant")), ("<｜end▁of▁sentence｜>",)),
+    Format("Phi", tuple((rf"{{<|{role}|>}}\n?", role) for role in ("system", "user", "assistant", "tool")), ("<|end|>", "</s>")),
+    Format("Mistral", ((r"{[INST]} ?", "user"), (r" ?{[/INST]}", "assistant"), (r"{[SYSTEM_PROMPT]}", "system"),
+                       (r"{[TOOL_RESULTS]}", "tool"), (r"{[AVAILABLE_TOOLS]}", "system")), ("</s>", "[/SYSTEM_PROMPT]")),
+    Format("Alpaca", ((rf"{LINE}### ?(?P<role>Instruction|Input|Response|Human|Assistant|User|System)(?::[ \n]?|\n)", ""),), (), weak=True),
+    Format("Vicuna", ((r"(?:^|(?<=[\s>]))(?P<role>USER|ASSISTANT|SYSTEM):", ""),), (), weak=True),
+    Format("dialogue", ((rf"{LINE}(?P<role>User|Human|Assistant|System|Question|Answer|Q|A):", ""),), (), weak=True),
+)  # fmt: skip
+
+
+class Region(NamedTuple):
+    """A part of a text, in characters; `turn` is the number of the answer that it belongs to, -1 for none."""
+
+    start: int
+    end: int
+    role: Role
+    turn: int = -1
+
+
+@dataclass(frozen=True)
+class Markup:
+    """A chat format whose marks are compiled for one tokenizer."""
+
+    name: str
+    openers: "re.Pattern[str]"
+    roles: tuple[str, ...]
+    ends: "re.Pattern[str] | None"
+    weak: bool = False
+
+    def opened(self, text: str) -> list[tuple["re.Match[str]", Role]]:
+        """Return the openers in a text, each with its role; EITHER for a role of an unknown name."""
+        return [(match, self.role(match)) for match in self.openers.finditer(text)]
+
+    def role(self, match: "re.Match[str]") -> Role:
+        """Return the role that an opener names."""
+        number = int((match.lastgroup or "o0")[1:])
+        name = self.roles[number] or match["role"]
+        return ROLES.get(name.lower(), Role.EITHER)
+
+    def regions(self, text: str) -> list[Region]:
+        """Return the regions of a text without gaps: openers, contents, ends, and what is between them."""
+        opened = self.opened(text)
+        if not opened:
+            return [Region(0, len(text), Role.TEXT)]
+        result = [Region(0, opened[0][0].start(), Role.EITHER)]
+        turn = -1
+        for i, (match, role) in enumerate(opened):
+            following = opened[i + 1][0].start() if i + 1 < len(opened) else len(text)
+            turn += role is Role.ANSWER
+            result += self.turn_regions(text, match, role, following, turn)
+        return [region for region in result if region.end > region.start]
+
+    def turn_regions(self, text: str, opener: "re.Match[str]", role: Role, stop: int, turn: int) -> list[Region]:
+        """Return the regions of one turn, which ends at `stop` with the next opener or the text."""
+        is_answer = role is Role.ANSWER
+        number = turn if is_answer else -1
+        thought = NO_THOUGHT.match(text, opener.end(), stop) if is_answer else None
+        begin = thought.end() if thought else opener.end()
+        end = self.ends.search(text, begin, stop) if self.ends else None
+        finish, after = (end.start(), end.end()) if end else (stop, stop)
+        return [
+            Region(opener.start(), opener.end(), Role.OPENER if is_answer else Role.TEMPLATE, number),
+            Region(opener.end(), begin, Role.EITHER),
+            Region(begin, finish, role, number),
+            Region(finish, after, Role.END if is_answer else Role.TEMPLATE, number),
+            Region(after, stop, Role.EITHER),
+        ]
+
+
+def literal(text: str, vocabulary: Vocabulary) -> str:
+    """Return an expression for a text, which is a special token where the tokenizer has it as one."""
+    return (SPECIAL if text in vocabulary.added else "") + re.escape(latin(text))
+
+
+def compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
+    """Return a chat format as regular expressions for texts of a tokenizer, which find where turns begin and end.
+
+    In these texts special tokens are marked; what the format writes is sought as a special token if the tokenizer has
+    one for it, else as plain text.
+    """
+
+    def expanded(pattern: str) -> str:
+        return re.sub(r"\{([^{}0-9][^{}]*)\}", lambda match: literal(match[1], vocabulary), pattern)
+
+    openers = "|".join(f"(?P<o{i}>{expanded(pattern)})" for i, (pattern, _) in enumerate(form.openers))
+    ends = dict.fromkeys([*form.ends, *eos_text(vocabulary)])
+    pattern = re.compile("|".join(literal(end, vocabulary) for end in ends)) if ends else None
+    return Markup(form.name, re.compile(openers), tuple(role for _, role in form.openers), pattern, form.weak)
+
+
+def eos_text(vocabulary: Vocabulary) -> list[str]:
+    """Return the text of the token that ends a document; empty if the tokenizer names none."""
+    return (
+        [] if vocabulary.eos is None else [text for text in vocabulary.added if vocabulary.ids[text] == vocabulary.eos]
+    )
+
+
+def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None:
+    """Return the chat format of the texts of some rows; None if they are no conversations."""
+    strong = [compiled_format(form, vocabulary) for form in FORMATS if not form.weak]
+    weak = [compiled_format(form, vocabulary) for form in FORMATS if form.weak]
+    derived = template_markup(vocabulary)
+    # Marks such as <|im_start|> do not occur in text by chance; words such as `User:` may, and so come last.
+    for markup in (*strong, *([derived] if derived else []), *weak):
+        if is_format_of(markup, texts):
+            return markup
+    return None
+
+
+def is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
+    """Return whether most texts have openers of the format, and some the openers of a user and of an assistant."""
+    found = [{role for _, role in markup.opened(text)} for text in texts]
+    both = any({Role.USER, Role.ANSWER} <= roles for roles in found)
+    return both and sum(map(bool, found)) >= (0.8 if markup.weak else 0.5) * len(texts)
+
+
+USERS, ANSWERS, RULES = ("q7u", "q8u"), ("r7a", "r8a"), "s7y"
+"""Contents of messages that no template has in its own text."""
+
+
+def template_markup(vocabulary: Vocabulary) -> Markup | None:
+    """Return the chat format that the tokenizer's chat template writes, found by rendering known messages.
+
+    Between the first question and its answer stand the end of the question and the opener of the answer; between the
+    answer and the next question, the end of the answer and the opener of the question.
+    """
+    try:
+        template = ChatTemplate(vocabulary)
+        messages = [
+            {"role": role, "content": content}
+            for question, answer in zip(USERS, ANSWERS, strict=True)
+            for role, content in (("user", question), ("assistant", answer))
+        ]
+        text = template.render(messages).replace(OPEN, "").replace(CLOSE, "")
+    except InputError:
+        return None
+    parts = re.split("|".join((*USERS, *ANSWERS)), text)
+    # Each message must occur exactly once: a template may drop or repeat messages.
+    if len(parts) != 5:
+        return None
+    _, to_answer, to_question, _, last = parts
+    # Behind the last answer there is no opener, so what stands there is the end of an answer alone.
+    end = last if to_question.startswith(last) else common_prefix(to_question, last)
+    question = to_question.removeprefix(end)
+    answer = to_answer.removeprefix(end) if end else to_answer
+    if not (question.strip() and answer.strip() and question != answer):
+        return None
+    openers = {question.strip(" "): "user", answer.strip(" "): "assistant"}
+    return literal_markup({**openers, **system_opener(template, end), **tool_opener(template, end)}, end, vocabulary)
+
+
+def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
+    """Return the opener of a system message as a dict {opener: system}; empty if the template has none of its own."""
+    try:
+        text = template.render([{"role": "system", "content": RULES}, {"role": "user", "content": USERS[0]}])
+    except InputError:
+        return {}
+    before = text.partition(RULES)[0].replace(OPEN, "").strip(" ")
+    return {before: "system"} if before.strip() and end else {}
+
+
+def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
+    """Return the opener of a tool's result as a dict {opener: tool}; empty if the template has none."""
+    asked = {"role": "user", "content": USERS[0]}, {"role": "assistant", "content": ANSWERS[0]}
+    try:
+        text = template.render([*asked, {"role": "tool", "content": RULES}])
+    except InputError:
+        return {}
+    after, found, _ = text.replace(OPEN, "").replace(CLOSE, "").partition(ANSWERS[0])[2].partition(RULES)
+    opener = after.removeprefix(end).strip(" ")
+    return {opener: "tool"} if found and opener.strip() else {}
+
+
+def literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -> Markup:
+    """Return a chat format with these texts as openers and as the end of an answer."""
+
+    def expression(text: str) -> str:
+        # The longest comes first, because alternation takes the first match, and one token may begin like another.
+        specials = sorted(vocabulary.added, key=len, reverse=True)
+        parts = re.split("(" + "|".join(map(re.escape, specials)) + ")", text) if specials else [text]
+        return "".join(literal(part, vocabulary) for part in parts if part)
+
+    pattern = "|".join(f"(?P<o{i}>{expression(text)})" for i, text in enumerate(openers))
+    stripped = end.strip()
+    ends = re.compile(expression(stripped)) if stripped else None
+    return Markup("the tokenizer's template", re.compile(pattern), tuple(openers.values()), ends)
+
+
+def common_prefix(a: str, b: str) -> str:
+    """Return the longest text that both texts begin with."""
+    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[:length]

@@ -1,0 +1,148 @@
+"""Yield the rows of data sets: JSON lines, `.pt` batches, Parquet and Arrow files."""
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers.errors import InputError
+from analyzers.tokens.reading import torch_file
+
+Raw = dict[str, Any]
+# A file without line ends must not be read into memory as one line.
+LINE_BYTES = 256 << 20
+JSON_LINES, JSON, TORCH, PARQUET, ARROW = (".jsonl", ".ndjson"), (".json",), (".pt", ".pth"), (".parquet",), (".arrow",)
+SUFFIXES = (*JSON_LINES, *JSON, *TORCH, *PARQUET, *ARROW)
+FORMS = "give a .jsonl, .parquet or .pt file, or a folder saved by the datasets package"
+INSTALL_ARROW = "pip install pyarrow, or save the data set as .jsonl: dataset.to_json('train.jsonl')"
+
+
+def rows_of(path: Path) -> Iterator[Raw | str]:
+    """Yield the rows of a file; a text in place of a row says why this row cannot be read.
+
+    Raises:
+        InputError: The file is of no known kind, damaged, or needs a package that is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix in JSON_LINES or (suffix in JSON and not begins_as_list(path)):
+        return json_lines(path)
+    if suffix in JSON:
+        return iter(json_list(path))
+    if suffix in TORCH:
+        return batch_rows(torch_file.load(path))
+    if suffix in (*PARQUET, *ARROW):
+        return arrow_rows(path)
+    raise InputError("no data set of a known kind", FORMS)
+
+
+def begins_as_list(path: Path) -> bool:
+    """Return whether a JSON file begins with `[`."""
+    with path.open("rb") as file:
+        return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+
+
+def json_lines(path: Path) -> Iterator[Raw | str]:
+    """Yield the row on each line of a file; empty lines are skipped."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LINE_BYTES):
+            number += 1
+            text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
+            if text:
+                yield json_row(text, number)
+
+
+def json_row(text: bytes, number: int) -> Raw | str:
+    """Return the row in one line of JSON, or why it cannot be read."""
+    try:
+        row = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"line {number}: not JSON: {error}"
+    return row if isinstance(row, dict) else f"line {number}: not a JSON object"
+
+
+def json_list(path: Path) -> list[Raw | str]:
+    """Return the rows of a JSON file that holds a list of objects."""
+    try:
+        rows = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", FORMS) from error
+    return [row if isinstance(row, dict) else f"row {i}: not a JSON object" for i, row in enumerate(rows)]
+
+
+def batch_rows(batch: Any) -> Iterator[Raw | str]:
+    """Yield the rows of a batch: a dict of tensors, a list of rows, a pair of inputs and labels, or a tensor.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    # torchtitan's loaders yield such pairs, with the inputs in a dict of their own.
+    if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], np.ndarray):
+        inputs = batch[0] if isinstance(batch[0], dict) else {"inputs": batch[0]}
+        batch = {**inputs, "labels": batch[1]}
+    if isinstance(batch, (tuple, list)) and batch and all(isinstance(row, dict) for row in batch):
+        for row in batch:
+            yield from batch_rows(row)
+        return
+    if isinstance(batch, np.ndarray):
+        batch = {"inputs": batch}
+    if not isinstance(batch, dict):
+        raise InputError(f"a batch is a dict of tensors, and this is {type(batch).__name__}", torch_file.SAVE_AGAIN)
+    yield from split_columns(batch)
+
+
+def split_columns(batch: Raw) -> Iterator[Raw]:
+    """Yield the rows of a dict of tensors (B, T); tensors of one dimension are a row by themselves."""
+    tensors = {name: value for name, value in batch.items() if isinstance(value, np.ndarray) and value.ndim}
+    rows = max((len(value) for value in tensors.values() if value.ndim > 1), default=0)
+    if not rows:
+        yield batch
+        return
+    for i in range(rows):
+        yield {name: value[i] for name, value in tensors.items() if value.ndim > 1 and i < len(value)}
+
+
+def arrow_rows(path: Path) -> Iterator[Raw | str]:
+    """Yield the rows of a Parquet or Arrow file, a part of it at a time.
+
+    Raises:
+        InputError: The package pyarrow is not installed, or the file is damaged.
+    """
+    # Its default allocator reserves more address space than the limit of this process has.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    try:
+        arrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(f"{path.suffix} files need the package pyarrow: {error}", INSTALL_ARROW) from error
+    try:
+        if path.suffix.lower() in PARQUET:
+            # Small parts, because the memory of this process is limited.
+            yield from column_rows(parquet.ParquetFile(path).iter_batches(batch_size=256, use_threads=False))
+            return
+        with arrow.memory_map(str(path)) as source:
+            yield from column_rows(opened_stream(arrow, source))
+    except (arrow.ArrowException, ValueError) as error:
+        raise InputError(
+            f"not a readable {path.suffix} file: {error}", "check that the file was copied whole"
+        ) from error
+
+
+def opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
+    """Yield the parts of an Arrow file: a stream, as the datasets package writes it, or a random access file."""
+    try:
+        yield from arrow.ipc.open_stream(source)
+    except arrow.ArrowInvalid:
+        source.seek(0)
+        reader = arrow.ipc.open_file(source)
+        yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+
+
+def column_rows(batches: Iterator[Any]) -> Iterator[Raw]:
+    """Yield the rows of parts of an Arrow table."""
+    for batch in batches:
+        yield from batch.to_pylist()

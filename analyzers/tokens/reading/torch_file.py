@@ -1,0 +1,102 @@
+"""Read the tensors of a `.pt` file without torch, and without executing anything in it.
+
+The file is a zip archive: a pickle of the structure, and one entry for the bytes of each storage.
+"""
+
+import pickle
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from analyzers.columns import Column
+from analyzers.errors import HostileInput, InputError
+
+DTYPES = {
+    "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "<i1", "ByteStorage": "<u1",
+    # NumPy has no bfloat16, so that its bits are read as whole numbers.
+    "BoolStorage": "?", "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
+}  # fmt: skip
+SAVE_AGAIN = "save the batch with torch.save as a dict of tensors: torch.save(dict(batch), 'batch.pt')"
+
+
+class SavedMapping(dict[str, Any]):
+    """The content of a `BatchEncoding`, the dict of tensors that tokenizers of Hugging Face return."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        data = state.get("data")
+        self.update(data if isinstance(data, dict) else {})
+
+
+class TensorUnpickler(pickle.Unpickler):
+    """An unpickler that builds plain containers and tensors, and refuses everything else."""
+
+    def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
+        super().__init__(archive.open(f"{folder}/data.pkl"))
+        self.archive, self.folder = archive, folder
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands for a global that the pickle names, if tensors or batches are made of it."""
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return rebuilt
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) == ("transformers.tokenization_utils_base", "BatchEncoding"):
+            return SavedMapping
+        if module in ("torch", "torch.storage") and name in DTYPES:
+            return DTYPES[name]
+        return refuse(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Column:
+        """Return the elements of a storage that the pickle refers to."""
+        kind, dtype, key, *_ = pid
+        if kind != "storage" or not isinstance(dtype, str) or not str(key).isdecimal():
+            refuse(f"the storage {key}")
+        entry = self.archive.getinfo(f"{self.folder}/data/{key}")
+        # torch.save never compresses; a small compressed entry could unpack to more memory than there is.
+        if entry.compress_type != zipfile.ZIP_STORED:
+            refuse("a compressed storage")
+        return np.frombuffer(self.archive.read(entry), dtype=dtype)
+
+
+def refuse(what: str) -> NoReturn:
+    """Refuse a file that holds something else than tensors.
+
+    Raises:
+        HostileInput: Always.
+    """
+    raise HostileInput(f"the file holds more than tensors: {what}", SAVE_AGAIN)
+
+
+def rebuilt(storage: Column, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> Column:
+    """Return a tensor as an array that lies within its storage."""
+    numbers = (offset, *shape, *strides)
+    if len(shape) != len(strides) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        refuse("a tensor of an impossible shape")
+    # `as_strided` checks nothing: a shape beyond the storage would read foreign memory.
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    if 0 in shape:
+        return np.empty(shape, storage.dtype)
+    if last >= len(storage):
+        refuse("a tensor that reaches beyond its storage")
+    steps = [stride * storage.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
+
+
+def load(path: Path) -> Any:
+    """Return the object in a `.pt` file, with arrays in place of tensors.
+
+    Raises:
+        HostileInput: The file holds other objects than containers, numbers, texts and tensors.
+        InputError: The file is damaged, or was written by a PyTorch before 1.6.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            return TensorUnpickler(archive, name.removesuffix("/data.pkl")).load()
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # a damaged archive or pickle raises nearly anything
+        raise InputError(f"not a readable .pt file: {error or type(error).__name__}", SAVE_AGAIN) from error

@@ -1,0 +1,209 @@
+"""Read a tokenizer: the bytes of each token, the special tokens, the chat template, and how to encode text.
+
+Only encoding needs the package tokenizers; what a token stands for is read from `tokenizer.json` itself.
+"""
+
+import functools
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers.columns import Column
+from analyzers.errors import InputError
+
+SPECIAL = "\ue000"
+"""The character before the text of an added token, which no other token can have: each other character is a byte."""
+EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>", "<｜end▁of▁sentence｜>")
+BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<｜begin▁of▁sentence｜>", "<|startoftext|>")
+PAD_NAMES = ("<pad>", "<|pad|>", "[PAD]", "<|finetune_right_pad_id|>", "<|padding|>")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+INSTALL = "pip install 'torch-workbench[tokens]'"
+# Tables have a row for each id up to the largest, so that one huge id in a bad file would fill the memory.
+ENOUGH_IDS = 1 << 24
+
+
+@functools.cache
+def byte_characters() -> dict[str, int]:
+    """Return which byte each character of a byte-level vocabulary stands for: printable ones for themselves."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def latin(text: str) -> str:
+    """Return the UTF-8 bytes of a text as characters, one for each byte."""
+    return text.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+def is_id(number: Any) -> bool:
+    """Return whether a number of a vocabulary can be the id of a token."""
+    return isinstance(number, int) and 0 <= number < ENOUGH_IDS
+
+
+class Vocabulary:
+    """The tokens of a `tokenizer.json`, and the names of special tokens from the files beside it."""
+
+    def __init__(self, content: bytes, config: dict[str, Any]) -> None:
+        try:
+            self.description = msgspec.json.decode(content)
+            vocabulary = self.description["model"]["vocab"]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
+            raise InputError(
+                f"no tokenizer.json: {error}", "give --tokenizer the tokenizer.json of the model"
+            ) from error
+        self.content, self.config = content, config
+        self.ids: dict[str, int] = {}
+        self.pieces: dict[int, str] = {}
+        self.add_vocabulary(vocabulary)
+        self.added: set[str] = set()
+        self.add_specials(self.description.get("added_tokens") or [])
+        self.eos = self.special_id("eos_token", EOS_NAMES)
+        self.bos = self.special_id("bos_token", BOS_NAMES)
+        self.pad = self.special_id("pad_token", PAD_NAMES)
+
+    def add_vocabulary(self, vocabulary: Any) -> None:
+        """Add the tokens of the model, which is a dict {token: id}, or a list of pairs (token, score)."""
+        pairs = (
+            vocabulary.items() if isinstance(vocabulary, dict) else ((pair[0], i) for i, pair in enumerate(vocabulary))
+        )
+        text = msgspec.json.encode([self.description.get(part) for part in ("decoder", "pre_tokenizer")])
+        self.is_byte_level, self.is_wordpiece = b'"ByteLevel"' in text, b'"WordPiece"' in text
+        for token, number in pairs:
+            if isinstance(token, str) and is_id(number):
+                self.ids[token] = number
+                self.pieces[number] = self.piece(token)
+
+    def piece(self, token: str) -> str:
+        """Return the bytes of a token of the vocabulary, as characters."""
+        if self.is_byte_level:
+            bytes_of = byte_characters()
+            return "".join(chr(bytes_of[sign]) if sign in bytes_of else latin(sign) for sign in token)
+        if match := BYTE.fullmatch(token):
+            return chr(int(match[1], 16))
+        if self.is_wordpiece:
+            return latin(token.removeprefix("##") if token.startswith("##") else f" {token}")
+        return latin(token.replace("▁", " "))
+
+    def add_specials(self, added: Any) -> None:
+        """Add the tokens that are no part of the model, such as those of the chat template."""
+        for token in added:
+            text, number = token.get("content"), token.get("id")
+            if isinstance(text, str) and is_id(number):
+                self.ids[text] = number
+                # Such a token stands for a byte of the text, although the file lists it among the added ones.
+                if BYTE.fullmatch(text) and not self.is_byte_level:
+                    continue
+                self.pieces[number] = SPECIAL + latin(text)
+                self.added.add(text)
+
+    def special_id(self, key: str, names: Sequence[str]) -> int | None:
+        """Return the id of a special token, by the configuration or else by its usual names; None if there is none."""
+        # An entry without a value says that there is no such token; the usual names must not replace it.
+        if key in self.config:
+            return self.ids.get(self.special_text(key))
+        return next((self.ids[name] for name in names if name in self.added), None)
+
+    def special_text(self, key: str) -> str:
+        """Return the text of a special token of the configuration; empty if it names none."""
+        value = self.config.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        return text if isinstance(text, str) else ""
+
+    @property
+    def template(self) -> str:
+        """The chat template; empty if the tokenizer has none."""
+        template = self.config.get("chat_template")
+        if isinstance(template, list):
+            # Some tokenizers have several named templates, such as one for tools.
+            named = {str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)}
+            template = named.get("default") or next(iter(named.values()), "")
+        return template if isinstance(template, str) else ""
+
+    def pieces_of(self, ids: Column) -> list[str]:
+        """Return the bytes of each token, as characters; a token that is not in the vocabulary is U+FFFD."""
+        pieces = self.pieces
+        return [pieces.get(token, "\ufffd") for token in ids.tolist()]
+
+    @functools.cached_property
+    def lengths(self) -> Column:
+        """The number of characters in the piece of each token, by its id; 1 for ids without a token."""
+        table = np.ones(max(self.pieces, default=0) + 1, np.int64)
+        for token, piece in self.pieces.items():
+            table[token] = len(piece)
+        return table
+
+    @functools.cached_property
+    def is_special(self) -> Column:
+        """Whether each id is that of an added token."""
+        table = np.zeros(len(self.lengths), dtype=bool)
+        table[[self.ids[text] for text in self.added]] = True
+        return table
+
+    def bytes_of(self, token: int) -> str:
+        """Return the bytes of one token as characters, or its number if it is not in the vocabulary."""
+        piece = self.pieces.get(token)
+        return f"<{token}>" if piece is None else piece.replace(SPECIAL, "")
+
+    @functools.cached_property
+    def encoder(self) -> Any:
+        """The tokenizer of the package tokenizers.
+
+        Raises:
+            InputError: The package is not installed, or refuses the file.
+        """
+        try:
+            tokenizers = importlib.import_module("tokenizers")
+        except ImportError as error:
+            raise InputError("to tokenise text, the package tokenizers is needed", INSTALL) from error
+        try:
+            encoder = tokenizers.Tokenizer.from_str(self.content.decode())
+        except Exception as error:  # the package raises bare exceptions
+            raise InputError(f"the package tokenizers refuses tokenizer.json: {error}", "check its version") from error
+        # tokenizer.json may store the truncation and padding of the run that saved it.
+        encoder.no_truncation()
+        encoder.no_padding()
+        return encoder
+
+    def encode(self, text: str, *, specials: bool) -> Column:
+        """Return the ids of the tokens of a text, with the special tokens that the tokenizer adds, or without."""
+        # JSON may hold half of a surrogate pair, which the package refuses.
+        clean = text.encode("utf-8", "replace").decode()
+        return np.array(self.encoder.encode(clean, add_special_tokens=specials).ids, dtype=np.int64)
+
+
+def load_vocabulary(paths: Sequence[Path]) -> Vocabulary | None:
+    """Return the tokenizer in these files, which are `tokenizer.json` and files beside it; None without files.
+
+    Raises:
+        InputError: There is no tokenizer.json, or a file is damaged.
+    """
+    if not paths:
+        return None
+    config: dict[str, Any] = {}
+    content = b""
+    for path in paths:
+        if path.suffix == ".jinja":
+            config["chat_template"] = path.read_text(encoding="utf-8", errors="replace")
+        elif path.name in ("tokenizer_config.json", "special_tokens_map.json"):
+            # The left side loses: what another file of the tokenizer said before is kept.
+            config = parsed_config(path) | config
+        else:
+            content = path.read_bytes()
+    return Vocabulary(content, config)
+
+
+def parsed_config(path: Path) -> dict[str, Any]:
+    """Return the content of a small JSON file of a tokenizer.
+
+    Raises:
+        InputError: It is no JSON object.
+    """
+    try:
+        return dict(msgspec.json.decode(path.read_bytes()))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, ValueError) as error:
+        raise InputError(f"{path.name}: {error}", "check that the file was copied whole") from error

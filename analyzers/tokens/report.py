@@ -1,0 +1,163 @@
+"""Analyse data sets of tokens: find mask mistakes, count, and show some rows token by token."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analyzers import store
+from analyzers.columns import Column
+from analyzers.errors import NothingRecorded
+from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
+from analyzers.store import Columns
+from analyzers.tokens.answers.problems import Problem, Rows, problem_rows
+from analyzers.tokens.answers.statistics import statistics_of
+from analyzers.tokens.files import DataFiles
+from analyzers.tokens.findings import findings_of
+from analyzers.tokens.model import IGNORE, ROLE_NAMES, Position, Role, TokensData, TokenStatistics
+from analyzers.words import percent, quantity, uncapitalised
+
+READER = "analyzers.tokens.reading.reader"
+SCHEMA = "workbench.tokens/1"
+NO_TOKENIZER = "a tokenizer (--tokenizer), to tell the text of users, assistants and chat templates apart"
+
+
+def analyze(
+    files: DataFiles,
+    options: store.Options | None = None,
+    *,
+    shown: int = 1,
+    row: int | None = None,
+    seq_len: int | None = None,
+    shifted_by: str | None = None,
+) -> Report[TokensData]:
+    """Return a report on the tokens and labels of a data set.
+
+    `shown` rows are shown token by token, first one for the gravest finding, or from number `row` on. `seq_len` is the
+    length to which the trainer truncates, `shifted_by` what moves the labels by one position: model or data.
+
+    Raises:
+        InputError: A file cannot be read, or has no rows of a known form.
+    """
+    columns = store.load([*files.data, *files.tokenizer], READER, options)
+    meta = columns.meta
+    rows = Rows(columns, meta["has_tokenizer"], meta["has_eos"], shifted_by or meta["shifter"], seq_len)
+    if not len(rows["row"]):
+        reason = meta["damaged"][0] if meta["damaged"] else "it is empty"
+        raise NothingRecorded(
+            f"{files.data[0]}: no row can be read: {reason}", "see `workbench tokens --help` for what is read"
+        )
+    problems = problem_rows(rows)
+    findings = ranked(findings_of(rows, problems, meta["damaged"], meta["damaged_rows"]))
+    statistics = statistics_of(rows, meta)
+    data = TokensData(
+        seq_len=statistics.length.largest,
+        tokens=statistics.tokens,
+        sequences=statistics.rows,
+        left_over=0,
+        rows=positions(columns, chosen_rows(columns, findings, problems, shown, row)),
+        statistics=statistics,
+        template=meta["markup"],
+        tokenizer=str(files.tokenizer[0]) if files.tokenizer else "",
+        shifted_by=rows.shifter,
+    )
+    return Report(
+        schema=SCHEMA,
+        version=tool_version(),
+        inputs=inputs(files),
+        verdict=verdict(statistics, findings, meta),
+        findings=findings,
+        data=data,
+    )
+
+
+def inputs(files: DataFiles) -> list[Input]:
+    """Return the files of a data set and its tokenizer as inputs of a report."""
+    named = [*((path, "data_set") for path in files.data), *((path, "tokenizer") for path in files.tokenizer)]
+    return [Input(str(path), kind, None, None, path.stat().st_size) for path, kind in named]
+
+
+def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict[str, Any]) -> Verdict:
+    """Return the verdict: the gravest finding, no mistake, or unknown where the roles of tokens are not known."""
+    missing = [] if meta["has_tokenizer"] else [NO_TOKENIZER]
+    if not meta["complete"]:
+        missing.append(f"the rows after the first {statistics.rows}: the limit of processor time was reached")
+    counted = f"{quantity(statistics.rows, 'row')}, {statistics.tokens:,} tokens"
+    trained = percent(statistics.trained / statistics.tokens if statistics.tokens else 0.0)
+    faults = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if faults:
+        return Verdict(
+            status=status_of(faults),
+            kind=faults[0].id.removeprefix("tokens."),
+            sentence=f"{faults[0].title} ({counted}, {trained} trained)",
+            confidence=faults[0].confidence,
+            missing=missing,
+        )
+    if not meta["has_tokenizer"]:
+        sentence = f"no mistake in what can be checked without a tokenizer ({counted}, {trained} trained)"
+        return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.3, missing=missing)
+    first = "" if meta["complete"] else "the first "
+    sentence = f"no mask mistake found in {first}{counted}: {trained} trained"
+    form = f", format {meta['markup']}" if meta["markup"] else ""
+    return Verdict(
+        status=Status.OK, kind="no_mistake", sentence=sentence + uncapitalised(form), confidence=0.9, missing=missing
+    )
+
+
+def chosen_rows(
+    columns: Columns, findings: Sequence[Finding], problems: dict[Problem, Column], shown: int, first: int | None
+) -> list[int]:
+    """Return which kept rows to show: examples of the findings, then others; from row `first` on if given."""
+    numbers = columns["kept_row"]
+    order = list(range(len(numbers)))
+    if first is not None:
+        return [index for index in order if numbers[index] >= first][:shown]
+    examples = []
+    place = {number: i for i, number in enumerate(columns["row"].tolist())}
+    for finding in findings:
+        mask = problems.get(next((p for p in Problem if finding.id == f"tokens.{p}"), Problem.SHIFT))
+        if mask is not None and finding.severity is not Severity.INFO:
+            examples += [i for i in order if mask[place[int(numbers[i])]]][:1]
+    return list(dict.fromkeys([*examples, *order]))[:shown]
+
+
+def positions(columns: Columns, chosen: Sequence[int]) -> list[Position]:
+    """Return the tokens of the chosen kept rows, one position each."""
+    ends = np.cumsum(columns["kept_length"])
+    result: list[Position] = []
+    for index in chosen:
+        part = slice(int(ends[index] - columns["kept_length"][index]), int(ends[index]))
+        result += row_positions(columns, part, int(columns["kept_row"][index]))
+    return result
+
+
+def row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
+    """Return the tokens of one kept row, which is this part of the columns of tokens."""
+    texts = columns.meta["texts"]
+    names = ("kept_ids", "kept_labels", "kept_roles", "kept_trained", "kept_documents")
+    values = list(zip(*(columns[name][part].tolist() for name in names), strict=True))
+    shown = token_texts([texts.get(str(token), f"<{token}>") for token, *_ in values])
+    return [
+        Position(
+            sequence=number,
+            position=i,
+            token=token,
+            text=shown[i],
+            label=label,
+            label_text="" if label == IGNORE else token_texts([texts.get(str(label), f"<{label}>")])[0],
+            trained=bool(trained),
+            role=ROLE_NAMES[Role(role)],
+            document=document,
+        )
+        for i, (token, label, role, trained, document) in enumerate(values)
+    ]
+
+
+def token_texts(pieces: Sequence[str]) -> list[str]:
+    """Return the text of tokens from their bytes; a character of several tokens is the text of the last of these."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(piece.encode("latin-1", "replace")) for piece in pieces]
+    if texts:
+        texts[-1] += decoder.decode(b"", final=True)
+    return texts

@@ -1,0 +1,104 @@
+"""Tables of a report on tokens: statistics of a data set, the spans of its sequences, and tokens beside labels."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from analyzers.tokens.model import Position, TokensData, TokenStatistics
+from analyzers.words import share
+from workbench.present.table import Table, table
+
+TEXT_AT_MOST = 60
+SPANS = 40
+
+
+def token_tables(data: TokensData) -> list[Table]:
+    """Return the tables of a report on tokens; those of a data set have statistics and spans."""
+    if data.statistics is None:
+        return [plain_tokens(data)]
+    return [*statistics_tables(data.statistics, data), spans_table(data.rows)]
+
+
+def plain_tokens(data: TokensData) -> Table:
+    """Return a table of tokens that the model reads, each with the label that the model must predict."""
+    rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
+    heads = "sequence> | position> | token> | token text | label> | label text"
+    return table("Tokens and labels", heads, rows, 64)
+
+
+def statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table]:
+    """Return the tables of the numbers about all rows of a data set."""
+    facts = [
+        ("rows", f"{numbers.rows:,} ({', '.join(f'{form}: {count:,}' for form, count in numbers.forms.items())})"),
+        ("chat format", data.template or "none recognised"),
+        ("tokens without padding", f"{numbers.tokens:,}"),
+        ("trained tokens", f"{numbers.trained:,} ({share(numbers.trained, numbers.tokens)})"),
+        ("padding", f"{numbers.padding:,} ({share(numbers.padding, numbers.tokens + numbers.padding)})"),
+        ("assistant turns", f"{numbers.turns:,}"),
+        ("documents", f"{numbers.documents:,}"),
+        ("rows of the largest length", f"{numbers.at_limit:,}"),
+        (
+            "a label is",
+            ", ".join(f"{name} ({count:,} rows)" for name, count in numbers.shifts.items()) or "not in the data",
+        ),
+    ]
+    lengths = (
+        ("length", numbers.length),
+        ("trained", numbers.trained_of_row),
+        ("first trained", numbers.first_trained),
+    )
+    return [
+        table("Data set", "number | value", facts),
+        table(
+            "Tokens of a row",
+            "number | median> | 90th percentile> | largest>",
+            ((name, value.median, value.p90, value.largest) for name, value in lengths),
+        ),
+        table(
+            "Tokens by role",
+            "role | tokens> | trained> | share trained>",
+            (
+                (
+                    role,
+                    f"{count:,}",
+                    f"{numbers.trained_roles.get(role, 0):,}",
+                    share(numbers.trained_roles.get(role, 0), count),
+                )
+                for role, count in sorted(numbers.roles.items(), key=lambda item: -item[1])
+            ),
+        ),
+    ]
+
+
+def spans_table(rows: list[Position]) -> Table:
+    """Return a table of the spans of sequences: neighbouring tokens of one role, all trained or all ignored."""
+    heads = "row> | tokens | role | label | text"
+    return table("Spans", heads, (span_cells(span) for span in spans(rows)), SPANS)
+
+
+def spans(rows: list[Position]) -> Iterator[list[Position]]:
+    """Yield the runs of neighbouring tokens that have the same role, and are all trained or all ignored."""
+    for _, span in groupby(rows, key=lambda r: (r.sequence, r.document, r.role, r.trained)):
+        yield list(span)
+
+
+def span_cells(span: list[Position]) -> tuple[object, ...]:
+    """Return the cells of a span in the table."""
+    first, last = span[0], span[-1]
+    where = str(first.position) if first is last else f"{first.position}-{last.position}"
+    return first.sequence, where, first.role, "trained" if first.trained else "ignored", shortened(span_text(span))
+
+
+def span_text(span: list[Position]) -> str:
+    """Return the text of tokens with line ends made visible."""
+    return visible("".join(position.text for position in span))
+
+
+def visible(text: str) -> str:
+    """Return a text with signs in place of line ends and tabs."""
+    return text.replace("\n", "\u23ce").replace("\t", "\u21e5").replace("\r", "\u240d")
+
+
+def shortened(text: str) -> str:
+    """Return a text with its middle left out if it is long, because mistakes of masks are at the edges."""
+    half = TEXT_AT_MOST // 2
+    return text if len(text) <= TEXT_AT_MOST else f"{text[:half]} \u2026 {text[-half:]}"

@@ -1,0 +1,88 @@
+"""Draw sequences token by token: trained tokens, ignored ones, and those that are trained against their role."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from analyzers.tokens.model import ROLE_NAMES, Position, Role
+from workbench.colours import DARK
+from workbench.console import clean
+from workbench.present.figure import text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+LEARNED = {ROLE_NAMES[role] for role in (Role.ANSWER, Role.END)}
+GIVEN = {ROLE_NAMES[role] for role in (Role.USER, Role.SYSTEM, Role.TOOL, Role.PADDING, Role.OPENER, Role.TEMPLATE)}
+TRAINED, IGNORED, AGAINST = "trained", "ignored", "against its role"
+HUES = {TRAINED: "green", IGNORED: "soft", AGAINST: "error"}
+BORDER = "\u2503"
+"""The sign before the first token of a packed document."""
+SHOWN = 4096
+LINE_ENDS = str.maketrans({"\n": "\u23ce\n", "\t": "\u21e5", "\r": "\u240d"})
+
+
+def state(position: Position) -> str:
+    """Return whether a token is trained or ignored, or one of these against its role."""
+    if (position.trained and position.role in GIVEN) or (not position.trained and position.role in LEARNED):
+        return AGAINST
+    return TRAINED if position.trained else IGNORED
+
+
+def sequences(rows: list[Position]) -> Iterator[tuple[int, list[Position]]]:
+    """Yield the number and the tokens of each sequence."""
+    for number, tokens in groupby(rows[:SHOWN], key=lambda row: row.sequence):
+        yield number, list(tokens)
+
+
+def begins_document(tokens: list[Position], i: int) -> bool:
+    """Return whether a token is the first of a packed document."""
+    return i > 0 and tokens[i].document != tokens[i - 1].document
+
+
+def coloured_tokens(rows: list[Position]) -> "Text":
+    """Return the tokens of sequences as text for a terminal with colours."""
+    from rich.text import Text
+
+    result = Text()
+    for number, tokens in sequences(rows):
+        result.append(f"\nRow {number}  ", "bold")
+        for name in HUES:
+            result.append(f"{name}", style_of(name)).append("  ")
+        result.append("\n")
+        for i, token in enumerate(tokens):
+            result.append(BORDER if begins_document(tokens, i) else "")
+            result.append(clean(token.text.translate(LINE_ENDS)), style_of(state(token)))
+        result.append("\n")
+    return result
+
+
+def style_of(name: str) -> str:
+    """Return the style of a state in a terminal; no state is told by its colour alone."""
+    extra = {TRAINED: "bold", IGNORED: "dim", AGAINST: "reverse"}[name]
+    return f"{extra} {DARK.hues[HUES[name]]}"
+
+
+def token_figures(rows: list[Position]) -> Iterator[str]:
+    """Yield an HTML figure for each sequence, in which each token names its position, role and label."""
+    for number, tokens in sequences(rows):
+        body = "".join(token_html(token, begins_document(tokens, i)) for i, token in enumerate(tokens))
+        legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in HUES)
+        yield (
+            f"<figure><figcaption>Row {number}, token by token</figcaption>"
+            f'<p style="white-space: pre-wrap; overflow-wrap: anywhere">{body}</p><p class="keys">{legend}</p></figure>'
+        )
+
+
+def token_html(token: Position, is_first: bool) -> str:
+    """Return one token as HTML, after the sign of a border if it is the first of a packed document."""
+    label = "no label" if not token.trained and token.label < 0 else f"label {token.label}"
+    about = text(f"{token.position}: token {token.token}, {token.role}, {label}")
+    shown = text(token.text.translate(LINE_ENDS))
+    return f'{BORDER if is_first else ""}<span title="{about}" style="{css(state(token))}">{shown}</span>'
+
+
+def css(name: str) -> str:
+    """Return the style of a state on a page; no state is told by its colour alone."""
+    extra = {TRAINED: "font-weight: 600", IGNORED: "opacity: .8", AGAINST: "text-decoration: underline wavy"}[name]
+    return f"color: var(--{HUES[name]}); {extra}"
