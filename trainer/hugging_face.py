@@ -6,6 +6,7 @@ Each pipeline stage writes its own file. Parameters are read and gathered whole,
 
 import importlib
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from trainer.step import whole
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 INDEX = "model.safetensors.index.json"
 OUTER = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
          "output.weight": "lm_head.weight"}  # fmt: skip
@@ -82,6 +84,15 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
         weight_map = {name: file for name, (file, _) in parts.items()}
         write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
         write_json(path / "config.json", description(args, config))
+        copy_tokenizer(config.model.hf_assets_path, path)
+
+
+def copy_tokenizer(source: str | None, target: Path) -> None:
+    """Copy the files of the tokenizer that the model was trained with beside its weights."""
+    for name in TOKENIZER_FILES if source else ():
+        file = Path(str(source), name)
+        if file.is_file():
+            shutil.copyfile(file, target / name)
 
 
 def description(args: ModelArgs, config: JobConfig) -> dict[str, object]:

@@ -18,12 +18,12 @@ from torch.distributed._local_tensor import LocalTensor, LocalTensorMode, maybe_
 from trainer.config import JobConfig
 from trainer.config.checks import accumulation_steps, validate
 from trainer.config.degrees import Degrees
-from trainer.config.sections import Training
 from trainer.config.stages import model_parts
-from trainer.data.loader import Loader, Share
-from trainer.data.text import documents
+from trainer.data.loader import RowLoader, Share
+from trainer.data.source import build_loader
 from trainer.distributed import seed_everything, seed_step
 from trainer.dry_run import world_size
+from trainer.errors import DataError
 from trainer.models.decoder import draw, init_weights, model_args
 from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.mesh import build_world
@@ -43,7 +43,7 @@ def local_run(config: JobConfig) -> None:
     size, started = world_size(), time.perf_counter()
     degrees = validate(config, size)
     logger.info("Local tensors of all ranks (%d) in this process: %s %s", size, config.model.name, config.model.flavor)
-    batches = first_batches(config.training, config.debug.seed or 0, accumulation_steps(config.training, degrees))
+    batches = first_batches(config, accumulation_steps(config.training, degrees))
     # No message is sent: local tensors carry out the collectives in this process.
     dist.init_process_group("fake", rank=0, world_size=size)
     seed = seed_everything(config.debug, torch.device("cpu"))
@@ -56,9 +56,17 @@ def local_run(config: JobConfig) -> None:
     logger.info("One step of all ranks completed in %.1f s", time.perf_counter() - started)
 
 
-def first_batches(config: Training, seed: int, count: int) -> list[Batch]:
-    """Return the first `count` batches of the training data, which all ranks share."""
-    return list(islice(Loader(documents(config, seed), config.seq_len, Share(config.local_batch_size)), count))
+def first_batches(config: JobConfig, count: int) -> list[Batch]:
+    """Return the first `count` batches of the training data, which all ranks share.
+
+    Raises:
+        DataError: The data are rows for fine-tuning, whose attention is that of real ranks alone.
+    """
+    training = config.training
+    loader = build_loader(config, training, Share(training.local_batch_size), training.seq_len)
+    if isinstance(loader, RowLoader):
+        raise DataError("rows for fine-tuning do not go with comm.mode local_tensor", "train on processes: --nproc N")
+    return list(islice(loader, count))
 
 
 def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches: list[Batch]) -> tuple[Tensor, Tensor]:

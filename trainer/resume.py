@@ -4,7 +4,6 @@ The settings of the run that saved a checkpoint are compared with those of the r
 """
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -113,7 +112,7 @@ def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, to
         * config.training.local_batch_size
         * degrees.data_parallel,
         "schedule": {**values["lr_scheduler"], "steps": config.training.steps, "lr": config.optimizer.lr},
-        "data": {"tokens": len(loader.tokens), "checksum": zlib.crc32(loader.tokens.numpy().tobytes())},
+        "data": {"tokens": len(loader.tokens), "checksum": loader.checksum()},
         "seed": seed,
         "mesh": degrees.described(),
         "torch": torch_version,

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from trainer.config.checks import accumulation_steps
 from trainer.config.converters import FLOAT8
 from trainer.config.precision import uses_autocast
 from trainer.config.sections import Compile
+from trainer.data.loader import Loader
 from trainer.float8 import precompute_scales
 from trainer.models.moe import balance_experts
 from trainer.optim import parameters_by_mesh
@@ -43,10 +45,20 @@ class OptimizerStep:
 
     def __post_init__(self) -> None:
         self.accumulation_steps = accumulation_steps(self.config.training, self.world.degrees)
+        self.labels_per_batch: float | None = None
         self.loss_fn = loss_function(self.config.compile)
         self.precomputes_scales = (
             FLOAT8 in self.config.model.converters and self.config.float8.precompute_float8_dynamic_scale_for_fsdp
         )
+
+    def count_labels(self, loader: Loader) -> None:
+        """Look up how many labels count in the coming step, so that each of them has the same weight.
+
+        Ranks and batches have different numbers of them: a mean of their means would weigh labels unequally.
+        """
+        ahead = loader.labels_ahead(self.accumulation_steps)
+        batches = self.accumulation_steps * self.world.degrees.data_parallel
+        self.labels_per_batch = None if ahead is None else max(ahead, 1) / batches
 
     @property
     def knows_loss(self) -> bool:
@@ -56,12 +68,13 @@ class OptimizerStep:
     def forward_backward(self, batch: Batch) -> Tensor:
         """Accumulate the gradients of one batch; return its loss divided by the number of batches in the step."""
         inputs, labels = batch
+        loss_fn = partial(summed_loss, count=self.labels_per_batch) if self.labels_per_batch else self.loss_fn
         # The backward pass of a loss over split logits needs the same context as its forward pass.
         with split_loss(self.world.tensor):
             with self.phase("fwd"), self.autocast():
                 # Divided before the backward pass, so that accumulated gradients are those of the mean over the whole
                 # batch.
-                loss = self.loss_fn(self.model(inputs), labels) / self.accumulation_steps
+                loss = loss_fn(self.model(inputs), labels) / self.accumulation_steps
             with self.phase("bwd"):
                 loss.backward()  # type: ignore[no-untyped-call]
         return whole(loss.detach())
@@ -126,6 +139,11 @@ def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
     if config.enable and "loss" in config.components:
         return torch.compile(mean_loss, backend=config.backend)
     return mean_loss
+
+
+def summed_loss(logits: Tensor, labels: Tensor, count: float) -> Tensor:
+    """Return the sum of the cross entropies of logits (B, T, V) at labels that are not -100, divided by `count`."""
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum") / count
 
 
 def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:

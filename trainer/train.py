@@ -15,12 +15,13 @@ from torch import Tensor
 from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import JobConfig, as_dict
 from trainer.config.stages import SPLIT_BACKWARD, schedule_name
-from trainer.data.loader import Loader, Share
-from trainer.data.text import documents
+from trainer.data.loader import Loader, RowLoader, Share
+from trainer.data.source import build_loader
 from trainer.distributed import join, seed_everything, seed_step, set_timeouts
 from trainer.faults import Faults
 from trainer.metrics import Meter, StepMetrics
 from trainer.models.decoder import build_model
+from trainer.models.document_attention import separate_documents
 from trainer.optim import build_optimizer, lr_factor, set_lr
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import parallelize
@@ -59,6 +60,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self.loader = self.build_loader()
         self.batches = iter(self.loader)
+        self.attention = separate_documents(self.parts) if isinstance(self.loader, RowLoader) else None
 
         self.state = TrainState(self.model, self.optimizer, self.loader)
         made = made_with(config, self.world.degrees, self.loader, self.seed, torch.__version__)
@@ -113,7 +115,7 @@ class Trainer:
         training, world = self.config.training, self.world
         positions = self.parts[0].positions if world.context else None
         share = Share(training.local_batch_size, world.data_rank, world.degrees.data_parallel, positions)
-        return Loader(documents(training, self.config.debug.seed or 0), training.seq_len, share)
+        return build_loader(self.config, training, share, training.seq_len)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context manager that records the code inside it as one phase of the step, such as `fwd`."""
@@ -188,6 +190,7 @@ class Trainer:
         set_lr(self.optimizer, lr)
         # The sum stays on the device: reading each loss would wait for all queued work.
         loss = torch.zeros((), device=self.world.device)
+        self.compute.count_labels(self.loader)
         for _ in range(self.compute.accumulation_steps):
             loss += self.compute.forward_backward(self.next_batch(step))
         if self.values:
@@ -233,6 +236,8 @@ class Trainer:
         self.meter.add_data_wait(time.perf_counter() - started)
         with self.phase("h2d"):
             device = self.world.device
+            if self.attention and self.loader.documents is not None:
+                self.attention.separate(self.loader.documents.to(device, non_blocking=True))
             return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def log(self, line: StepLine, step: int, lr: float, loss: Tensor, grad_norm: Tensor) -> None:

@@ -8,13 +8,17 @@ from itertools import islice
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from trainer.config import JobConfig
 from trainer.config.sections import Validation
-from trainer.data.loader import Loader, Share
-from trainer.data.text import documents, held_out_documents
+from trainer.data.loader import Loader, RowLoader, Share
+from trainer.data.source import build_loader
+from trainer.data.text import held_out_documents
+from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import DataError
-from trainer.models.decoder import Decoder
+from trainer.models.decoder import Decoder, model_args
+from trainer.models.document_attention import separate_documents
 from trainer.models.moe import moe_layers
 from trainer.parallel.mesh import World
 from trainer.step import OptimizerStep
@@ -34,6 +38,7 @@ class Validator:
 
     def __post_init__(self) -> None:
         self.loader = validation_loader(self.config, self.world, self.models[0])
+        self.attention = separate_documents(self.models) if isinstance(self.loader, RowLoader) else None
         self.batches = batch_count(self.config.validation, self.loader)
 
     def is_due(self, step: int) -> bool:
@@ -47,13 +52,20 @@ class Validator:
         device = self.world.device
         with torch.no_grad(), untouched(self.models):
             losses = [
-                self.compute.evaluate((inputs.to(device), labels.to(device)))
+                self.evaluate(inputs.to(device), labels.to(device))
                 for inputs, labels in islice(self.loader, self.batches)
             ]
         mean = torch.stack(losses).mean()
         dist.all_reduce(mean, dist.ReduceOp.AVG)
         # Of each pipeline one rank knows the loss; the others have 0.
         return float(mean) * self.world.degrees.pp
+
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of the loader's latest batch."""
+        if self.attention:
+            documents = self.loader.documents
+            self.attention.separate(None if documents is None else documents.to(inputs.device))
+        return self.compute.evaluate((inputs, labels))
 
 
 @contextmanager
@@ -80,10 +92,13 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
     seed = config.debug.seed or 0
     is_synthetic = validation.dataset == "synthetic" and not validation.dataset_path
     source = replace(training, dataset=validation.dataset, dataset_path=validation.dataset_path)
-    text = held_out_documents(seed) if is_synthetic else documents(source, seed)
     positions = model.positions if world.context else None
     share = Share(validation.local_batch_size, world.data_rank, world.degrees.data_parallel, positions)
-    return Loader(text, validation.seq_len or training.seq_len, share)
+    length = validation.seq_len or training.seq_len
+    if not is_synthetic:
+        return build_loader(config, source, share, length)
+    tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
+    return Loader(held_out_documents(seed), length, share, tokenizer)
 
 
 def batch_count(validation: Validation, loader: Loader) -> int:

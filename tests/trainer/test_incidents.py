@@ -40,7 +40,8 @@ def pending(home: Path, rank: int) -> list[tuple[str, str]]:
 
 
 def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> None:
-    done = break_("stuck_gil")
+    # Both rounds of dumps must end before the timeout, on a busy machine, too.
+    done = break_("stuck_gil", "--comm.train_timeout_seconds", "24")
     assert done.returncode == 1
     home, found = last_set(done.folder, "stalled")
     assert [look["round"] for look in found["rounds"]] == [1, 2]
@@ -51,7 +52,7 @@ def test_a_rank_that_holds_the_gil_still_answers(break_: Callable[..., Any]) -> 
         # Without py-spy by a signal: it may wake what it looks at, so it comes when nothing else is left to be asked.
         assert ranks["1"]["stacks"] in ("py-spy", None if look["round"] == 1 else "signal")
         assert ranks["1"]["heartbeat"]["step"] == 3
-        assert max(rank["answered_ns"] for rank in ranks.values()) - found["asked_ns"] < 8e9
+        assert max(rank["answered_ns"] for rank in ranks.values()) - found["asked_ns"] < 14e9
     assert pending(home, 0)
     assert not pending(home, 1)
     assert "hold_gil" in (home / "round_2/stacks_1.txt").read_text()

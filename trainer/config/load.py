@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainer.config import compat
 from trainer.config.checks import model_shape
 from trainer.config.converters import BUILT_IN, is_available
-from trainer.config.refusals import NO_DATA, asks_for_something, reason_without_effect, refusal_of
+from trainer.config.refusals import NO_DATA, asks_for_something, is_without_tokenizer, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options
 from trainer.config.sections import JobConfig, Training, Validation
@@ -236,6 +236,8 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
     source: Training | Validation = config.validation if key == "validation.dataset" else config.training
     if key not in DATA_SETS or not is_read or source.dataset == "synthetic" or source.dataset_path:
         return None
+    if config.training.allow_synthetic:
+        return None
     return f"data set {source.dataset!r} is not shipped", NO_DATA.format(section=key.partition(".")[0])
 
 
@@ -282,7 +284,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     if refusal and value not in refusal.possible:
         hint = refusal.hint or possible_values(key, refusal.possible)
         return KeyReport(key, value, "ignored", source, refusal.why, hint, written.line, refused=True)
-    if option:
+    if option and not is_without_tokenizer(key, value):
         value = from_toml(option, value)
         return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=written.line)
     if why := refusal.why if refusal else reason_without_effect(key):
@@ -297,7 +299,7 @@ def possible_values(key: str, values: Sequence[object]) -> str:
 
 
 def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
-    """Return a flag with its value, a list of words of the command line, converted to the type of the key.
+    """Return the flag `written`, whose value is a list of words, with the words converted to the type of its key.
 
     A flag `--SECTION.no_NAME` becomes the key SECTION.NAME with value False. `own` holds the keys that a user's module
     adds.

@@ -5,6 +5,7 @@ are supported. `WITHOUT_EFFECT` has the keys that would change none of these.
 """
 
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config.converters import RegisteredNames, is_installed
@@ -51,7 +52,10 @@ ONE_GROUP = "all parameters are in one group"
 
 GROUPED = "the products of experts stay in their own type"
 
-NO_DATA = "give --{section}.dataset_path with .txt or .jsonl files, or --{section}.dataset synthetic"
+NO_DATA = (
+    "give --{section}.dataset_path with .txt, .jsonl or .parquet files, or --{section}.dataset synthetic, or"
+    " --training.allow_synthetic"
+)
 
 REFUSED: dict[str, Refusal] = {
     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": Refusal(
@@ -121,7 +125,8 @@ REFUSED: dict[str, Refusal] = {
 }
 """{key or pattern of keys: the supported values, and why others are refused}."""
 
-TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it"
+TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it: there is no tokenizer.json"
+ASSETS = "model.hf_assets_path"
 SHARDING = "there is one way to shard"
 NO_MX = "it belongs to a conversion that model.converters turns on, of which there is float8 for linear layers alone"
 FLUX = "it belongs to an image model"
@@ -150,7 +155,7 @@ WITHOUT_EFFECT = {
     "memory_estimation.disable_fake_mode": ESTIMATE,
     "metrics.disable_logging_from_checkpoint": "loading a checkpoint logs one line",
     "metrics.use_for_integration_test": OWN_TESTS,
-    "model.hf_assets_path": TOKENIZER,
+    ASSETS: TOKENIZER,
     "model.print_after_conversion": NO_MX,
     "model_converters.*": NO_MX,
     "mx.*": NO_MX,
@@ -170,6 +175,11 @@ WITHOUT_EFFECT = {
 """{pattern of keys that change nothing in a run: reason}."""
 ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")
 """Keys without effect whose default is true in torchtitan: here it is False that asks for a change."""
+
+
+def is_without_tokenizer(key: str, value: object) -> bool:
+    """Return whether `key` names the folder of a tokenizer, and there is no `tokenizer.json` in it."""
+    return key == ASSETS and value is not None and not Path(str(value), "tokenizer.json").is_file()
 
 
 def reason_without_effect(key: str) -> str | None:

@@ -80,6 +80,8 @@ class Model:
     """Folder below trainer/models: llama3, or llama4, which has experts."""
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e."""
+    hf_assets_path: str | None = None
+    """Folder with the tokenizer.json of a model, and its tokenizer_config.json for conversations; None: bytes."""
     converters: list[str] = field(default_factory=list)
     """Names of conversions of the model, applied in this order: float8, or those that a module of yours registers."""
 
@@ -127,7 +129,10 @@ class Training:
     dataset: str = "synthetic"
     """`synthetic` (seeded, generated at the start), or any name together with dataset_path."""
     dataset_path: str | None = None
-    """A .txt or .jsonl file (field "text"), or a folder of such files."""
+    """A .txt, .parquet or .jsonl file, or a folder of them: text, or rows for fine-tuning (messages, prompt and
+    completion, or input_ids and labels)."""
+    allow_synthetic: bool = False
+    """Train on synthetic text where dataset names data that are not shipped, instead of refusing the run."""
     local_batch_size: Positive = 8
     """Sequences of one forward pass on one data-parallel rank."""
     global_batch_size: PositiveOrRest = -1

@@ -2,51 +2,62 @@
 
 import json
 import sys
-from itertools import pairwise
 
 from trainer.config import JobConfig, load
-from trainer.data.loader import Loader, Share
-from trainer.data.text import documents
-from trainer.data.tokenizer import BOS, EOS
+from trainer.data.loader import Loader, RowLoader, Share
+from trainer.data.rows import IGNORE
+from trainer.data.source import build_loader
+from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import TrainerError
-
-SPECIAL = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}
+from trainer.models.decoder import model_args
 
 
 def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
     """Return the first `count` training sequences as a dict: `rows` has one row per token, next to token counts.
 
-    `tokens` is the number of tokens in the whole training text; `left_over` counts those after the last full sequence.
+    `tokens` is the number of tokens in the whole training data; `left_over` counts those after the last full sequence.
 
     Raises:
-        TrainerError: The training text does not exist or is too short.
+        TrainerError: The training data do not exist or are too short.
     """
     seq_len = config.training.seq_len
-    loader = Loader(documents(config.training, config.debug.seed or 0), seq_len, Share(batch=1))
-    sequences = min(count, loader.sequences)
-    rows = [row for number in range(sequences) for row in sequence(loader, number)]
-    total = len(loader.tokens)
+    loader = build_loader(config, config.training, Share(batch=1), seq_len)
+    rows = sequence_rows(config, loader, min(count, loader.sequences))
+    total = loader.tokens.numel()
+    used = loader.sequences * seq_len + 1
     return {
         "seq_len": seq_len,
         "tokens": total,
         "sequences": loader.sequences,
-        "left_over": total - loader.sequences * seq_len - 1,
+        # Rows are padded and not cut out of one text, so that nothing is left over.
+        "left_over": 0 if isinstance(loader, RowLoader) else total - used,
         "rows": rows,
     }
 
 
-def sequence(loader: Loader, number: int) -> list[dict[str, object]]:
-    """Return one row per position of sequence `number`: the token that the model reads, and the label to predict."""
-    tokens = loader.sequence(number).tolist()
-    return [
-        {"sequence": number, "position": i, "token": a, "text": text(a), "label": b, "label_text": text(b)}
-        for i, (a, b) in enumerate(pairwise(tokens))
-    ]
-
-
-def text(token: int) -> str:
-    """Return a token as text: a printable ASCII character, the name of a special token, or the value of the byte."""
-    return SPECIAL.get(token) or (chr(token) if 32 <= token < 127 else f"<{token:#04x}>")
+def sequence_rows(config: JobConfig, loader: Loader, count: int) -> list[dict[str, object]]:
+    """Return one row per position of the first sequences: the token that the model reads, and the label to predict."""
+    tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
+    result: list[dict[str, object]] = []
+    # The range comes first: zip stops there, before it takes a further batch of the endless loader.
+    for number, (inputs, labels) in zip(range(count), loader, strict=False):
+        documents = [0] * inputs.shape[1] if loader.documents is None else loader.documents[0].tolist()
+        values = zip(inputs[0].tolist(), labels[0].tolist(), documents, strict=True)
+        result += [
+            {
+                "sequence": number,
+                "position": i,
+                "token": token,
+                "text": tokenizer.name(token),
+                "label": label,
+                "label_text": "" if label == IGNORE else tokenizer.name(label),
+                "trained": label != IGNORE,
+                "role": "padding" if document < 0 else "",
+                "document": document,
+            }
+            for i, (token, label, document) in enumerate(values)
+        ]
+    return result
 
 
 if __name__ == "__main__":

@@ -1,10 +1,135 @@
-"""A tokenizer that needs no files: each byte is a token."""
+"""Tokenizers: one that needs no files, for which each byte is a token, and that of a `tokenizer.json`."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.errors import DataError
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 320
 """256 byte values and two special tokens, rounded up to a number that many parallel degrees divide evenly."""
+FILE = "tokenizer.json"
+INSTALL = "pip install 'torch-workbench[tokens]', or remove model.hf_assets_path: bytes are tokens then"
+EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<|eot_id|>")
+BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>")
 
 
 def encode(text: str) -> list[int]:
     """Return the tokens of one document (its UTF-8 bytes) between a begin and an end token."""
     return [BOS, *text.encode(), EOS]
+
+
+class Tokenizer(Protocol):
+    """What the training data need of a tokenizer; `eos` is the token that ends a document."""
+
+    eos: int
+    vocab_size: int
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a document, between a begin token, if there is one, and an end token."""
+
+    def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a text without further ones, and where each of them begins and ends in the text."""
+
+    def name(self, token: int) -> str:
+        """Return the text of a token."""
+
+
+class ByteTokenizer:
+    """The tokenizer that needs no files."""
+
+    eos, vocab_size = EOS, VOCAB_SIZE
+    special = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}  # noqa: RUF012
+
+    def encode(self, text: str) -> list[int]:
+        return encode(text)
+
+    def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        # A character of several bytes is several tokens, each of which spans all of it.
+        spans = [(i, i + 1) for i, sign in enumerate(text) for _ in sign.encode()]
+        return list(text.encode()), spans
+
+    def name(self, token: int) -> str:
+        return self.special.get(token) or (chr(token) if 32 <= token < 127 else f"<{token:#04x}>")
+
+
+class FileTokenizer:
+    """The tokenizer in a folder with `tokenizer.json`, such as that of a model of Hugging Face.
+
+    Raises:
+        DataError: The package tokenizers is not installed, or refuses the file, or no token ends a document.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.encoder = importlib.import_module("tokenizers").Tokenizer.from_file(str(folder / FILE))
+        except ImportError as error:
+            raise DataError(f"{folder / FILE}: the package tokenizers is not installed", INSTALL) from error
+        except Exception as error:  # the package raises bare exceptions
+            raise DataError(f"{folder / FILE}: {error}", "check that the file was copied whole") from error
+        self.config = tokenizer_config(folder)
+        # Not the number of tokens: ids may have gaps, and the largest one needs a row of the embedding.
+        self.vocab_size = 1 + max(self.encoder.get_vocab(with_added_tokens=True).values())
+        self.bos = self.special("bos_token", BOS_NAMES)
+        eos = self.special("eos_token", EOS_NAMES)
+        if eos is None:
+            raise DataError(f"{folder}: no token ends a document", "name an eos_token in tokenizer_config.json")
+        self.eos = eos
+
+    def special(self, key: str, names: tuple[str, ...]) -> int | None:
+        """Return the id of a special token, by the configuration, or else by its usual names; None if there is none."""
+        text = special_text(self.config, key)
+        # An entry without a value says that there is no such token; the usual names must not replace it.
+        candidates = (text,) if key in self.config else names
+        return next((i for name in candidates if (i := self.encoder.token_to_id(name)) is not None), None)
+
+    def encode(self, text: str) -> list[int]:
+        ids, _ = self.pieces(text)
+        return [*([] if self.bos is None else [self.bos]), *ids, self.eos]
+
+    def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        # Chat templates write the special tokens themselves, and `encode` adds those of a document.
+        encoding = self.encoder.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def name(self, token: int) -> str:
+        return str(self.encoder.decode([token], skip_special_tokens=False) or f"<{token}>")
+
+
+def tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Return the content of `tokenizer_config.json` in a folder, with the template of `chat_template.jinja`, if any."""
+    result: dict[str, Any] = {}
+    try:
+        if (folder / "tokenizer_config.json").exists():
+            result = dict(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")))
+        if (folder / "chat_template.jinja").exists():
+            result["chat_template"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{folder}: {error}", "check that its files were copied whole") from error
+    return result
+
+
+def special_text(config: dict[str, Any], key: str) -> str:
+    """Return the text of a special token in the content of `tokenizer_config.json`; empty if it names none."""
+    value = config.get(key)
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
+
+
+def load_tokenizer(path: str | None, vocabulary: int) -> ByteTokenizer | FileTokenizer:
+    """Return the tokenizer in the folder `path`, or that of bytes; the model has `vocabulary` tokens.
+
+    Raises:
+        DataError: The tokenizer cannot be loaded, or has more tokens than the model.
+    """
+    if path is None:
+        return ByteTokenizer()
+    tokenizer = FileTokenizer(Path(path))
+    if tokenizer.vocab_size > vocabulary:
+        raise DataError(
+            f"the tokenizer of {path} has {tokenizer.vocab_size:,} tokens, the model {vocabulary:,}",
+            "choose the flavor that belongs to the tokenizer, or another tokenizer",
+        )
+    return tokenizer

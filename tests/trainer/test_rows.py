@@ -1,0 +1,235 @@
+"""Fine-tune on rows: masks by role, packing without attention between rows, and the same training on any mesh."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from trainer.config import JobConfig
+from trainer.data.loader import RowLoader, Share
+from trainer.data.rows import IGNORE, ChatTemplate, TrainedRow, compiled, conversation, has_rows, read_rows
+from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
+from trainer.errors import DataError
+from trainer.models.decoder import build_model, init_weights
+from trainer.models.document_attention import separate_documents
+
+tokenizers = pytest.importorskip("tokenizers")
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tokenizer that is small enough for the debug model, with a chat template."""
+    folder = tmp_path_factory.mktemp("assets")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=320, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["the user asks the assistant and the assistant answers"] * 9, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def chat(rng: random.Random) -> list[dict[str, str]]:
+    words = ["the", "user", "asks", "answers", "and"]
+    return [
+        {"role": role, "content": " ".join(rng.choices(words, k=rng.randint(1, 6)))}
+        for _ in range(rng.randint(1, 2))
+        for role in ("user", "assistant")
+    ]
+
+
+@pytest.fixture(scope="module")
+def conversations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = random.Random(3)
+    path = tmp_path_factory.mktemp("data") / "train.jsonl"
+    path.write_text("".join(json.dumps({"messages": chat(rng)}) + "\n" for _ in range(200)))
+    return path
+
+
+def test_what_the_assistant_writes_is_trained(assets: Path) -> None:
+    tokenizer = FileTokenizer(assets)
+    messages = [
+        {"role": "user", "content": "asks"},
+        {"role": "assistant", "content": "answers"},
+        {"role": "user", "content": "and"},
+        {"role": "assistant", "content": "the user"},
+    ]
+    row = conversation(messages, tokenizer, ChatTemplate(tokenizer))
+    learned = [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
+    assert tokenizer.encoder.decode(learned, skip_special_tokens=False) == "answers<|im_end|>the user<|im_end|>"
+
+
+def test_templates_may_use_what_transformers_offers_them() -> None:
+    """Published templates write the date, leave loops early, and mark what the assistant writes."""
+    source = (
+        "{{ strftime_now('%Y') }}|{% for m in messages %}{% if m.role == 'stop' %}{% break %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "a"}, {"role": "stop", "content": "b"}, {"role": "user", "content": "c"}]
+    assert compiled(source).render(messages=messages) == "2026-01-01|a;"
+
+
+def test_an_answer_of_weight_zero_is_not_trained(assets: Path) -> None:
+    tokenizer = FileTokenizer(assets)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]
+    assert not any(conversation(messages, tokenizer, ChatTemplate(tokenizer)).trained)
+
+
+def test_the_command_finds_no_mistake_in_what_is_trained(assets: Path, conversations: Path, tmp_path: Path) -> None:
+    """The trainer and `workbench tokens`, which share no code, agree on what the assistant writes."""
+    from analyzers import tokens
+    from analyzers.store import Options
+
+    rows = [
+        {"input_ids": row.tokens, "labels": [t if on else IGNORE for t, on in zip(*row, strict=True)]}
+        for row in read_rows([conversations], FileTokenizer(assets))
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = tokens.analyze(tokens.find_files([path], assets), Options(cache=False))
+    assert not report.findings
+    assert report.data.template == "ChatML"
+    assert report.data.statistics.roles["assistant"] == report.data.statistics.trained_roles["assistant"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "JSONDecodeError"),
+        ('{"text": "a"}', "KeyError"),
+        ('{"input_ids": [1, 2], "labels": [1]}', "2 token ids, but 1 labels"),
+        ('{"input_ids": [1, 2], "labels": [2, -100]}', "shifted already"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "conversations need a chat template"),
+    ],
+)
+def test_lines_that_are_no_rows_are_refused(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(DataError, match=reason):
+        list(read_rows([path], ByteTokenizer()))
+
+
+def test_text_is_told_from_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for line, expected in (('{"text": "a"}', False), ('{"prompt": "a", "completion": "b"}', True), ("no", False)):
+        path.write_text(f"\n{line}\n")
+        assert has_rows(path) is expected
+
+
+def test_a_tokenizer_must_fit_the_model(assets: Path) -> None:
+    with pytest.raises(DataError, match="the model 100"):
+        load_tokenizer(str(assets), 100)
+
+
+ROWS = [TrainedRow([1, 2, 3], [False, True, True]), TrainedRow([4, 5], [False, True]), TrainedRow([6] * 9, [True] * 9)]
+
+
+def test_rows_are_packed_whole() -> None:
+    loader = RowLoader(ROWS, 5, Share(1), end=0)
+    inputs, labels = next(iter(loader))
+    assert inputs.tolist() == [[1, 2, 3, 4, 5]]
+    # Neither the first token of a row nor padding has a label.
+    assert labels.tolist() == [[2, 3, IGNORE, 5, IGNORE]]
+    assert loader.documents is not None
+    assert loader.documents.tolist() == [[0, 0, 0, 1, 1]]
+    assert (loader.sequences, loader.cut) == (2, 1)
+    assert loader.labels_ahead(1) == 5
+
+
+def test_ranks_share_rows_and_resume() -> None:
+    rows = [TrainedRow([i, i + 1, i + 2], [False, True, True]) for i in range(40)]
+    whole = iter(RowLoader(rows, 2, Share(4), end=0))
+    halves = [RowLoader(rows, 2, Share(2, rank=rank, ranks=2), end=0) for rank in (0, 1)]
+    expected = [next(whole)[0].tolist() for _ in range(3)]
+    assert expected[0] == [row for half in halves for row in next(iter(half))[0].tolist()]
+    again = RowLoader(rows, 2, Share(4), end=0)
+    again.load_state_dict(halves[0].state_dict())
+    assert next(iter(again))[0].tolist() == expected[1]
+
+
+def small_model() -> Any:
+    built = build_model(JobConfig())
+    built.to_empty(device="cpu")
+    init_weights(built, 1)
+    return built
+
+
+def test_packed_rows_do_not_see_each_other() -> None:
+    """The logits of a row are the same alone and behind other rows."""
+    model = small_model()
+    tokens = torch.arange(24)[None] % 7
+    documents = torch.tensor([[0] * 9 + [1] * 10 + [2] * 5])
+    attention = separate_documents([model])
+    with torch.no_grad():
+        attention.separate(documents)
+        packed = model(tokens)
+        attention.separate(None)
+        for number in range(3):
+            part = documents[0] == number
+            assert torch.allclose(packed[:, part], model(tokens[:, part]), atol=1e-5)
+        assert not torch.allclose(packed[:, 9:], model(tokens)[:, 9:], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_fine_tuning_is_the_same_on_any_mesh_and_leaves(
+    train: Callable[..., Any], assets: Path, conversations: Path, tmp_path: Path
+) -> None:
+    """A fine-tune on FSDP2 x TP equals that of one rank, resumes on another mesh, and transformers loads the result."""
+    data = ["--training.dataset_path", str(conversations), "--model.hf_assets_path", str(assets)]
+    batch = "--training.local_batch_size"
+    one = train(tmp_path / "one", 1, *data, batch, "4")
+    assert one.returncode == 0, one.output
+    saving = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
+    mesh = ["--parallelism.tensor_parallel_degree", "2"]
+    four = train(tmp_path / "four", 4, *data, batch, "2", *mesh, *saving, "--training.steps", "3")
+    assert four.returncode == 0, four.output
+    losses = four.losses()
+    two = train(tmp_path / "four", 2, *data, batch, "2", "--checkpoint.enable", "--checkpoint.last_save_in_hf")
+    assert two.returncode == 0, two.output
+    assert losses | two.losses() == pytest.approx(one.losses(), rel=1e-4)
+    assert one.losses()[6] < one.losses()[1]
+    transformers = pytest.importorskip("transformers")
+    exported = two.folder / "checkpoint" / "step-6"
+    transformers.AutoModelForCausalLM.from_pretrained(exported)
+    assert (exported / "tokenizer.json").read_bytes() == (assets / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_tutorial_fine_tunes(tmp_path: Path) -> None:
+    """The command of the tutorial trains on two ranks, and what it exports has no mistake to find."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "tutorials" / "masks.md").read_text()
+    command = next(line for line in page.splitlines() if line.startswith("workbench launch"))
+    words = [*command.split()[1:], "--job.dump_folder", str(tmp_path), "--training.steps", "3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", *words], cwd=root, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    exported = tmp_path / "checkpoint" / "step-3"
+    assert (exported / "tokenizer.json").is_file()
+    assert (exported / "model.safetensors.index.json").is_file()
+
+
+def test_the_loss_is_that_of_the_labels_alone() -> None:
+    from trainer.step import summed_loss
+
+    logits, labels = torch.randn(2, 4, 8), torch.tensor([[1, IGNORE, 2, IGNORE], [IGNORE, 3, IGNORE, IGNORE]])
+    expected = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert torch.allclose(summed_loss(logits, labels, 3.0), expected)

@@ -1,0 +1,190 @@
+"""Rows for fine-tuning: conversations, prompts with completions, or token ids with labels, as tokens with a mask."""
+
+import importlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, special_text
+from trainer.errors import DataError
+
+IGNORE = -100
+FORMS = (("messages",), ("prompt", "completion"), ("input_ids", "labels"))
+KNOWN = 'each line needs "messages", "prompt" and "completion", or "input_ids" and "labels", like the first'
+NO_TEMPLATE = "give --model.hf_assets_path a folder whose tokenizer_config.json has a chat_template"
+Tokenizers = ByteTokenizer | FileTokenizer
+Messages = list[dict[str, Any]]
+
+
+class TrainedRow(NamedTuple):
+    """The tokens of a row, and whether the model is to learn each of them."""
+
+    tokens: list[int]
+    trained: list[bool]
+
+
+def has_rows(path: Path) -> bool:
+    """Return whether a file holds rows for fine-tuning, rather than text, by its first line."""
+    if path.suffix not in (".jsonl", ".json"):
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = next((line for line in file if line.strip()), "")
+    try:
+        row = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and any(all(name in row for name in form) for form in FORMS)
+
+
+def read_rows(paths: Iterable[Path], tokenizer: Tokenizers) -> Iterator[TrainedRow]:
+    """Yield the rows of files as tokens with a mask.
+
+    Raises:
+        DataError: A line is no such row, or needs a chat template and there is none.
+    """
+    template = ChatTemplate(tokenizer)
+    for path in paths:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield read_row(line, f"{path}, line {number}", tokenizer, template)
+
+
+def read_row(line: str, where: str, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
+    """Return one line as tokens with a mask; `where` names it in errors.
+
+    Raises:
+        DataError: The line is no row for fine-tuning.
+    """
+    try:
+        row = json.loads(line)
+        if "input_ids" in row:
+            return labelled_row(row["input_ids"], row["labels"])
+        if "messages" in row:
+            return conversation(row["messages"], tokenizer, template)
+        return completion(row["prompt"], row["completion"], tokenizer)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{where}: {type(error).__name__}: {error}", KNOWN) from error
+
+
+def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
+    """Return a row that is tokenised already; the label of a token is the token itself, or IGNORE.
+
+    Raises:
+        ValueError: The labels are not those of the tokens.
+    """
+    if len(ids) != len(labels):
+        raise ValueError(f"{len(ids)} token ids, but {len(labels)} labels")
+    if any(label not in (IGNORE, token) for token, label in zip(ids, labels, strict=True)):
+        raise ValueError(f"a label is neither {IGNORE} nor its token: are labels shifted already?")
+    return TrainedRow(list(map(int, ids)), [label != IGNORE for label in labels])
+
+
+def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
+    """Return a prompt, which is not trained, and its completion and the end token, which are."""
+    text = prompt + answer
+    tokens, spans = tokenizer.pieces(text)
+    # A token across the border is trained, as it holds the first characters of the answer.
+    trained = [end > len(prompt) for _, end in spans]
+    return TrainedRow([*tokens, tokenizer.eos], [*trained, True])
+
+
+def conversation(messages: Messages, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
+    """Return a conversation in which what the assistant writes is trained, with the marks that end it."""
+    text, spans = template.render(messages)
+    tokens, pieces = tokenizer.pieces(text)
+    trained = [any(start < end and begin < stop for begin, end in spans) for start, stop in pieces]
+    return TrainedRow(tokens, trained)
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer; without one, a plain format for bytes."""
+
+    def __init__(self, tokenizer: Tokenizers) -> None:
+        config = tokenizer.config if isinstance(tokenizer, FileTokenizer) else {}
+        self.source = config.get("chat_template")
+        self.names = {key: special_text(config, key) for key in ("bos_token", "eos_token")}
+        self.template: Any = None
+
+    def render(self, messages: Messages) -> tuple[str, list[tuple[int, int]]]:
+        """Return a conversation as text, and the spans in it that the assistant writes.
+
+        Such a span begins where the prompt for its answer ends, and ends with the last mark behind it.
+
+        Raises:
+            DataError: There is no template, or it refuses the conversation.
+        """
+        text, spans = self.text(messages), []
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant" or not message.get("weight", 1):
+                continue
+            before, after = self.text(messages[:i], prompt=True), self.text(messages[: i + 1]).rstrip()
+            # Some templates drop the thoughts of an answer once a further question follows it.
+            if not text.startswith(after):
+                raise DataError(
+                    "the chat template writes a conversation otherwise once it goes on",
+                    "write each answer as a row of its own, with the messages before it",
+                )
+            # The prompt may end with marks that a finished answer lacks, such as an opened thought.
+            spans.append((len(common_prefix(before, after)), len(after)))
+        return text, spans
+
+    def text(self, messages: Messages, *, prompt: bool = False) -> str:
+        """Return messages as text; with `prompt`, what is written before the assistant's answer, too."""
+        if not messages:
+            return ""
+        # Compiled with the first conversation: other rows need neither a template nor jinja2.
+        self.template = self.template or compiled(self.source)
+        try:
+            rendered = self.template.render(messages=messages, add_generation_prompt=prompt, **self.names)
+        except Exception as error:  # a template may raise anything
+            raise DataError(f"the chat template refuses a conversation: {error}", NO_TEMPLATE) from error
+        return str(rendered)
+
+
+def compiled(source: object) -> Any:
+    """Return a chat template, compiled in the sandbox of jinja2.
+
+    Raises:
+        DataError: There is none, or it has an error.
+    """
+    if not isinstance(source, str):
+        raise DataError("conversations need a chat template, and there is none", NO_TEMPLATE)
+    jinja = importlib.import_module("jinja2")
+    sandbox = importlib.import_module("jinja2.sandbox")
+    # transformers renders templates with these options, and those of models rely on them.
+    extensions = [generation_blocks(), "jinja2.ext.loopcontrols"]
+    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    # A fixed date, so that a run that is resumed on another day reads the same tokens.
+    environment.globals.update(raise_exception=refuse, strftime_now=lambda _: "2026-01-01")
+    try:
+        return environment.from_string(source)
+    except jinja.TemplateError as error:
+        raise DataError(f"the chat template has an error: {error}", NO_TEMPLATE) from error
+
+
+def generation_blocks() -> Any:
+    """Return the jinja2 extension for `{% generation %}` blocks, which a template may put around an answer.
+
+    Their content is written as it is: what is trained is found by comparing texts.
+    """
+    extension = importlib.import_module("jinja2.ext")
+
+    def parse(_: Any, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+    return type("GenerationBlocks", (extension.Extension,), {"tags": {"generation"}, "parse": parse})
+
+
+def refuse(message: str) -> None:
+    """Stop a template that calls `raise_exception`."""
+    raise ValueError(message)
+
+
+def common_prefix(a: str, b: str) -> str:
+    """Return the longest text that both texts begin with."""
+    length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[:length]
