@@ -115,3 +115,46 @@ def test_the_peak_of_a_real_run_is_foreseen(name: str) -> None:
     measured = [sys.executable, "-W", "ignore", "-m", "benchmarks.scripts", name]
     line, *_ = subprocess.run(measured, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert abs(float(line.split()[-1].rstrip("%"))) < 0.5, line
+
+
+def test_the_workspace_of_a_recurrent_layer_is_asked_of_the_library() -> None:
+    """The rehearsal has as many bytes as the library really keeps, also of a sequence that is too long to be run."""
+    import torch
+
+    from trainer.estimate.script.recurrent import LONGEST, LSTM, workspace_bytes
+
+    for length, width, bidirectional in ((5, 16, False), (3 * LONGEST, 24, True)):
+        layer = torch.nn.LSTM(width, width, bidirectional=bidirectional)
+        x = torch.zeros(length, 2, width)
+        state = torch.zeros(2, width)
+        weights = [getattr(layer, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        numbers = (False, [], 2, width, 1, True, False, False, True)
+        kept = LSTM(x, *weights, state, state, *numbers)[3].numel()
+        shapes = tuple((tuple(one.shape), one.dtype) for one in (x, *weights, state, state))
+        assert workspace_bytes(shapes, (False, (), *numbers[2:])) == pytest.approx(
+            kept, rel=0.01 if bidirectional else 0
+        )
+
+
+def test_packed_sequences_without_values_have_the_sizes_of_real_ones() -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trainer.estimate.script.recurrent import packed
+
+    lengths = torch.tensor([5, 3, 1])
+    real = torch.nn.utils.rnn.pack_padded_sequence(torch.zeros(3, 5, 8), lengths, batch_first=True)
+    with FakeTensorMode():
+        rows, batch_sizes = packed(torch.zeros(3, 5, 8), lengths, batch_first=True)
+    assert rows.shape == real.data.shape
+    assert batch_sizes.tolist() == real.batch_sizes.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "within"), [("lstm_text", 1e-3), ("bilstm_packed", 0.03)])
+def test_recurrent_layers_of_a_real_script(name: str, within: float) -> None:
+    """The peak that accuracy.md has for the script, measured by our recorder."""
+    measured = {"lstm_text": 75_983_348, "bilstm_packed": 72_420_192}[name]
+    path = ROOT / "benchmarks" / "scripts" / f"{name}.py"
+    [rank] = estimate_script(path, (), Request(), "cpu", None).data.ranks
+    assert rank.peak_bytes == pytest.approx(measured, rel=within)

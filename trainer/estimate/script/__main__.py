@@ -49,6 +49,7 @@ class ScriptRehearsal:
         try:
             self._execute(arguments)
             self._finish()
+        # Scripts end with SystemExit and KeyboardInterrupt as well, and each end needs an answer in the file.
         except BaseException as error:  # noqa: BLE001
             if isinstance(error, SystemExit) and (self._steps.finished or error.code in (None, 0)):
                 self._finish()
@@ -68,8 +69,6 @@ class ScriptRehearsal:
         give_way_to(Path(self._script).resolve().parent)
         hooks = ScriptHooks(nn.Module(), self._counters)
         tensors = ScriptTensors(fake, self._counters, self._values, on_cuda=self._device == "cuda")
-        # The sizes that oneDNN reserves for recurrent layers are not known without running them.
-        torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
         with cuda.patched(changes), fake, tensors:
             self._steps.start()
             with hooks.note_saved_tensors():
@@ -80,6 +79,7 @@ class ScriptRehearsal:
             message = f"{self._script} ended before an optimizer made a step"
             self._write({"error": message, "hint": "give the arguments with which it trains behind --"})
         peaks = self._counters.peaks()
+        # The CPU is reported only if the script has nothing on a device.
         device = max(peaks, key=lambda name: (name != HOST, highest(peaks[name]).total))
         window = max(peaks[device], key=lambda name: peaks[device][name].total)
         peak = peaks[device][window]
@@ -116,6 +116,7 @@ class ScriptRehearsal:
     def _write(self, answer: dict[str, object]) -> NoReturn:
         """Write the answer and end this process, without what the script wants to do at its exit."""
         self._result.write_text(json.dumps(answer))
+        # `os._exit` flushes nothing.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -14,6 +14,7 @@ from torch.optim import optimizer as optimizers
 
 from trainer.estimate.script.tensors import HOST, device_for_autograd, tensors_in
 
+# The capability of an H100: scripts turn features off on older devices.
 CAPABILITY, NAME = (9, 0), "a device without memory"
 FLASH_DIM = 256
 """The largest size of a head that the flash kernels of attention take."""
@@ -66,6 +67,7 @@ def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
         (Tensor, "to"): with_index(Tensor.to),
         (Tensor, "type_as"): lambda tensor, other: tensor.to(other.device, other.dtype),
         (Tensor, "cuda"): to_cuda,
+        # Only a driver can pin memory.
         (Tensor, "pin_memory"): lambda tensor, *_, **__: tensor,
         (Tensor, "is_pinned"): returning(False),
         (nn.Module, "cuda"): module_to_cuda,
@@ -96,6 +98,7 @@ def stand_in_for_kernels() -> torch.library.Library:
 def patched(changes: dict[tuple[Any, str], Any]) -> Iterator[None]:
     """Set attributes of objects inside this context."""
     missing = object()
+    # `vars` and not getattr: an inherited attribute must be deleted afterwards, not set on the heir.
     before = {place: vars(place[0]).get(place[1], missing) for place in changes}
     for (owner, name), value in changes.items():
         setattr(owner, name, value)
@@ -190,6 +193,7 @@ def is_on_cuda(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.device.type == "cuda"
 
 
+# Kept before `patches` replaces them, because the replacements call them for tensors on the CPU.
 dropout_on_cpu, attention_on_cpu, rms_norm_on_cpu = F.dropout, F.scaled_dot_product_attention, F.rms_norm
 
 

@@ -105,6 +105,7 @@ def replaceable_data(data: Any) -> property:
     def put(tensor: Any, value: Any) -> None:
         data.__set__(tensor, value)
         if isinstance(value, FakeTensor):
+            # A fake tensor keeps its device in an attribute of its own, which setting the data leaves unchanged.
             tensor.fake_device = value.fake_device
 
     return property(data.__get__, put)
@@ -133,6 +134,7 @@ def modules() -> Iterator[nn.Module]:
     """Yield all modules that live in this process."""
     for value in gc.get_objects():
         with suppress(ReferenceError):
+            # `isinstance` would ask proxies for their class, and so run their code.
             if issubclass(type(value), nn.Module):
                 yield value
 

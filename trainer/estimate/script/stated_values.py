@@ -8,7 +8,6 @@ from trainer.estimate.script.places import running_line
 
 FLOAT_VALUE, INTEGER_VALUE = 1.0, 1
 """The stated values of numbers: neither a division nor a logarithm fails on them."""
-SCALER_FILE = "grad_scaler.py"
 
 
 class StatedValues:

@@ -64,7 +64,7 @@ class ScriptSteps:
                 self._hooks.append(ScriptHooks(module, self._counters))
                 self.parameters += sum(parameter.numel() for parameter in module.parameters())
         self._running.append(module)
-        if isinstance(module, nn.RNNBase):
+        if isinstance(module, nn.RNNBase) and any(parameter.is_cuda for parameter in module.parameters()):
             self._notes.add(RECURRENT)
 
     def _after_forward(self, module: nn.Module, *_: object) -> None:
@@ -82,6 +82,7 @@ class ScriptSteps:
         self._counters.window("forward")
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        # With several optimizers, a step is known to be over only when the first of them steps again.
         if optimizer is self._first and self.finished >= STEPS:
             self._end()
         if self._first is None:

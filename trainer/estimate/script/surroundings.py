@@ -17,9 +17,7 @@ from workbench.recorders.memory.tensor_hooks import COMMUNICATION
 
 COMPILED = "no compilation; compiled code keeps fewer activations"
 NOT_SAVED = "torch.save writes nothing"
-RECURRENT = (
-    "recurrent layers one operation at a time; what cuDNN or oneDNN reserve for them differs, by up to tens of per cent"
-)
+RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for them differs, by up to tens of per cent"
 
 
 class Notes:
@@ -54,6 +52,7 @@ def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
     def created(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
         # The positional arguments: dataset, batch_size, shuffle, sampler, batch_sampler, num_workers.
         args = (*args[:5], 0, *args[6:]) if len(args) > 5 else args
+        # DataLoader refuses the settings of workers if it has none.
         others = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "pin_memory": False}
         kwargs |= {name: value for name, value in others.items() if name in kwargs}
         kwargs.pop("multiprocessing_context", None)
@@ -105,6 +104,7 @@ class CopiedModel(nn.Module):
         super().__init__()
         self.module = module
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        # With views, gradients lie in the buckets, and their bytes are counted as those of gradients.
         self.buckets = [] if gradient_as_bucket_view else [torch.empty_like(one).detach() for one in trained]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,6 +149,7 @@ def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dic
         (torch.amp.GradScaler, "_maybe_opt_step"): finite_gradients,
         (dist, "init_process_group"): with_fake_group(dist.init_process_group),
         (dist.distributed_c10d, "init_process_group"): with_fake_group(dist.init_process_group),
+        # In both modules, because scripts import the name from either.
         (nn.parallel, "DistributedDataParallel"): ddp,
         (nn.parallel.distributed, "DistributedDataParallel"): ddp,
     }

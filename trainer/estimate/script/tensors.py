@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from trainer.estimate.script import recurrent
 from trainer.estimate.script.places import running_line
 from trainer.estimate.script.stated_values import StatedValues
 from trainer.estimate.storage_counter import Peak, StorageCounter
@@ -110,11 +111,19 @@ class ScriptTensors(TorchDispatchMode):
                 return self._counted(func, func(*args, **kwargs), inputs)
         if func is aten._local_scalar_dense.default:  # noqa: SLF001
             return self._values.of(inputs[0])
+        # This returns a bool of Python and no tensor, so that no read of a value follows.
         if func is aten.equal.default:
             self._values.note()
             return False
+        return self._counted(func, self._rehearsed(func, args, kwargs), inputs)
+
+    def _rehearsed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Return what an operation returns on tensors without values."""
+        if func is recurrent.PACK and not isinstance(args[1], FakeTensor):
+            return recurrent.packed(self._without_values(args[0]), args[1], batch_first=args[2])
         args, kwargs = tree_map_only(torch.Tensor, self._without_values, (args, kwargs))
-        return self._counted(func, func(*args, **kwargs), inputs)
+        result = func(*args, **kwargs)
+        return recurrent.with_workspace(args, result) if func is recurrent.LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values that stands for a real one, which is an input of the model."""

@@ -1,0 +1,61 @@
+"""Rehearse recurrent layers: the workspace of oneDNN's LSTM, and sequences of different lengths that are packed."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+aten = torch.ops.aten
+LSTM, PACK = aten.mkldnn_rnn_layer.default, aten._pack_padded_sequence.default  # noqa: SLF001
+WORKSPACE = 3
+"""The position of the workspace in the results of `LSTM`: bytes that the forward pass keeps for the backward pass."""
+TENSORS = 7
+"""The arguments of `LSTM` that are tensors: input, two weights, two biases, hidden state and cell state."""
+LONGEST = 64
+"""The most time steps of a layer that is run to learn its workspace; it grows by equal bytes with each step."""
+
+
+def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the results of an LSTM without values, with a workspace of the size that oneDNN takes; it has none there.
+
+    `arguments` are those of `LSTM`.
+    """
+    tensors = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments[:TENSORS])
+    numbers = tuple(tuple(one) if isinstance(one, list) else one for one in arguments[TENSORS:])
+    workspace = result[WORKSPACE].new_empty(workspace_bytes(tensors, numbers))
+    return (*result[:WORKSPACE], workspace)
+
+
+def workspace_bytes(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
+    """Return the bytes of the workspace of an LSTM whose tensor arguments have these (shape, dtype).
+
+    The library tells the size only to who runs it. Of a long sequence two short ones are run.
+    """
+    (length, *rest), dtype = tensors[0]
+    if length <= LONGEST:
+        return measured_workspace(tensors, numbers)
+    short = [measured_workspace((((part, *rest), dtype), *tensors[1:]), numbers) for part in (LONGEST // 2, LONGEST)]
+    return short[1] + round((short[1] - short[0]) / (LONGEST - LONGEST // 2) * (length - LONGEST))
+
+
+@lru_cache
+def measured_workspace(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
+    """Run an LSTM on zeros of these (shape, dtype), and return the bytes of its workspace."""
+    # Without gradients the library keeps nothing for a backward pass.
+    with unset_fake_temporarily(), torch.enable_grad():
+        values = [torch.zeros(shape, dtype=dtype) for shape, dtype in tensors]
+        return LSTM(*values, *numbers)[WORKSPACE].numel()  # type: ignore[no-any-return]
+
+
+def packed(sequences: Tensor, lengths: Tensor, *, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Return (rows, batch sizes) of padded sequences without values, packed by real lengths.
+
+    The batch sizes are real: what computes with packed sequences reads them.
+    """
+    with unset_fake_temporarily():
+        template = torch.empty(*sequences.shape[:2], 1)
+        rows, batch_sizes = PACK(template, lengths, batch_first)
+    return sequences.new_empty(rows.shape[0], *sequences.shape[2:]), batch_sizes
