@@ -71,10 +71,12 @@ class Reason(StrEnum):
     # Others.
     ENDED = "ended"
     LEFT_ALONE = "left_alone"
+    KEPT_ALIVE = "kept_alive"
     NO_DUMP = "no_dump"
     LOST_DUMP = "lost_dump"
     NO_ANSWER = "no_answer"
     RUNS_OWN_CODE = "runs_own_code"
+    CLOSED_GROUP = "closed_group"
     OTHERS_COMPLETED = "others_completed"
     ALL_JOINED = "all_joined"
     MADE_PROGRESS = "made_progress"
@@ -319,9 +321,15 @@ class Job:
         return user_frame(self.frames(op))
 
 
-def user_frame(frames: list[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's Python code, else the innermost frame; None for an empty stack."""
-    return next((f for f in frames if not is_library(f)), frames[0] if frames else None)
+def user_frame(stack: list[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's Python code; None for an empty stack.
+
+    Without such a frame it is that of an installed package, such as torchtitan, else the innermost frame of all.
+    """
+    origins = [(frames.origin_of(frame.filename), frame) for frame in stack if frame.line]
+    wanted = (frames.Origin.USER, frames.Origin.PACKAGE)
+    found = (frame for origin in wanted for of, frame in origins if of is origin)
+    return next(found, stack[0] if stack else None)
 
 
 def is_library(frame: Frame) -> bool:

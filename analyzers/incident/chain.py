@@ -78,6 +78,7 @@ def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[st
         lambda: [] if completed else printed_failure(reports, DEEPEST),
         lambda: broken_loss(reports) if completed or (crash and crash.says_not_finite) else [],
         lambda: printed_reason(reports),
+        lambda: swallowed_failure(reports) if completed else [],
         lambda: hung(reports),
         lambda: lost_launcher(manifest) if failed_by is None or failed_by.is_symptom else [],
         lambda: [crashed(failed_by)] if failed_by and not failed_by.is_symptom else [],
@@ -186,9 +187,9 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
 def printed_reason(reports: AnalyzerReports) -> list[Event]:
     """Return the events of the failure in the text logs that explains why ranks ended, if the dumps do not explain it.
 
-    It is one of four: an error that a rank caught before it skipped collectives; a stack in the log that shows a rank
+    It is one of five: an error that a rank caught before it skipped collectives; a stack in the log that shows a rank
     outside of the collective; a loss that is not finite, after which a rank called `sys.exit`; an exception that a
-    collective in a `finally` block hides.
+    collective in a `finally` block hides; an exception that a rank printed and could not record.
     """
     if reports.hang is None or reports.logs is None:
         return []
@@ -202,10 +203,21 @@ def printed_reason(reports: AnalyzerReports) -> list[Event]:
     if left and said.kind == LogClass.CRASHED and set(said.ranks) & ended == set(said.ranks) != set():
         return printed_failure(reports)
     is_open = all(c.kind is HangClass.DEAD and (not c.error or SYSTEM_EXIT.match(c.error)) for c in culprits)
-    is_reason = (said.kind in (LogClass.MISMATCH, LogClass.NONFINITE_LOSS) and set(said.ranks) == ended) or (
+    explains = (LogClass.MISMATCH, LogClass.NONFINITE_LOSS, LogClass.CRASHED)
+    is_reason = (said.kind in explains and set(said.ranks) == ended) or (
         said.kind == LogClass.COLLECTIVE_TIMEOUT and set(said.ranks) < ended
     )
     return printed_failure(reports) if is_open and said.ranks and is_reason else []
+
+
+def swallowed_failure(reports: AnalyzerReports) -> list[Event]:
+    """Return the events of a rank that left the others in a collective although all ranks ended with exit code 0.
+
+    The handler of an error may end the rank as if nothing had happened; the others, whose collective then fails, end by
+    the same handler. Their connections are lost in the middle of the job all the same, and their logs say so.
+    """
+    is_left = reports.logs is not None and reports.logs.verdict.kind == LogClass.EARLY_EXIT
+    return printed_failure(reports) if is_left else []
 
 
 def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from analyzers import hangs
 from analyzers.frames import is_library
 from analyzers.hangs import ExitFile, Frame
+from analyzers.relayed import first_error
 from analyzers.run import Run
 
 LONGEST_MESSAGE = 300
@@ -29,7 +30,8 @@ class Crash:
     @property
     def message(self) -> str:
         """The exception with its message, as Python prints it: `ValueError: no tokens`."""
-        return f"{self.exit_file.error}: {self.exit_file.message}".removesuffix(": ").removeprefix(": ")
+        own = f"{self.exit_file.error}: {self.exit_file.message}".removesuffix(": ").removeprefix(": ")
+        return first_error(self.exit_file.message) or own
 
     @property
     def ranks(self) -> list[int]:

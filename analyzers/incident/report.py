@@ -80,9 +80,9 @@ def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Findi
     """
     if reports.logs is None:
         return []
-    if reports.ended_cleanly:
-        return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in reports.logs.findings]
     leads = any(name.startswith("logs.") for event in chain for name in event.findings)
+    if reports.ended_cleanly and not leads:
+        return [msgspec.structs.replace(finding, severity=Severity.INFO) for finding in reports.logs.findings]
     explained = {rank for event in chain for rank in event.ranks}
     return [
         f

@@ -1,19 +1,17 @@
 """Collect all causes of a hang, each once, sorted so that the best explanation comes first."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import msgspec
-
-from analyzers.hangs.classify.cause import Cause, RanksInOp
+from analyzers.hangs.classify.aborted_ranks import find_place_of_victims, with_sizes
+from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.kept_alive import find_kept_alive
 from analyzers.hangs.classify.left_alone import find_left_alone
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
-from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.graph.wait_graph import find_roots
-from analyzers.hangs.model import Culprit, Frame, HangClass, Job, Reason, user_frame
+from analyzers.hangs.model import Culprit, HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
@@ -21,7 +19,6 @@ MISSING_SHARE = 4
 """If more than one in this many dumps is missing, there is a common reason, such as a node whose files were not copied.
 """
 UNKNOWN_CONFIDENCE = 0.2
-SCALAR_BYTES = 8
 BEST_FIRST = tuple(HangClass)
 WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 
@@ -40,6 +37,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     causes += [cause for cause in deaths if not (explained and cause.reason is Reason.ABORTED)]
     causes = find_left_alone(context, causes) or causes
     causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
+    causes = causes or find_kept_alive(context)
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))
@@ -171,59 +169,7 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
     reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
     expected = find_place_of_victims(context.side) if end.ending is Ending.NO_ERROR else None
     cause = Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
-    return with_neighbour(context, cause, end) if end.is_size_abort and len(ranks) == 1 else cause
-
-
-def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return a cause that blames a rank which gloo aborted, with a neighbouring rank added if that one may be wrong.
-
-    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring. With
-    two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a different
-    line than the aborted rank, if a third rank recorded the same collective as the neighbour, or if the buffer holds a
-    scalar and so belongs to a different collective.
-    """
-    size, other = context.job.world_size, find_place_of_victims(context.side)
-    own = place_of([end.rank], end.stack)
-    # all_reduce receives from the next rank, all_gather from the one before.
-    step = -1 if any("gather" in f.name for f in end.stack[:1]) else 1
-    neighbour = (end.rank + step) % size
-    is_scalar = end.sizes is not None and end.sizes[1] <= SCALAR_BYTES
-    is_elsewhere = own.line is None or other is None or own.line != other.line
-    if other is None or (size > 2 and (is_elsewhere or is_scalar or is_confirmed(context.job, neighbour, end.rank))):
-        return cause
-    ranks = sorted({end.rank, neighbour})
-    victims = [rank for rank in range(size) if rank not in ranks]
-    culprit = msgspec.structs.replace(cause.culprit, ranks=ranks, victims=victims)
-    return replace(cause, culprit=culprit, sides=(own, replace(other, ranks=[neighbour])))
-
-
-def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
-    """Return whether a third rank recorded the same collective, with the same sizes, as the last collective of `rank`.
-
-    A third rank is any rank other than `rank` and `aborted`.
-    """
-    state = job.ranks.get(rank)
-    last = max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
-    if last is None:
-        return False
-    others = (job.ranks[r].collective(last.group, last.seq) for r in job.ranks if r not in (rank, aborted))
-    same = comparable(job.signature(last))
-    return any(op is not None and comparable(job.signature(op)) == same for op in others)
-
-
-def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return a `RanksInOp` for ranks whose operation is not known: `ranks` and the user's line in `stack`."""
-    return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
-
-
-def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
-    """Return, as a `RanksInOp`, the first rank that timed out waiting for another, and its line of user code.
-
-    The result is None if no error of such a rank has a traceback.
-    """
-    gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
-    first = min(gave_up, key=lambda end: end.time_ns, default=None)
-    return place_of([first.rank], first.traceback) if first else None
+    return with_sizes(context, cause, end) if end.is_size_abort and len(ranks) == 1 else cause
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:

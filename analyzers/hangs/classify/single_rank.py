@@ -17,6 +17,7 @@ from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import HangClass, Job, Op, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.gloo_messages import in_message
+from analyzers.hangs.reading.last_words import DONE_PHASE, NO_GROUP_PHASE
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
 
@@ -71,7 +72,10 @@ def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
 
 
 def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return a `Cause` which says that a rank ended; ranks that lost the connection to it are victims too."""
+    """Return the `Cause` that a rank ended, while others waited for it in the operation `node`.
+
+    Its victims are the ranks in `victims`, which wait, and all ranks that ended because they lost a connection.
+    """
     disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
     everyone = sorted({*victims, *disconnected})
     cause = make_cause(context, HangClass.DEAD, Reason.ENDED, [end.rank], node, everyone)
@@ -156,10 +160,18 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
         kind, reason = HangClass.UNMATCHED_P2P, Reason.PARTNER_NEVER_ISSUED
     elif went_on:
         kind, reason = HangClass.SKIPPED, Reason.ISSUED_LATER_OPERATIONS
+    elif has_closed_group(context, rank):
+        kind, reason = HangClass.SKIPPED, Reason.CLOSED_GROUP
     else:
         kind, reason = HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE
     cause = make_cause(context, kind, reason, [rank], node, victims, frames=frames)
     return replace(cause, host=read_host_state(context.side, rank)) if kind is HangClass.HOST_STUCK else cause
+
+
+def has_closed_group(context: HangContext, rank: int) -> bool:
+    """Return whether a running rank had destroyed its process group before its dump, according to its heartbeat."""
+    beat = context.side.heartbeat(rank)
+    return beat is not None and beat.phase in (DONE_PHASE, NO_GROUP_PHASE)
 
 
 def read_host_state(side: SideFiles, rank: int) -> HostState:

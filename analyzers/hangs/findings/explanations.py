@@ -49,12 +49,18 @@ def why(cause: Cause) -> str:
     return f"{text}. {capitalised(because if named else evidence)}"
 
 
+MECHANISMS_OF_REASONS = {
+    Reason.OTHER_GROUPS: OTHER_GROUPS,
+    Reason.DIFFERENT_TAGS: "a recv only takes a message with its own tag",
+    Reason.KEPT_ALIVE: "Python waits for such threads before a process ends, and the launcher waits for the process",
+}
+"""How a culprit stops the other ranks, for reasons that say it whatever the operation is."""
+
+
 def mechanism(cause: Cause) -> str:
     """Return how the culprit stops the other ranks, as a phrase."""
-    if cause.reason is Reason.OTHER_GROUPS:
-        return OTHER_GROUPS
-    if cause.reason is Reason.DIFFERENT_TAGS:
-        return "a recv only takes a message with its own tag"
+    if cause.reason in MECHANISMS_OF_REASONS:
+        return MECHANISMS_OF_REASONS[cause.reason]
     name = name_operation(cause.culprit)
     whom = "the matching send or recv" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
@@ -74,7 +80,7 @@ def mechanism(cause: Cause) -> str:
 def end_of_process(cause: Cause) -> str:
     """Return how the process of a dead rank ended, as a phrase."""
     if cause.culprit.out_of_memory:
-        return "its process ended because an allocation failed"
+        return f"its process ended because {failed_allocation(cause.culprit.error)}"
     if cause.culprit.error:
         return f"an uncaught {cause.culprit.error} ended its process"
     if cause.end is None:
@@ -82,6 +88,11 @@ def end_of_process(cause: Cause) -> str:
     if cause.end.ending is Ending.EXIT_CODE:
         return "its process ended without a Python exception"
     return format_ending(cause.end)
+
+
+def failed_allocation(error: str | None) -> str:
+    """Return which allocation failed, as a phrase; `error` is the text of the exception."""
+    return "an allocation of host memory (CPU) failed" if "CPUAllocator" in (error or "") else "an allocation failed"
 
 
 MISMATCHES = {
@@ -130,6 +141,7 @@ def further_evidence(cause: Cause) -> str:
         Reason.MOVED_ON,
         Reason.ENDED,
         Reason.LEFT_ALONE,
+        Reason.KEPT_ALIVE,
     }
     # A skipped operation has one line in its title; which operation came instead is worth saying.
     if cause.reason in in_title or (cause.reason is Reason.DEVIATION and cause.kind is not HangClass.SKIPPED):
@@ -231,9 +243,11 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",
     Reason.ENDED: lambda cause: format_ending(cause.end) if cause.end else "",
     Reason.LEFT_ALONE: "all other ranks had ended normally",
+    Reason.KEPT_ALIVE: "its main thread waits for other threads at the end of the program",
     Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.LOST_DUMP: lambda cause: f"the dump of {rank_names(cause.ranks)} is missing or cannot be read",
     Reason.NO_ANSWER: no_answer,
+    Reason.CLOSED_GROUP: "its process goes on, but it had destroyed its process group before",
     Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),
     Reason.OTHERS_COMPLETED: members_that_completed,
     Reason.ALL_JOINED: "every member has joined it",

@@ -22,6 +22,9 @@ def next_step(cause: Cause) -> str:
         return for_other_groups(cause)
     if cause.reason is Reason.DIFFERENT_TAGS:
         return f"pass the same tag to {' and '.join(differing_lines(cause))}, or none"
+    if cause.reason is Reason.KEPT_ALIVE:
+        line = format_line(user_frame(cause.culprit.frames))
+        return f"stop the thread{f' at {line}' if line else ''} at the end of the program, or start it with daemon=True"
     step = NEXT[cause.kind]
     return step if isinstance(step, str) else step(cause)
 

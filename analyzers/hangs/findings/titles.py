@@ -89,6 +89,9 @@ def other_groups(cause: Cause) -> str:
 
 def host_stuck(cause: Cause) -> str:
     """Return the title of a finding on a rank that runs its own code."""
+    if cause.reason is Reason.KEPT_ALIVE:
+        ends = f"{rank_names(cause.ranks)} finished {agree(cause.ranks, 'its', 'their')} program, but"
+        return f"{ends} a thread that is no daemon keeps the process alive{in_function(cause)}"
     joined = "issued the other half of" if is_message(cause.culprit) else "joined"
     where = in_function(cause, " outside any collective")
     ranks = cause.ranks
@@ -153,6 +156,8 @@ def aborted(cause: Cause) -> str:
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
         places = ", ".join(f"{rank_names(side.ranks)}{in_line(side.line)}" for side in cause.sides)
+        if set(cause.ranks) < {rank for side in cause.sides for rank in side.ranks}:
+            return f"{ranks} called a different collective than the other ranks{step}: {places}"
         return f"{ranks} passed tensors of different sizes to one collective{step}: {places}"
     name = name_operation(cause.culprit) or "a collective"
     return f"{ranks} passed a tensor of a different size than the other ranks to {name}{step}{in_function(cause)}"

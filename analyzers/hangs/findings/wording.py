@@ -7,6 +7,7 @@ from analyzers.hangs.graph.locations import Location
 from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile
+from analyzers.relayed import first_error
 from analyzers.words import agree, exit_reason, rank_names, source_line
 
 EXCEPTION_LENGTH = 200
@@ -75,7 +76,8 @@ def list_waiting(sides: Sequence[RanksInOp]) -> str:
 
 def format_exception(end: ExitFile) -> str:
     """Return an exception and its line: `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
-    text = "out of memory" if end.out_of_memory else f"{end.error}: {end.message}"[:EXCEPTION_LENGTH]
+    own = first_error(end.message) or f"{end.error}: {end.message}"
+    text = "out of memory" if end.out_of_memory else own[:EXCEPTION_LENGTH]
     where = format_function(end.traceback)
     return f"{text} in {where}" if where else text
 

@@ -164,8 +164,9 @@ def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return the newest dump file of each rank, with the rank filled in, then files with the dumps of many ranks.
 
     For one rank, a pickle is preferred to JSON, which has no frames. Files with many ranks are saved pages of PyTorch's
-    debug server, or texts that it writes every minute; of these texts only the newest is returned. Pages of JSON come
-    last, because a later file replaces an earlier one, and JSON has more data than the tables.
+    debug server (HTML tables or JSON), or texts that it writes every minute; of these texts only the newest is
+    returned. Their order matters, because a file replaces what earlier ones say of a rank: pages of JSON come last,
+    which have more data than the tables.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.

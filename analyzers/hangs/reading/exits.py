@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile
+from analyzers.relayed import failed_ranks
 
 ORDERLY_SIGNALS = (-15, -2)
 """The exit codes for SIGTERM and SIGINT, by which a launcher ends the remaining ranks."""
@@ -16,6 +17,8 @@ COMMUNICATION = re.compile(
     re.IGNORECASE,
 )
 """Words in PyTorch's own errors on a rank whose peer died or does not arrive."""
+SENT_TO_ITSELF = re.compile(r"Pair is not connected \(.{1,80}<--> \[none\]\)")
+"""Matches gloo's error in a rank that names itself as its peer, to which it has no connection."""
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
 """Words of lost connections and timeouts, which count unless the user's own code raised the error.
 
@@ -66,8 +69,10 @@ def in_collective(stack: list[Frame]) -> bool:
 
 def is_victim(end: ExitFile) -> bool:
     """Return whether a rank ended because a different rank ended or did not arrive in time."""
-    if end.out_of_memory:
+    if end.out_of_memory or SENT_TO_ITSELF.search(end.message):
         return False
+    if failed := failed_ranks(end.message):
+        return end.rank not in failed
     # Only the exception's own words tell the two apart: PyTorch raises a plain RuntimeError for a lost connection.
     text = f"{end.error} {end.message}"
     innermost = end.traceback[0].filename if end.traceback else "/torch/"

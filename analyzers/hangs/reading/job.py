@@ -12,7 +12,7 @@ from analyzers.columns import Column
 from analyzers.errors import WorkbenchError
 from analyzers.files import RANKS_AT_MOST
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature, ops_of
-from analyzers.hangs.reading.gloo_messages import add_messages
+from analyzers.hangs.reading.gloo_messages import add_messages, read_message_counts
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.unrecorded_calls import add_unrecorded_calls
@@ -28,12 +28,22 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
     loader = Loader(job, directory)
     for batch in batches:
         loader.add(batch)
+    add_groups_of_messages(directory, side)
     directory.infer()
     # Messages name ranks within a group, so all members must be known first.
     add_messages(job, side)
     add_unrecorded_calls(job, side)
     job.taken_ns = read_times_taken(job, artefacts)
     return job
+
+
+def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
+    """Add the process groups in which ranks only sent and received, which gloo's dumps do not mention."""
+    for rank, path in side.message_files.items():
+        listed = side.groups[rank].groups if rank in side.groups else {}
+        for message in read_message_counts(path):
+            if message.group in listed:
+                directory.number(rank, message.group, listed[message.group].desc)
 
 
 def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:

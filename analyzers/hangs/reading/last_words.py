@@ -17,6 +17,8 @@ from analyzers.hangs.reading.thread_stacks import read_main_thread
 
 DONE_PHASE = "done"
 """The phase in the heartbeat after a clean end."""
+NO_GROUP_PHASE = "process group destroyed"
+"""The phase in the heartbeat of a rank that has destroyed its process groups and goes on."""
 FATAL_ERROR = "Fatal Python error: "
 FIRST_LINE_BYTES = 200
 

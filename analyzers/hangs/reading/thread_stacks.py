@@ -26,6 +26,14 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
         return []
 
 
+def read_threads(path: Path, rank: int) -> list[list[Frame]]:
+    """Return the stacks of all threads of a rank, each innermost frame first; empty if the file cannot be read."""
+    try:
+        return split_threads(text_of(path, rank).splitlines())
+    except OSError:
+        return []
+
+
 def main_thread_of(text: str) -> list[Frame]:
     """Return the stack of the thread that runs the script, from the text with all threads of one process."""
     threads = split_threads(text.splitlines())

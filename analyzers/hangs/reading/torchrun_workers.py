@@ -17,6 +17,8 @@ from analyzers.run import Kind, Run
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
+BYTES_BEFORE_STACKS = 1 << 16
+"""How much of a log's end has the message of an abort: faulthandler may write the stacks of all threads after it."""
 NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
 """Lines in which PyTorch's own servers report that they start or stop."""
 GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
@@ -161,15 +163,15 @@ def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
 
     The result is None if the log has none.
     """
-    match = GLOO_SIZES.search(read_tail(log))
+    match = GLOO_SIZES.search(read_tail(log, BYTES_BEFORE_STACKS))
     return (int(match[1]), int(match[2])) if match else None
 
 
-def read_tail(log: Path) -> str:
-    """Return the last `LOG_BYTES` of a log; empty if it cannot be read."""
+def read_tail(log: Path, size: int = LOG_BYTES) -> str:
+    """Return the last `size` bytes of a log as text; empty if it cannot be read."""
     try:
         with open_regular(log) as file:
-            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            file.seek(max(0, log.stat().st_size - size))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

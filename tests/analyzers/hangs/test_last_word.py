@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from analyzers import incident, run
+from analyzers.hangs import analyze
 
 GROUP = ("0", "default_pg")
 SECOND = 1_000_000_000
@@ -106,8 +107,8 @@ def test_a_rank_that_ended_normally_is_no_culprit_while_nobody_needs_it(folder, 
     assert folder.report().verdict.ranks == []
 
 
-def gave_up(folder, rank, time_ns, message):
-    frames = [{"name": "main", "filename": "/home/me/train.py", "line": 30}]
+def gave_up(folder, rank, time_ns, message, line=30):
+    frames = [{"name": "main", "filename": "/home/me/train.py", "line": line}]
     content = {"rank": rank, "pid": 100 + rank, "error": "RuntimeError", "message": message, "traceback": frames}
     folder.side(f"exit_{rank}.json", content | {"schema": "workbench.exit/1", "time_ns": time_ns})
 
@@ -248,6 +249,35 @@ def test_of_two_ranks_with_tensors_of_different_sizes_both_are_named(folder):
     assert "rank 1 in main (me/train.py:24), rank 0 in main (me/train.py:30)" in verdict.sentence
 
 
+@pytest.mark.parametrize(("called", "blamed"), [("all_reduce", [1]), ("broadcast", [0, 2])])
+def test_the_rank_at_another_line_than_the_aborted_one_and_most_is_to_blame(folder, called, blamed):
+    """In a broadcast the rank at another line may have sent its part and gone on."""
+    side_files(folder, 3)
+    collection(folder, SECOND, ["exited"] * 3, "died")
+    folder.side("crash_2.txt", CRASH.format(name="Aborted").replace("in all_reduce", f"in {called}"))
+    for rank, line in ((0, 24), (1, 30)):
+        gave_up(folder, rank, SECOND + 1, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1", line)
+    verdict = folder.report().verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", blamed)
+    if blamed == [1]:
+        assert "ranks 0, 2 in main (me/train.py:24), rank 1 in main (me/train.py:30)" in verdict.sentence
+
+
+@pytest.mark.parametrize(("sizes", "blamed"), [((10, 20), [1]), ((20, 20), [2]), ((15, 20), [1, 2])])
+def test_a_third_dump_shows_which_neighbour_of_the_aborted_rank_passed_another_size(folder, recorder, sizes, blamed):
+    """Rank 2 aborted without a dump; gloo's ring brought it twice as much as it expected, from rank 1 by all_gather."""
+    side_files(folder, 3)
+    for rank in (0, 1):
+        gave_up(folder, rank, SECOND + 1, "[/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1", 24)
+    entries = [recorder.entry(GROUP, 1, op="all_gather", backend="gloo", size=(size,), line=24) for size in sizes]
+    folder.write({rank: recorder.dump([entry], {}) for rank, entry in enumerate(entries)})
+    collection(folder, SECOND, ["exited"] * 3, "died")
+    folder.side("crash_2.txt", CRASH.format(name="Aborted").replace("in all_reduce", "in all_gather"))
+    printed_by(folder, 2, "'gloo::EnforceNotMet'\n  what():  op.preamble.length <= op.nbytes. 1024 vs 512. Received\n")
+    verdict = analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", blamed)
+
+
 def test_an_abort_after_dumps_that_show_nothing_wrong_is_told_with_its_line(folder, recorder):
     size_abort(folder, recorder, [(10,), (10,)])
     dump = recorder.dump([recorder.entry(GROUP, number, backend="gloo") for number in (1, 2)], {})
@@ -296,6 +326,25 @@ def test_a_send_and_a_recv_under_different_tags(folder, recorder, tags, kind):
     if kind == "unmatched_p2p":
         assert verdict.ranks == [0, 1]
         assert "send of tag 0 (me/train.py:20), rank 1 issued recv of tag 1 (me/train.py:21)" in verdict.sentence
+
+
+def test_a_server_that_waits_for_one_message_too_many_of_any_worker_is_named(folder, recorder):
+    """Gloo's dumps have no sends and receives, and so no process group either: both come from the recorders' files."""
+    side_files(folder, 3)
+    folder.write({rank: recorder.dump([], {}) for rank in range(3)})
+    collection(folder, recorder.start_ns + 9 * SECOND, ["ok"] * 3)
+    line = '  File "/home/me/train.py", line {} in {}\n'
+    stack = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 2799 in recv\n'
+    for rank, (function, number) in enumerate([("serve", 20), ("work", 30), ("work", 30)]):
+        own = line.format(number, function) + line.format(9, "<module>")
+        folder.side(f"stacks_{rank}.txt", f"Thread 0x1 (most recent call first):\n{stack}{own}")
+        rows = [(3, "recv 0<-any")] if rank == 0 else [(1, f"send {rank}->0"), (1, f"recv {rank}<-0")]
+        packed = (struct.pack("<qq40sq64s", calls, SECOND, name.encode(), 0, b"0") for calls, name in rows)
+        (folder.path / f"p2p_{rank}.bin").write_bytes(b"".join(packed))
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [0])
+    assert "in serve (me/train.py:20) whose other half was never issued" in report.verdict.sentence
+    assert [wait.operation for wait in report.data.waits] == ["recv 1<-0", "recv 2<-0"]
 
 
 def test_a_segmentation_fault_is_told_with_its_line(folder, recorder):
@@ -426,3 +475,79 @@ def test_a_job_without_steps_is_healthy_where_all_its_ranks_marked_their_ends(fo
     beat(folder, 1, 5 * SECOND)
     verdict = incident.analyze(run.discover(folder.path.parent)).verdict
     assert verdict.status == "unknown"
+
+
+STACKS_AT_THE_END = """Thread 0x0000aa (most recent call first):
+  File "/home/me/report.py", line 23 in report
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x0000bb (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 1590 in _shutdown
+"""
+
+
+def test_a_thread_that_keeps_a_rank_alive_after_its_program_is_named(folder, recorder):
+    side_files(folder, 2)
+    folder.write({1: recorder.dump([recorder.entry(GROUP, 1, backend="gloo")], {})})
+    folder.side("stacks_1.txt", STACKS_AT_THE_END)
+    asked_ns = recorder.start_ns + 9 * SECOND
+    collection(folder, asked_ns, ["exited", "ok"])
+    beat(folder, 0, asked_ns - 5 * SECOND, b"done")
+    beat(folder, 1, asked_ns - 5 * SECOND)
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks, report.verdict.status) == ("host_stuck", [1], "error")
+    assert "finished its program" in report.verdict.sentence
+    assert "report (me/report.py:23)" in report.verdict.sentence
+    assert "daemon=True" in report.findings[0].next
+    beat(folder, 1, asked_ns + 5 * SECOND, b"done")
+    assert folder.report().verdict.kind == "healthy"
+
+
+def test_ranks_that_end_with_0_after_a_lost_connection_are_not_healthy(folder):
+    """A handler around the training ends the rank that failed, and those whose collective then fails, with code 0."""
+    side_files(folder, 3)
+    lost = (
+        "stopped early: RuntimeError('[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:16542')"
+    )
+    for rank, said in enumerate((lost, "stopped early: KeyError('horse')", lost)):
+        beat(folder, rank, SECOND, b"done")
+        printed_by(folder, rank, f"WARNING:root:training {said}\n")
+    report = incident.analyze(run.discover(folder.path.parent))
+    assert (report.verdict.kind, report.verdict.ranks, report.verdict.status) == ("early_exit", [1], "error")
+
+
+def test_an_error_that_a_checkpoint_raises_on_all_ranks_is_that_of_the_rank_it_names(folder, recorder):
+    side_files(folder, 3)
+    message = (
+        "CheckpointException ranks:dict_keys([2])\nTraceback (most recent call last): (RANK 2)\n"
+        '  File "/venv/site-packages/torch/serialization.py", line 1253, in _save\nTypeError: cannot pickle a lock\n'
+    )
+    for rank in range(3):
+        gave_up(folder, rank, recorder.start_ns + (3 - rank) * SECOND, message)
+    verdict = incident.analyze(run.discover(folder.path)).verdict
+    assert verdict.ranks == [2]
+    assert "TypeError: cannot pickle a lock in main (me/train.py:30)" in verdict.sentence
+
+
+def test_a_rank_that_has_destroyed_its_process_group_is_not_stuck(folder, recorder):
+    asked_ns = one_is_missing(folder, recorder)
+    path = folder.path / "collection.json"
+    path.write_text(path.read_text().replace('"phase": "running"', '"phase": "process group destroyed"', 1))
+    for rank in range(3):
+        beat(folder, rank, asked_ns - 4 * SECOND)
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("skipped", [0])
+    assert "had destroyed its process group" in report.findings[0].why
+
+
+def test_an_exception_that_only_the_log_of_a_dead_rank_has_is_told(folder, recorder):
+    """Its recorder could not write, for example because the process may open no more files."""
+    asked_ns = one_is_missing(folder, recorder, missing=1)
+    (folder.path / "rank_1").unlink()
+    collection(folder, asked_ns, ["ok", "exited", "ok"], "died")
+    failed = FAILED.replace("[rank0]", "[rank1]").partition("\n\n")[0]
+    for rank, text in enumerate((WAITED.format(rank=0), failed + "\n", WAITED.format(rank=2))):
+        printed_by(folder, rank, text)
+    verdict = incident.analyze(run.discover(folder.path.parent)).verdict
+    assert (verdict.kind, verdict.ranks) == ("crashed", [1])
+    assert "KeyError: 'horse' in train (me/train.py:12)" in verdict.sentence

@@ -12,8 +12,10 @@ import pytest
 from analyzers import run
 from analyzers.errors import InputError
 from analyzers.hangs import analyze, views
+from analyzers.hangs.model import Frame, user_frame
 from analyzers.hangs.reading.exits import is_victim
 from analyzers.hangs.reading.side_formats import ExitFile
+from analyzers.hangs.reading.torchrun_workers import read_gloo_sizes
 
 PG = ("0", "default_pg")
 GROUPS = {"0": ("default_pg", [0, 1])}
@@ -275,48 +277,28 @@ def test_native_frames_are_shown_and_not_blamed(folder, pair):
     ]
 
 
-def test_the_stack_of_a_rank_that_raised_is_that_of_the_exception(folder, pair):
-    stack = 'Thread 0x1 (most recent call first):\n  File "/job/recorders/dump.py", line 5 in ask\n'
-    stack += '  File "/job/t.py", line 2 in main\n  File "/job/t.py", line 9 in <module>\n'
-    frames = [
-        {"name": "forward", "filename": "/job/model.py", "line": 7},
-        {"name": "main", "filename": "/job/t.py", "line": 1},
-    ]
-    ended = {
-        "schema": "workbench.exit/1",
-        "rank": 1,
-        "pid": 9,
-        "error": "ValueError",
-        "message": "",
-        "traceback": frames,
-    }
-    folder.write(pair).side("stacks_1.txt", stack).side("exit_1.json", ended)
-    shown = views.stacks(run.discover(folder.path))
-    mine = shown[shown["ranks"].map(lambda ranks: 1 in ranks)]
-    assert mine["name"].tolist() == ["<module>", "main", "forward"]
+RECORDERS_STACK = [("ask", "recorders/dump.py", 5), ("main", "t.py", 2), ("<module>", "t.py", 9)]
+STUCK_STACK = [("hold", "t.py", 5), ("main", "t.py", 9)]
 
 
-def test_a_stack_from_before_the_exception_is_kept(folder, pair):
-    """The rank is stuck in `hold`, and ends much later because another rank has given up."""
-    stack = (
-        'Thread 0x1 (most recent call first):\n  File "/job/t.py", line 5 in hold\n  File "/job/t.py", line 9 in main\n'
-    )
-    frames = [
-        {"name": "all_reduce", "filename": "/job/t.py", "line": 7},
-        {"name": "main", "filename": "/job/t.py", "line": 9},
-    ]
-    ended = {
-        "schema": "workbench.exit/1",
-        "rank": 1,
-        "pid": 9,
-        "error": "RuntimeError",
-        "message": "",
-        "traceback": frames,
-    }
-    folder.write(pair).side("stacks_1.txt", stack).side("exit_1.json", ended)
-    shown = views.stacks(run.discover(folder.path))
-    mine = shown[shown["ranks"].map(lambda ranks: 1 in ranks)]
-    assert mine["name"].tolist() == ["main", "hold"]
+@pytest.mark.parametrize(
+    ("stack", "raised", "shown"),
+    [
+        (RECORDERS_STACK, [("forward", "model.py", 7), ("main", "t.py", 1)], ["<module>", "main", "forward"]),
+        (STUCK_STACK, [("all_reduce", "t.py", 7), ("main", "t.py", 9)], ["main", "hold"]),
+    ],
+    ids=["the stack is of the end", "the rank was stuck and ended much later because another gave up"],
+)
+def test_the_stack_of_a_rank_that_raised_is_that_of_the_exception_unless_it_is_older(
+    folder, pair, stack, raised, shown
+):
+    lines = (f'  File "/job/{file}", line {line} in {name}\n' for name, file, line in stack)
+    frames = [{"name": name, "filename": f"/job/{file}", "line": line} for name, file, line in raised]
+    ended = {"schema": "workbench.exit/1", "rank": 1, "pid": 9, "error": "ValueError", "traceback": frames}
+    folder.write(pair).side("stacks_1.txt", "Thread 0x1 (most recent call first):\n" + "".join(lines))
+    table = views.stacks(run.discover(folder.side("exit_1.json", ended).path))
+    mine = table[table["ranks"].map(lambda ranks: 1 in ranks)]
+    assert mine["name"].tolist() == shown
 
 
 def test_how_long_a_rank_is_in_its_phase_and_whether_it_was_slow_before(folder, pair, recorder):
@@ -443,6 +425,12 @@ def test_a_set_taken_after_the_watchdog_ended_a_rank_is_passed_by(folder, pair, 
         ("RuntimeError", "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer", "/home/me/train.py", "unknown"),
         ("DistBackendError", "unhandled system error", "/x/torch/distributed/distributed_c10d.py", "unknown"),
         ("ConnectionError", "Connection refused by shard server", "/home/me/data.py", "dead"),
+        (
+            "RuntimeError",
+            "[gloo/transport/tcp/pair.cc:801] 1 vs 4. Pair is not connected ([127.0.0.1]:17812$2 <--> [none])",
+            "/home/me/train.py",
+            "dead",
+        ),
     ],
 )
 def test_an_error_is_a_symptom_where_communication_raised_it(folder, recorder, error, message, file, kind):
@@ -606,3 +594,22 @@ def test_a_long_message_takes_time_in_proportion_to_its_length(message):
     assert not is_victim(ExitFile(0, message=message))
     assert time.process_time() - began < 3
     assert is_victim(ExitFile(0, message=f"{message} TCPStore: waiting timed out in get"))
+
+
+def test_gloos_sizes_before_the_stacks_of_all_threads(tmp_path):
+    """Where torchrun's `record` has enabled faulthandler, it writes the stacks after the message of the abort."""
+    sizes = (
+        "throwing an instance of 'gloo::EnforceNotMet'\n what(): op.preamble.length <= op.nbytes. 60 vs 4. Received\n"
+    )
+    (tmp_path / "stderr.log").write_text(sizes + '  File "/usr/lib/x.py", line 1 in wait\n' * 1000)
+    assert read_gloo_sizes(tmp_path / "stderr.log") == (60, 4)
+
+
+def test_the_line_of_an_installed_trainer_comes_before_pytorchs():
+    torch, titan, own = (
+        Frame(name="f", filename=filename, line=1)
+        for filename in ("/v/site-packages/torch/_ops.py", "/v/site-packages/torchtitan/train.py", "/home/me/train.py")
+    )
+    assert user_frame([torch, titan, own]) is own
+    assert user_frame([torch, titan, torch]) is titan
+    assert user_frame([torch]) is torch

@@ -1,0 +1,136 @@
+"""Find out which rank passed a tensor of another size, where gloo aborted a rank because sizes differ.
+
+Gloo aborts the rank that receives more than it expects, which need not be the rank that erred. The lines at which the
+others were when they lost the connection decide it where they differ; else a neighbour in gloo's ring may be wrong.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import msgspec
+
+from analyzers.hangs.classify.cause import Cause, RanksInOp
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.graph.signatures import comparable, elements
+from analyzers.hangs.model import Frame, Job, Op, user_frame
+from analyzers.hangs.reading.exits import RankEnd, is_victim
+from analyzers.hangs.reading.side_files import SideFiles
+
+SCALAR_BYTES = 8
+INNERMOST_FRAMES = 3
+RATIO_TOLERANCE = 0.1
+"""By how much two ratios of sizes may differ, as gloo rounds the parts of a tensor."""
+ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
+"""Collectives in which some ranks only send: these may be further on than the others, at another line."""
+
+
+def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
+    """Return a cause that blames an aborted rank (`end`), corrected by the lines of all ranks, or by its neighbour."""
+    return with_ranks_elsewhere(context, cause, end) or with_neighbour(context, cause, end)
+
+
+def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:
+    """Return a cause that blames the ranks at a different line than the aborted rank, if most ranks are at its line.
+
+    These ranks were in another collective. The result is None if all were at one line, if the aborted rank is not
+    among the majority, or if ranks may leave its collective before the others.
+    """
+    if any(f.name in ONE_WAY for f in end.stack[:INNERMOST_FRAMES]):
+        return None
+    own = user_frame(end.stack)
+    at: dict[Frame | None, list[int]] = defaultdict(list, {own: [end.rank]})
+    for rank, exit_file in context.side.exits.items():
+        if is_victim(exit_file) and exit_file.traceback:
+            at[user_frame(exit_file.traceback)].append(rank)
+    odd = sorted(rank for line, ranks in at.items() if line != own for rank in ranks)
+    if own is None or not odd or None in at or len(at[own]) <= context.job.world_size / 2:
+        return None
+    sides = [RanksInOp(sorted(ranks), "", "", line, "", 0, p2p=False) for line, ranks in at.items()]
+    frames = context.side.exits[odd[0]].traceback
+    culprit = msgspec.structs.replace(cause.culprit, ranks=odd, victims=sorted(at[own]), frames=frames)
+    return replace(cause, culprit=culprit, sides=tuple(sides))
+
+
+def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
+    """Return a cause that blames a rank which gloo aborted, with a neighbouring rank added if that one may be wrong.
+
+    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring. With
+    two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a different
+    line than the aborted rank, if a third rank recorded the same collective as the neighbour, or if the buffer holds a
+    scalar and so belongs to a different collective. Only the neighbour is blamed if the third ranks recorded tensors
+    that are as much smaller than its tensor as the aborted rank's buffer was.
+    """
+    size, other = context.job.world_size, find_place_of_victims(context.side)
+    own = place_of([end.rank], end.stack)
+    # all_reduce receives from the next rank, all_gather from the one before.
+    step = -1 if any("gather" in f.name for f in end.stack[:1]) else 1
+    neighbour = (end.rank + step) % size
+    is_scalar = end.sizes is not None and end.sizes[1] <= SCALAR_BYTES
+    is_elsewhere = own.line is None or other is None or own.line != other.line
+    if other is None or (size > 2 and (is_elsewhere or is_scalar or is_confirmed(context.job, neighbour, end.rank))):
+        return cause
+    if size > 2 and is_alone(context.job, neighbour, end):
+        return with_only(context, cause, neighbour)
+    ranks = sorted({end.rank, neighbour})
+    victims = [rank for rank in range(size) if rank not in ranks]
+    culprit = msgspec.structs.replace(cause.culprit, ranks=ranks, victims=victims)
+    return replace(cause, culprit=culprit, sides=(own, replace(other, ranks=[neighbour])))
+
+
+def with_only(context: HangContext, cause: Cause, rank: int) -> Cause:
+    """Return a cause that blames only `rank` for its size, at its own line."""
+    exit_file = context.side.exits.get(rank)
+    victims = [other for other in range(context.job.world_size) if other != rank]
+    frames = exit_file.traceback if exit_file else []
+    return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank], victims=victims, frames=frames))
+
+
+def last_collective(job: Job, rank: int) -> Op | None:
+    """Return the last collective that a rank recorded; None if it left no dump, or recorded none."""
+    state = job.ranks.get(rank)
+    return max((op for op in state.ops if not op.p2p), key=lambda op: op.created_ns, default=None) if state else None
+
+
+def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
+    """Return whether `rank` alone passed a larger tensor, as all third ranks recorded one of the aborted rank's size.
+
+    The aborted rank (`end`) left no dump, but gloo printed how many bytes it received and expected: parts of both
+    tensors, which have the same ratio as the tensors.
+    """
+    last = last_collective(job, rank)
+    if last is None or not end.sizes:
+        return False
+    issued = [job.ranks[r].collective(last.group, last.seq) for r in job.ranks if r not in (rank, end.rank)]
+    received, expected = end.sizes
+    own = elements(job.signature(last).input_sizes)
+    others = [elements(job.signature(op).input_sizes) for op in issued if op is not None]
+    is_like_aborted = [abs(other * received - own * expected) <= RATIO_TOLERANCE * own * expected for other in others]
+    return bool(others) and own > max(others) and all(is_like_aborted)
+
+
+def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
+    """Return whether a third rank recorded the same collective, with the same sizes, as the last collective of `rank`.
+
+    A third rank is any rank other than `rank` and `aborted`.
+    """
+    last = last_collective(job, rank)
+    if last is None:
+        return False
+    others = (job.ranks[r].collective(last.group, last.seq) for r in job.ranks if r not in (rank, aborted))
+    same = comparable(job.signature(last))
+    return any(op is not None and comparable(job.signature(op)) == same for op in others)
+
+
+def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
+    """Return a `RanksInOp` for ranks whose operation is not known: `ranks` and the user's line in `stack`."""
+    return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
+
+
+def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
+    """Return, as a `RanksInOp`, the first rank that timed out waiting for another, and its line of user code.
+
+    The result is None if no error of such a rank has a traceback.
+    """
+    gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
+    first = min(gave_up, key=lambda end: end.time_ns, default=None)
+    return place_of([first.rank], first.traceback) if first else None
