@@ -137,6 +137,48 @@ Nov  3 04:10:40 gpu-17 kernel: NVRM: Xid (PCI:0000:9d:00): 79, pid='<unknown>', 
 """,
     ),
     Case(
+        "driver_lost_its_device",
+        "hardware",
+        [],
+        ("0000:9d:00.0", "fallen off the bus"),
+        """\
+[88123.402] NVRM: The NVIDIA GPU 0000:9d:00.0
+NVRM: (PCI ID: 10de:2330) installed in this system has
+NVRM: fallen off the bus and is not responding to commands.
+[rank5]:[E1103 04:10:55.200000111 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 5] Process group watchdog thread terminated with exception: CUDA error: unspecified launch failure
+""",
+    ),
+    Case(
+        "driver_does_not_support_the_device",
+        "startup",
+        [],
+        ("0000:3b:00.0", "is not supported by"),
+        """\
+[   60.058486] NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:1b38)
+               NVRM: installed in this system is not supported by open
+               NVRM: nvidia.ko because it does not include the required GPU
+               NVRM: System Processor (GSP).
+Traceback (most recent call last):
+  File "/home/user/llm/train.py", line 12, in main
+    torch.cuda.set_device(0)
+RuntimeError: No CUDA GPUs are available
+""",
+    ),
+    Case(
+        "unsupported_device_beside_those_of_the_job",
+        "healthy",
+        [],
+        (),
+        """\
+[   60.058486] NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:1b38)
+               NVRM: installed in this system is not supported by the
+               NVRM: NVIDIA 535.104.05 driver release.
+step 1 loss 3.21
+step 2 loss 3.11
+Training completed
+""",
+    ),
+    Case(
         "ecc",
         "hardware",
         [6],

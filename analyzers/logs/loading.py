@@ -36,6 +36,8 @@ class Logs:
     """
     files_of: list[int] = field(default_factory=list)
     ranks: dict[int, RankLog] = field(default_factory=dict)
+    said: dict[int, list[str]] = field(default_factory=dict)
+    """The last lines that each rank printed, apart from errors."""
     unranked: list[RankLog] = field(default_factory=list)
     """For each file with lines that show no rank, the last step and the last line among these lines."""
     world_size: int | None = None
@@ -197,6 +199,7 @@ def add_roster(
         if own is None:
             loaded.unranked.append(RankLog(rank=UNRANKED, last_step=known(step), last_line=line, path=path))
             continue
+        loaded.said.setdefault(own, []).extend(columns.meta["said"][number])
         earlier: Any = loaded.ranks.get(own, RankLog(rank=own))
         loaded.ranks[own] = RankLog(
             rank=own,

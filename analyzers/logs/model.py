@@ -93,6 +93,8 @@ class Reason(StrEnum):
     INVALID_USAGE = "invalid_usage"
     DRIVER = "driver"
     NO_GPU = "no_gpu"
+    UNSUPPORTED_DEVICE = "unsupported_device"
+    """The kernel module of the driver does not support a device of the machine, which need not be one of the job."""
     BAD_ARGUMENTS = "bad_arguments"
     NO_SCRIPT = "no_script"
     # Memory and devices.
@@ -135,6 +137,8 @@ class Reason(StrEnum):
     TIME_LIMIT = "time_limit"
     PREEMPTION = "preemption"
     CANCELLED = "cancelled"
+    CLOSED = "closed"
+    """The launcher asked a process to end, because another process failed or because the job was told to end."""
     FORCED = "forced"
     """The launcher killed a process that did not react to its request to stop."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from analyzers.logs.answers.differing_counts import DifferingCount, find_differing_count
 from analyzers.logs.answers.failures import Failure, find_failures
 from analyzers.logs.answers.roles import Tier
 from analyzers.logs.answers.survived import ENDS, TABLE
@@ -52,6 +53,8 @@ class Cause:
     """The events that show at which line each rank timed out, if the ranks took different branches."""
     caught: list[LogEvent] = field(default_factory=list)
     """The errors that the blamed ranks had caught before they skipped collectives."""
+    count: DifferingCount | None = None
+    """The line in which the blamed rank printed another count than all others, if that decided."""
 
     @property
     def lead(self) -> LogEvent:
@@ -102,12 +105,16 @@ def may_have_survived(failure: Failure, logs: Logs) -> bool:
 
 
 def is_harmless(failure: Failure, logs: Logs) -> bool:
-    """Return whether the job recovered from a failure, such as a store that answered late before training began."""
+    """Return whether the job trained in spite of a failure, such as a store that answered late before it began.
+
+    A device that the driver does not support is none of the job's devices if the job trained.
+    """
+    if not any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked)):
+        return False
+    if failure.lead.facts.reason is Reason.UNSUPPORTED_DEVICE:
+        return True
     is_late_start = failure.role.tier is Tier.UNREACHED
-    trained = any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked))
-    return (
-        is_late_start and trained and all(e.kind is EventKind.STARTUP and "retry" in e.message for e in failure.events)
-    )
+    return is_late_start and all(e.kind is EventKind.STARTUP and "retry" in e.message for e in failure.events)
 
 
 def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
@@ -126,13 +133,16 @@ def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
             return Cause(LogClass.COLLECTIVE_TIMEOUT, found[1].ranks, found[0], Certainty.PROBABLE, found[1])
     kind = failure.role.kind
     ranks = ranks_to_blame(failure, logs)
-    is_guess = kind is LogClass.MISMATCH and (not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
+    count = find_differing_count(logs) if kind is LogClass.MISMATCH and len(ranks) > 1 else None
+    count = count if count and count.rank in ranks else None
+    ranks = [count.rank] if count else ranks
+    is_guess = kind is LogClass.MISMATCH and (count or not ranks or failure.role.tier is Tier.SOFT_HARDWARE)
     waited = places_of_waiting(logs.events) if kind is LogClass.MISMATCH else []
     certainty = Certainty.PROBABLE if is_guess else certainty_of(failure)
     if kind is LogClass.MISMATCH and not odd_ranks(failure.events) and len(ranks) > 1:
         # One of several ranks differs, and nothing shows which.
         certainty = Certainty.SUSPECTED
-    return Cause(kind, ranks, failure, certainty, waited=waited)
+    return Cause(kind, ranks, failure, certainty, waited=waited, count=count)
 
 
 def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:

@@ -114,7 +114,7 @@ def is_stop(occurrence: Occurrence) -> bool:
     A cancelled job does not count, because Slurm also cancels a job in which a task failed.
     """
     event = occurrence.event
-    return event.kind is EventKind.STOP_REQUESTED and event.facts.reason is not Reason.CANCELLED
+    return event.kind is EventKind.STOP_REQUESTED and event.facts.reason not in (Reason.CANCELLED, Reason.CLOSED)
 
 
 def follows(occurrence: Occurrence, stop: Occurrence) -> bool:

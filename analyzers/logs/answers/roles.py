@@ -167,8 +167,11 @@ def role_of_startup(event: LogEvent) -> Role:
 
 
 def role_of_stop(event: LogEvent) -> Role | None:
-    """Return the role (verdict class and trust) of an order to stop the job; None if its reason is unknown."""
-    return STOPS[event.facts.reason] if event.facts.reason else None
+    """Return the role (verdict class and trust) of an order to stop the job.
+
+    The result is None if its reason is unknown, or if the launcher only asked one process to end.
+    """
+    return STOPS.get(event.facts.reason) if event.facts.reason else None
 
 
 DECIDED: dict[EventKind, Callable[[LogEvent], Role | None]] = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from analyzers.logs.answers.roles import GAVE_UP, Role, Tier
 from analyzers.logs.loading import Logs, is_of_one_rank
-from analyzers.logs.model import EventKind, LogClass, LogEvent
+from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 TABLE = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
 SAYS_DONE = re.compile(
@@ -159,6 +159,13 @@ def handled_errors(logs: Logs) -> list[LogEvent]:
         if e.kind is EventKind.SKIPPED_WORK
         or (e.kind not in (EventKind.NAN, *GAVE_UP) and (e.facts.survived or e.facts.logged or e.facts.thread))
     ]
+
+
+def count_closed(logs: Logs) -> int:
+    """Return how many processes the launcher had to ask to end; 0 if it restarted the job, for which it ends them."""
+    if max(logs.attempts, default=0) > 0:
+        return 0
+    return sum(event.count for event in logs.events if event.facts.reason is Reason.CLOSED)
 
 
 def has_completed(logs: Logs) -> bool:

@@ -2,6 +2,8 @@
 tensor sizes.
 """
 
+from collections.abc import Mapping
+
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.roles import Role, Tier
 from analyzers.logs.answers.survived import TABLE, handled_errors
@@ -63,13 +65,39 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
 
 
 def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
-    """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line."""
+    """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line.
+
+    If the neighbour alone waits at another line than the others, only the neighbour is returned: what it sent has
+    another size, so that the aborted rank was in the collective of the others. If each of the others waits at a line of
+    its own, the result is empty: then more than one rank is elsewhere, and nothing shows where `rank` was.
+    """
     expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
     lines = {(event.source, event.facts.operation) for event in places.values()}
-    if expected <= SCALAR_BYTES or len(lines) != 1:
+    is_ring = all((event.facts.operation or "").startswith("all_") for event in places.values())
+    if is_ring and len(lines) == len(places) > 1 and not sender_elsewhere(rank, places):
+        return []
+    if expected <= SCALAR_BYTES:
         return [rank]
+    if len(lines) > 1:
+        return sender_elsewhere(rank, places) or [rank]
     # Rings of gloo: all_reduce receives from the next rank, all_gather from the one before.
     step = -1 if "gather" in (next(iter(lines))[1] or "") else 1
     neighbour = (rank + step) % (len(others) + 1)
     return sorted({rank, neighbour}) if neighbour in places else [rank]
+
+
+def sender_elsewhere(rank: int, places: Mapping[int | None, LogEvent]) -> list[int]:
+    """Return, in a list, the neighbour that sent to `rank` in a ring of gloo, if it alone was at another line.
+
+    `places` has the event of each other rank that shows at which line it waited.
+    """
+    size = len(places) + 1
+    for step, is_gather in ((1, False), (-1, True)):
+        sender = places.get((rank + step) % size)
+        others = {event.source for event in places.values() if event is not sender}
+        operation = (sender.facts.operation or "") if sender else ""
+        is_ring = operation.startswith("all_") and ("gather" in operation) == is_gather
+        if sender and sender.rank is not None and is_ring and len(others) == 1 and sender.source not in others:
+            return [sender.rank]
+    return []

@@ -15,6 +15,8 @@ FIRST_OPERATIONS = 3
 SAYS_WHERE = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 """The kinds of events with which a rank's wait in a collective ends: a timeout, or a connection that others closed."""
 PASSED_EARLY = {"gather", "reduce"}
+RECEIVED_EARLY = {"broadcast", "scatter"}
+"""Collectives that a rank leaves as soon as it has received its part, perhaps before others begin."""
 NEW_GROUP = "new_group"
 RANKS_AT_MOST = 1 << 14
 
@@ -228,12 +230,21 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
     odd = [event for event in gave_up.values() if event.source != counts[0][0]]
     # The members of a gather go on as soon as they have sent, so the root may wait for one that left it out.
     is_sure = is_majority and not any(event.facts.operation in PASSED_EARLY and not only_sends(event) for event in odd)
+    is_sure = is_sure and not all(map(may_have_sent, (e for e in gave_up.values() if e.source == counts[0][0])))
     # In the making of a group a rank waits for those that left it out.
     is_sure = is_sure and not any(event.facts.operation == NEW_GROUP for event in odd)
     ranks = sorted(event.rank for event in odd if event.rank is not None) if is_sure else []
     # Of two ranks that disagree either may be wrong.
     ranks = [event.rank for event in places if event.rank is not None] if len(places) == 2 and is_complete else ranks
     return Blame(ranks, Basis.OTHER_LINE, waiting, Reason.OPERATIONS)
+
+
+def may_have_sent(event: LogEvent) -> bool:
+    """Return whether the rank of an event was in a broadcast or scatter, and did not time out waiting to receive.
+
+    If no rank waits to receive there, a rank at another line may have received its part and gone on.
+    """
+    return event.facts.operation in RECEIVED_EARLY and "recv operation" not in event.message
 
 
 def only_sends(event: LogEvent) -> bool:

@@ -2,7 +2,7 @@
 
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
-from analyzers.logs.answers.survived import handled_errors, has_completed
+from analyzers.logs.answers.survived import count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import evidence, evidence_of, explain, missing
 from analyzers.logs.findings.next_steps import next_step
 from analyzers.logs.findings.titles import title
@@ -163,14 +163,28 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
     )
 
 
+def still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
+    """Return the verdict on a job whose training completed, but of which the launcher had to end `closed` processes."""
+    rest = f"{quantity(closed, 'process')} did not end afterwards: the launcher ended {'it' if closed == 1 else 'them'}"
+    return Verdict(
+        status=Status.UNKNOWN,
+        kind=LogClass.UNKNOWN,
+        sentence=f"{completed}, but {rest}",
+        confidence=UNKNOWN_CONFIDENCE,
+        missing=[*lacks, "the stacks of the processes that did not end"],
+    )
+
+
 def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     """Return the verdict on logs that show no failure: healthy if a log says that training completed, else unknown.
 
     `lacks` is the evidence that is missing in the logs.
     """
     steps = [r.last_step for r in (*logs.ranks.values(), *logs.unranked) if r.last_step is not None]
+    after = f" after step {max(steps)}" if steps else ""
+    if has_completed(logs) and (closed := count_closed(logs)):
+        return still_running(f"the training completed{after}", closed, lacks)
     if has_completed(logs):
-        after = f" after step {max(steps)}" if steps else ""
         return Verdict(
             status=Status.OK,
             kind=LogClass.HEALTHY,

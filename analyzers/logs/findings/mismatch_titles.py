@@ -47,10 +47,12 @@ def different_sizes(cause: Cause) -> str:
     """Return the title for tensors of different sizes, with the lines at which the other ranks lost the connection."""
     lead = first_with(cause, "operation")
     known = {event.rank for event in cause.waited}
-    are_others = (cause.ranks and len(cause.ranks) == 1) or known - {*cause.ranks}
+    are_others = len(cause.ranks) == 1 or (cause.ranks and known - {*cause.ranks})
     whom = f"{'one of ' if are_others and len(cause.ranks) > 1 else ''}{who(cause.ranks, 'ranks')}"
     whom += " and the others" if are_others else ""
     where = f"; {waiting_places(cause)}" if cause.waited else ""
+    if cause.count:
+        where = f"; it printed `{cause.count.text}`, the others `{cause.count.others}`{where}"
     return f"{whom} passed different sizes to one collective: {sizes_of(cause)}{place(lead)}{at_step(lead)}{where}"
 
 

@@ -54,6 +54,8 @@ STARTUP = {
     Reason.INVALID_USAGE: "run with NCCL_DEBUG=WARN: it names the call; check that each rank has its own GPU",
     Reason.DRIVER: "install the driver that this CUDA version needs, or a PyTorch built for the installed"
     " driver (`nvidia-smi` shows its version)",
+    Reason.UNSUPPORTED_DEVICE: "install a driver that supports this GPU: an older GPU needs an older driver, or the"
+    " closed kernel modules instead of the open ones",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
     Reason.NO_SCRIPT: "correct the path of the script. Where it ends in `python`, that word was taken for the script:"

@@ -59,6 +59,13 @@ def wrong_driver(cause: Cause) -> str:
     return f"the NVIDIA driver{version} does not match this build of PyTorch: {quoted(lead)}"
 
 
+def unsupported_device(cause: Cause) -> str:
+    """Return a clause for the title on a device that the installed driver does not support."""
+    facts = first_with(cause, "pci").facts
+    which = f"the GPU at {facts.pci}" if facts.pci else "a GPU"
+    return f"the installed NVIDIA driver does not support {which}: {quoted(cause.lead)}"
+
+
 STARTUPS: dict[Reason, Callable[[Cause], str]] = {
     Reason.PORT_IN_USE: port_in_use,
     Reason.RENDEZVOUS_TIMEOUT: lambda _: "not all nodes joined the rendezvous in time",
@@ -68,6 +75,7 @@ STARTUPS: dict[Reason, Callable[[Cause], str]] = {
     Reason.NO_INTERFACE: lambda _: "NCCL found no network interface of the given name",
     Reason.DUPLICATE_GPU: duplicate_gpu,
     Reason.DRIVER: wrong_driver,
+    Reason.UNSUPPORTED_DEVICE: unsupported_device,
     Reason.NO_GPU: lambda cause: f"no usable GPU: {quoted(cause.lead)}{place(cause.lead)}",
     Reason.BAD_ARGUMENTS: lambda cause: f"the script rejects its arguments: {cause.lead.facts.name}",
     Reason.NO_SCRIPT: lambda cause: f"the script {cause.lead.facts.name} does not exist",

@@ -35,12 +35,13 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
     """Return the facts of an exception, with three fields set from the way in which the exception was printed.
 
     The fields say whether a logger printed it, whether it was uncaught, and which thread it ended. `before` is the line
-    before its traceback; `has_rank` says whether its lines begin with PyTorch's `[rankN]:`.
+    before its traceback; `has_rank` says whether its lines begin with PyTorch's `[rankN]:`. What Python itself ignores,
+    such as an error of a destructor, counts as logged.
     """
     thread = THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
     of_child = not has_rank and bool(raised.frames) and raised.frames[0][0] == "<string>"
-    is_logged = of_child or (not has_rank and bool(LOGGED.search(before)))
+    is_logged = of_child or "Exception ignored in" in before or (not has_rank and bool(LOGGED.search(before)))
     return msgspec.structs.replace(
         facts, logged=is_logged, uncaught=has_rank and bool(raised.frames), thread=thread[1] if thread else None
     )

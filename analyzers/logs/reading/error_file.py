@@ -15,7 +15,6 @@ from analyzers.logs.reading.text import Position
 from analyzers.logs.reading.tracebacks import FRAME, Raised
 
 MOST_SHOWN_BYTES = 1 << 16
-MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:

@@ -96,4 +96,5 @@ def time_ns(year: int, month: int, day: int, hour: int, minute: int, second: int
         whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
+    # In integers, because a float cannot hold nanoseconds since 1970 exactly.
     return int(whole.timestamp()) * 1_000_000_000 + int(fraction.ljust(9, "0"))

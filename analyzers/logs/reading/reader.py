@@ -29,8 +29,8 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     """Return the columns and the metadata of the logs at `paths`.
 
     Columns `event.*` have a row per event, columns `rank.*` a row per file and rank. The metadata has the texts of each
-    event, the last line of each rank, and for each file how it was read: its number of lines, whether it is binary, and
-    so on.
+    event, the last lines of each rank, and for each file how it was read: its number of lines, whether it is binary,
+    and so on.
     """
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
@@ -44,7 +44,9 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}
     facts = [msgspec.to_builtins(event.facts) for event in events]
     lines = [seen.line for scanner in scanners for _, seen in scanner.roster.in_order()]
+    said = [list(seen.said) for scanner in scanners for _, seen in scanner.roster.in_order()]
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
+    meta["said"] = said
     return columns, meta | texts
 
 

@@ -1,6 +1,7 @@
 """Record which ranks a log shows, with their last step and line: a rank that fell silent is often the one to blame."""
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 
 from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
@@ -9,6 +10,8 @@ from analyzers.logs.reading.text import clean
 HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
 """How many bytes are read at the start and the end of each chunk: enough to find the ranks and their last lines."""
 LONGEST_TEXT = 1000
+SAID_AT_MOST, LONGEST_SAID = 32, 120
+"""How many of the last lines of a rank are kept to compare them with those of other ranks, and how much of each."""
 RANKS_AT_MOST = 1 << 16
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
 UNRANKED = -1
@@ -24,7 +27,7 @@ class Seen:
     """What a log shows about one rank: the last step (`step`) and the last line (`line`) that the rank printed.
 
     The other fields are line numbers in the file: of the rank's last line, of its last line with a step, and of its
-    last line with a finite loss.
+    last line with a finite loss. `said` are its last short lines.
     """
 
     step: int | None = None
@@ -32,6 +35,7 @@ class Seen:
     line_number: int = 0
     step_number: int = 0
     finite_number: int = 0
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=SAID_AT_MOST))
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Roster:
             parts = [(first, chunk[:HEAD_BYTES]), (tail, chunk[-TAIL_BYTES:])]
         for begin, part in parts:
             for number, line in enumerate(part.split(b"\n"), begin):
+                # Progress bars write many states into one line, each after a carriage return.
                 for raw in line.split(b"\r"):
                     if raw.strip():
                         self.note(raw[:LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
@@ -69,6 +74,7 @@ class Roster:
         if rank is None and not is_error:
             rank = printed_rank(text)
         if not is_error and (size := WORLD_SIZE.search(text)):
+            # Groups of some ranks print a world size, too; that of the job is the largest.
             self.world_size = max(self.world_size or 0, int(size[1]))
         key = UNRANKED if rank is None else rank
         if key not in self.ranks and len(self.ranks) > RANKS_AT_MOST:
@@ -76,6 +82,7 @@ class Roster:
         seen = self.ranks.setdefault(key, Seen())
         if not is_error and not LAYOUT.match(body):
             seen.line, seen.line_number = body[:LONGEST_TEXT], number
+            seen.said.append(body[:LONGEST_SAID])
             if (step := step_in(body)) is not None:
                 seen.step, seen.step_number = step, number
             if FINITE_LOSS.search(body):

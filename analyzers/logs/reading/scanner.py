@@ -1,14 +1,14 @@
 """Read one log into events: only lines that may report an event are parsed, all others are skipped quickly."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from analyzers.frames import Origin, origin_of
-from analyzers.logs.model import EventKind, Facts, LogEvent
+from analyzers.logs.model import EventKind, Facts, LogEvent, Reason
 from analyzers.logs.reading.aftermath import (
     is_handled,
     marked_as_survived,
@@ -39,6 +39,7 @@ from analyzers.logs.reading.tracebacks import (
     Tracebacks,
     user_frame,
 )
+from analyzers.relayed import failed_ranks
 
 DIGITS = b"0123456789"
 KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
@@ -52,12 +53,17 @@ END_BYTES = 1 << 22
 EVENTS_AT_MOST = 2000
 MESSAGE_LENGTH = 1000
 STEP_BYTES = 1 << 13
+DEVICE = re.compile(rb"NVRM: The NVIDIA GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+DEVICE_BYTES = 300
+OF_DEVICE = (Reason.FALLEN_OFF_BUS, Reason.UNSUPPORTED_DEVICE)
 NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
 """How many bytes before and after the line of an event are kept as its excerpt; the second pair is for exceptions."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """The exceptions that launchers raise because a rank failed; they are not events of their own."""
+QUOTED = re.compile(r"[|>] ")
+"""Matches a line of another log that a program quotes; tracebacks of exception groups have blanks before the bar."""
 STACK_LINE = re.compile(r"^#\d{1,3} (\S{1,200}) from (.{1,500}):(\d{1,9})$")
 """Matches a line of the stack that NCCL's watchdog prints for a collective that timed out."""
 TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
@@ -195,7 +201,7 @@ class Scanner:
             return
         if START.search(body):
             self.before[prefix.key] = split_prefix(line_before(at), self.labelled)[1]
-        if self.follow_fatal(prefix.key, body) or self.follow_box(prefix.key, body):
+        if QUOTED.match(body) or self.follow_fatal(prefix.key, body) or self.follow_box(prefix.key, body):
             return
         raised = self.tracebacks.feed(prefix.key, body)
         if raised:
@@ -209,7 +215,7 @@ class Scanner:
             self.hot = READ_ON
             if is_handled(found.kind, text):
                 found = found._replace(facts=msgspec.structs.replace(found.facts, survived=True))
-            index = self.add(found, text, at, prefix)
+            index = self.add(with_device(found, at), text, at, prefix)
             self.expect_stacks(found, text, prefix.key, index)
         elif FRAME.search(body) or "most recent call" in body:
             self.hot = READ_ON
@@ -304,6 +310,9 @@ class Scanner:
         found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
         found = found._replace(facts=with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key))
+        if raised.of_rank is not None:
+            self.add_relayed(found, raised, at, replace(prefix, rank=raised.of_rank))
+            return
         index = self.add(found, raised.text, at, prefix, raised)
         if index is None:
             return
@@ -317,6 +326,13 @@ class Scanner:
         self.latest[prefix.key] = index
         if CAUGHT_IN_WORKER.match(raised.message):
             self.caught[prefix.key] = index
+
+    def add_relayed(self, found: Found, raised: Raised, at: Position, prefix: Prefix) -> None:
+        """Add an exception of the rank of `prefix` that another one relays to all ranks, in place of the other one."""
+        index = self.add(found, raised.text, at, prefix, raised)
+        relaying = self.latest.get(prefix.key)
+        if index is not None and relaying is not None and failed_ranks(self.events[relaying].message):
+            self.replace_by_last(relaying, index)
 
     def replace_by_last(self, earlier: int, index: int) -> int:
         """Replace event `earlier` by the last event, which is about the same failure, and return the last event's new
@@ -409,6 +425,19 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
     """
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
+
+
+def with_device(found: Found, at: Position) -> Found:
+    """Return the event, completed with the PCI address of the device that the driver named some lines before.
+
+    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that the next lines say what
+    is wrong with that device.
+    """
+    if found.facts.reason not in OF_DEVICE or found.facts.pci:
+        return found
+    end = at.chunk.find(b"\n", at.start)
+    named = DEVICE.findall(at.chunk, max(0, at.start - DEVICE_BYTES), end if end >= 0 else len(at.chunk))
+    return found._replace(facts=msgspec.structs.replace(found.facts, pci=named[-1].decode())) if named else found
 
 
 def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:

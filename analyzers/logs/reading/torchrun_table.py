@@ -49,6 +49,7 @@ class TorchrunTable:
     def take(self, name: str, value: str) -> Found | None:
         """Parse one field of a block; return the event of the failed rank if the field is the exit code, else None."""
         if name == "time":
+            # The time is the first field of a block, so that the rank so far is that of the block before.
             self.time, self.rank = value, None
         elif name == "host":
             self.host = value

@@ -7,12 +7,12 @@
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from analyzers.frames import Origin, origin_of
 
 FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9})(?:,? in (\S[^\n]{0,200}))?')
-START = re.compile(r"Traceback \(most recent call last\)")
+START = re.compile(r"Traceback \(most recent call last\)(?:: \(RANK (\d{1,6})\))?")
 CHAINED = re.compile(r"(?:During handling of the above|The above) exception(?: was the direct cause|, another)")
 MARKERS = re.compile(r"^[\s~^]*[~^][\s~^]*$")
 EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
@@ -42,6 +42,9 @@ class Raised:
     chain: list["Raised"]
     code: dict[tuple[str, int], str] = field(default_factory=dict)
     """The source text of each frame that the log shows, by file and line."""
+    of_rank: int | None = None
+    """The rank that raised the exception, if another exception relays it to all ranks; then the frames are those of the
+    other exception."""
 
     @property
     def text(self) -> str:
@@ -58,6 +61,7 @@ class OpenTraceback:
     code: dict[tuple[str, int], str] = field(default_factory=dict)
     misses: int = 0
     is_boxed: bool = False
+    of_rank: int | None = None
     part_of_path: str = ""
     """The beginning of a path that goes on in the next line, if the traceback is drawn in a box."""
 
@@ -112,7 +116,8 @@ class Tracebacks:
         """
         if match := START.search(body):
             before = body[: match.start()]
-            self.open[key] = OpenTraceback(len(before) - len(before.lstrip()))
+            of_rank = int(match[1]) if match[1] else None
+            self.open[key] = OpenTraceback(len(before) - len(before.lstrip()), of_rank=of_rank)
             return None
         if match := FRAME.search(body):
             self.add_frame(key, match)
@@ -151,9 +156,13 @@ class Tracebacks:
 
     def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
         """Return the exception that a matched line names, with its frames and the exceptions that led to it."""
+        relayed_by = self.last.get(key) if trace.of_rank is not None else None
+        if relayed_by:
+            # Its own frames are those of the library that calls back; the user's line is in the exception before.
+            trace = replace(trace, frames=relayed_by.frames, code=relayed_by.code)
         before = self.chained.pop(key, None)
         chain = [*before.chain, before][-8:] if before else []
-        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code)
+        raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code, trace.of_rank)
         self.last[key] = raised
         return raised
 

@@ -197,3 +197,27 @@ def test_a_json_file_without_rows_is_told_what_to_give_instead(tmp_path):
         error.value.hint
         == "give a step log with one row per step, or a log, a dump, a snapshot or the folder of the run"
     )
+
+
+RELAYED = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/me/train.py", line 29, in main
+[rank{rank}]:   File "/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/utils.py", line 263, in all_reduce
+[rank{rank}]:     raise final_result
+[rank{rank}]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([1, 2])
+[rank{rank}]: Traceback (most recent call last): (RANK 1)
+[rank{rank}]:   File "/venv/lib/python3.11/site-packages/torch/serialization.py", line 1253, in _save
+[rank{rank}]:     pickler.dump(obj)
+[rank{rank}]: TypeError: cannot pickle '_thread.lock' object
+[rank{rank}]: Traceback (most recent call last): (RANK 2)
+[rank{rank}]:   File "/venv/lib/python3.11/site-packages/torch/serialization.py", line 1253, in _save
+[rank{rank}]:     pickler.dump(obj)
+[rank{rank}]: TypeError: cannot pickle '_thread.lock' object
+"""
+
+
+def test_an_error_relayed_to_all_ranks_is_that_of_the_ranks_on_which_it_happened(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("".join(RELAYED.format(rank=rank) for rank in range(4)))
+    verdict = logs.analyze(discover(log)).verdict
+    assert (verdict.kind, verdict.ranks) == ("crashed", [1, 2])
+    assert "TypeError: cannot pickle '_thread.lock' object in main (me/train.py:29)" in verdict.sentence

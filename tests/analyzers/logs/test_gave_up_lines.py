@@ -11,7 +11,7 @@ GAVE_UP = """[rank{rank}]: Traceback (most recent call last):
 [rank{rank}]:     return func(*args, **kwargs)
 [rank{rank}]:   File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 3252, in {operation}
 [rank{rank}]:     work.wait()
-[rank{rank}]: RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation to complete
+[rank{rank}]: RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 10000ms for {half} operation to complete
 """
 
 
@@ -21,14 +21,14 @@ def said(tmp_path):
     logs.
     """
 
-    def verdict(*places):
+    def verdict(*places, half="recv"):
         for rank, place in enumerate(places):
             folder = tmp_path / "logs" / "job_x1" / "attempt_0" / str(rank)
             folder.mkdir(parents=True)
             text = ""
             if place:
                 function, line, operation, *code = place
-                names = {"rank": rank, "function": function, "line": line, "operation": operation}
+                names = {"rank": rank, "function": function, "line": line, "operation": operation, "half": half}
                 text = GAVE_UP.format(code=code[0] if code else f"dist.{operation}(x)", **names)
             (folder / "stderr.log").write_text(text)
             (folder / "stdout.log").write_text("")
@@ -57,6 +57,17 @@ def test_two_sides_of_equal_size_leave_it_open(said):
 
 def test_the_root_of_a_gather_may_wait_for_a_rank_that_left_it_out(said):
     assert said(("save", 43, "gather"), STEP, STEP, STEP).ranks == []
+
+
+def test_a_rank_that_waits_to_receive_in_a_broadcast_shows_that_the_odd_one_did_not_come(said):
+    share = ("share", 20, "broadcast")
+    assert said(share, share, STEP).ranks == [2]
+
+
+def test_a_rank_beyond_the_broadcast_of_the_others_may_have_received_its_part(said):
+    share = ("share", 20, "broadcast")
+    verdict = said(share, share, STEP, half="send")
+    assert (verdict.kind, verdict.ranks) == ("mismatch", [])
 
 
 def test_a_rank_in_a_message_waits_at_a_line_of_its_own(said):

@@ -37,7 +37,7 @@ def job(tmp_path):
     def write(*stderr, stdout="", launcher=""):
         for rank, text in enumerate(stderr):
             folder = tmp_path / "logs" / "job_x1" / "attempt_0" / str(rank)
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "stderr.log").write_text(text)
             (folder / "stdout.log").write_text(stdout)
         (tmp_path / "torchrun.log").write_text(launcher)
@@ -132,6 +132,74 @@ def test_gloo_may_have_ended_the_neighbour_of_the_rank_with_another_size(job):
     verdict = logs.analyze(job(*ranks, launcher=aborted)).verdict
     assert (verdict.kind, verdict.ranks) == ("mismatch", [1, 2])
     assert verdict.sentence.startswith("One of ranks 1-2 and the others passed different sizes")
+
+
+def test_the_neighbour_at_another_line_than_the_others_sent_another_size(job):
+    """Rank 2 sent to rank 1; if rank 1 were in the same collective as rank 2, the sizes would be the same."""
+    sizes = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 32 vs 24 . Received\n"
+    aborted = FAILED.format(rank=1).replace("exitcode: 1", "exitcode: -6")
+    for sender, blamed in ((2, [2]), (3, [1])):
+        ranks = [LOST.format(rank=rank).replace("36", "50" if rank == sender else "36") for rank in range(4)]
+        verdict = logs.analyze(job(ranks[0], sizes, *ranks[2:], launcher=aborted)).verdict
+        assert (verdict.kind, verdict.ranks) == ("mismatch", blamed)
+
+
+def test_ranks_at_as_many_lines_leave_open_whose_size_differs(job):
+    """The aborted rank holds a scalar, but of the others none is where another one is."""
+    sizes = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 128 vs 4 . Received\n"
+    aborted = FAILED.format(rank=0).replace("exitcode: 1", "exitcode: -6")
+    for line, blamed in (("36", [0]), ("50", [])):
+        ranks = [sizes, "", LOST.format(rank=2), LOST.format(rank=3).replace("36", line)]
+        verdict = logs.analyze(job(*ranks, launcher=aborted)).verdict
+        assert (verdict.kind, verdict.ranks) == ("mismatch", blamed)
+    assert verdict.sentence.startswith("Ranks passed different sizes to one collective: 128 bytes arrived where 4")
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ("rank {rank}: {count} parameters", [2]),
+        ("[{rank}] {count} classes", [2]),
+        ("step {count} took {count} ms", [1, 2]),
+        ("loaded in 1.{count} s", [1, 2]),
+        ("host {rank}{count} is ready", [1, 2]),
+    ],
+)
+def test_the_rank_that_printed_another_count_than_all_others_passed_another_size(job, tmp_path, said, ranks):
+    sizes = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 32 vs 24 . Received\n"
+    stderr = [LOST.format(rank=0), sizes, LOST.format(rank=2), LOST.format(rank=3)]
+    found = job(*stderr, launcher=FAILED.format(rank=1).replace("exitcode: 1", "exitcode: -6"))
+    for rank, count in enumerate((4, 4, 5, 4)):
+        text = said.format(rank=rank, count=count)
+        (tmp_path / "logs" / "job_x1" / "attempt_0" / str(rank) / "stdout.log").write_text(f"{text}\n")
+    verdict = logs.analyze(found).verdict
+    assert (verdict.kind, verdict.ranks) == ("mismatch", ranks)
+    if said.startswith("rank"):
+        assert "it printed `rank 2: 5 parameters`, the others `rank 0: 4 parameters`" in verdict.sentence
+
+
+CLOSED = "E1122 12:10:12.569000 6723 api.py:882] Sending process 6{rank} closing signal SIGTERM\n"
+
+
+def test_a_process_that_the_launcher_ends_after_the_training_is_not_healthy(job):
+    assert logs.analyze(job("", "", stdout="step 7\ntraining finished\n")).verdict.kind == "healthy"
+    verdict = logs.analyze(job("", "", stdout="step 7\ntraining finished\n", launcher=CLOSED.format(rank=1))).verdict
+    assert (verdict.status, verdict.kind, verdict.ranks) == ("unknown", "unknown", [])
+    assert verdict.sentence.endswith("but 1 process did not end afterwards: the launcher ended it")
+
+
+def test_what_a_program_quotes_of_another_log_is_none_of_its_failures(job):
+    quoted = "".join(f"| {line}\n" for line in TIMED_OUT.replace("[rank{rank}]: ", "").splitlines())
+    cancelled = "| slurmstepd: error: *** STEP 41.0 ON node017 CANCELLED AT 2024-05-02T11:03:17 ***\n"
+    verdict = logs.analyze(job("", "", stdout=f"{quoted}{cancelled}step 1200\ndone\n")).verdict
+    assert (verdict.kind, verdict.ranks) == ("healthy", [])
+
+
+def test_an_error_that_python_ignores_in_a_destructor_ends_nothing(job):
+    ignored = "Exception ignored in: <function Loader.__del__ at 0x7f00>\n" + CAUGHT.format(line=41)
+    report = logs.analyze(job(ignored, "", stdout="step 9\ndone\n"))
+    assert report.verdict.kind == "healthy"
+    assert [finding.severity for finding in report.findings] == ["info"]
 
 
 def test_a_group_that_one_member_does_not_make_blames_that_member(job):

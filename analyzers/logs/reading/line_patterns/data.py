@@ -32,6 +32,7 @@ def ended_worker(match: "re.Match[str]") -> Found:
 def worker_signal(match: "re.Match[str]") -> Found:
     """Return the event of a data-loader worker that reports a signal which it received."""
     name = match[1]
+    # PyTorch itself says that a bus error in a worker is probably caused by too little shared memory.
     reason = Reason.SHARED_MEMORY if "bus" in name else Reason.WORKER_SIGNAL
     return Found(WORKER, Facts(reason=reason, signal=name))
 
@@ -53,6 +54,7 @@ def no_space(match: "re.Match[str]") -> Found | None:
     If the file is in shared memory (`/dev/shm`), the event says instead that a data-loader worker failed, because
     workers pass batches to the main process through shared memory.
     """
+    # The last of these are the names that PyTorch gives to its files in shared memory.
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):
         return Found(WORKER, Facts(reason=Reason.SHARED_MEMORY))
     named = re.search(r"(?:device|exceeded|system): '([^']{1,300})'", match.string)

@@ -7,6 +7,7 @@ from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern,
 
 SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
 """Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue of Xid errors."""
+# Xid 45 only says that the driver cleaned up after an earlier error.
 CONSEQUENT_XIDS = {45}
 BROKEN = ("uncorrectable ECC", "hardware stack error", "nvlink", "GPU is lost")
 NO_GPU = ("no CUDA-capable device", "busy or unavailable", "initialization failed", "driver version", "no kernel image")
@@ -34,9 +35,18 @@ def with_pid(facts: Facts, pid: int) -> Facts:
 
 
 def lost_device(match: "re.Match[str]") -> Found:
-    """Return the event of a device that the driver no longer reaches."""
+    """Return the event of a device that the driver no longer reaches.
+
+    The driver's message begins with `NVRM: The NVIDIA GPU <address>`, which alone says nothing: its next lines say that
+    the device fell off the bus, or that the driver does not support it.
+    """
     pci = re.search(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", match.string)
     return Found(EventKind.HARDWARE, Facts(reason=Reason.FALLEN_OFF_BUS, pci=pci[1] if pci else None))
+
+
+def unsupported_device(match: "re.Match[str]") -> Found:
+    """Return the event of a device that the installed driver does not support, with the driver's words about itself."""
+    return Found(EventKind.STARTUP, Facts(reason=Reason.UNSUPPORTED_DEVICE, name=match[1].strip() or None))
 
 
 RAISED = re.compile(
@@ -126,7 +136,7 @@ PATTERNS = (
     pattern("NVRM: Xid", r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,4}),? ?(.{0,200})", xid),
     pattern("fallen off the bus", r"fallen off the bus", lost_device),
     pattern("Unable to determine the device handle", r"Unable to determine the device handle", lost_device),
-    pattern("NVRM: The NVIDIA GPU", r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]+", lost_device),
+    pattern("NVRM:", r"\bNVRM: .{0,80}\bis not supported by (.{0,80})", unsupported_device),
     pattern(
         "ECC error",
         r"()(?:[Uu]ncorrectable|[Dd]ouble.?[Bb]it) (?:\(?volatile\)? )?ECC error",

@@ -70,6 +70,7 @@ def killed_by_kernel(match: "re.Match[str]") -> Found:
     """Return the event of a process that the kernel's OOM killer ended, with its resident memory if the line has it."""
     resident = re.search(r"anon-rss:(\d+)kB", match.string)
     shared = re.search(r"shmem-rss:(\d+)kB", match.string)
+    # Pages of files are left out, because the kernel can drop them at any time.
     kilobytes = sum(number(m[1]) or 0 for m in (resident, shared) if m)
     facts = Facts(reason=Reason.OOM_KILLER, pid=number(match[1]), process_bytes=kilobytes * 1024 or None)
     return Found(EventKind.HOST_OUT_OF_MEMORY, facts)

@@ -73,6 +73,7 @@ def slurm_task(match: "re.Match[str]") -> Found | None:
     words = match[3]
     code = re.search(r"exit code (\d{1,4})", words)
     name = next((name for text, name in SIGNALS.items() if words.startswith(text)), None)
+    # With SIGTERM, Slurm ends the other tasks after one has failed: it says nothing about the cause.
     if name == "SIGTERM" or (not code and not name):
         return None
     facts = Facts(
@@ -87,6 +88,7 @@ def slurm_task(match: "re.Match[str]") -> Found | None:
 def task_numbers(text: str) -> list[int]:
     """Return the numbers in a text such as `0-3,5`, at most about a thousand of each range."""
     ranges = [numbers(part) for part in text.split(",")]
+    # A damaged line such as `0-999999999` must not fill the memory.
     return [n for ends in ranges if ends for n in range(ends[0], min(ends[-1], ends[0] + 1000) + 1)]
 
 
@@ -121,6 +123,11 @@ def forced(match: "re.Match[str]") -> Found:
     return Found(EventKind.EXIT, Facts(reason=Reason.FORCED, pid=number(match[1])))
 
 
+def closed(match: "re.Match[str]") -> Found:
+    """Return the event of a process that the launcher asked to end."""
+    return Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.CLOSED, pid=number(match[1]), signal=match[2]))
+
+
 def stacks(match: "re.Match[str]") -> Found:
     """Return the event that the timer of Python's fault handler expired and all stacks follow, with the timer's
     duration.
@@ -136,6 +143,7 @@ PATTERNS = (
         r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d+) \(pid: (\d+)\)",
         failed_worker,
     ),
+    pattern("closing signal", r"Sending process (\d{1,9}) closing signal (SIG\w+)", closed),
     pattern("Unable to shutdown process", r"Unable to shutdown process (\d{1,9}) via \S+, forcefully exiting", forced),
     pattern("exits with return code", r"exits with return code = (-?\d{1,6})", deepspeed_exit),
     pattern("terminated with signal", r"process (\d+) terminated with signal (SIG\w+)", spawned),
