@@ -10,6 +10,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Collection
@@ -109,7 +110,9 @@ class Agent:
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         sys.argv = [str(self.script)]
         code = interpret(self.script)
-        atexit._run_exitfuncs()  # noqa: SLF001 (a forked process would leave them out)
+        # A forked process would leave out what the interpreter does at its end: to wait for threads comes first.
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001
         sys.stdout.flush()
         return code
 
@@ -172,6 +175,7 @@ def interpret(script: Path) -> int:
         assert kind is not None
         assert error is not None
         of_script = trace.tb_next if trace else None
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, of_script
         sys.excepthook(kind, error.with_traceback(of_script), of_script)
         return 1
     return 0

@@ -37,6 +37,14 @@ class Part(StrEnum):
     THIRD_KNOWN = "third, known"
     """The third of the third collection that was kept back until rules were tuned on the fourth."""
     FOURTH = "fourth"
+    FOURTH_KNOWN = "fourth, known"
+    """The third of the fourth collection that was kept back until rules were tuned on the fifth."""
+    FIFTH = "fifth"
+    FIFTH_KNOWN = "fifth, known"
+    """The third of the fifth collection that was kept back until rules were tuned on the seventh."""
+    SIXTH_KNOWN = "sixth, known"
+    """The sixth collection, which was kept back as a whole until rules were tuned on the seventh."""
+    SEVENTH = "seventh"
     KEPT = "kept"
     """The cases on which no rule was tuned; nobody looks at how they fail."""
 
@@ -47,7 +55,12 @@ PARTS = {
     "third": Part.THIRD,
     "third, kept back": Part.THIRD_KNOWN,
     "fourth": Part.FOURTH,
-    "fourth, kept back": Part.KEPT,
+    "fourth, kept back": Part.FOURTH_KNOWN,
+    "fifth": Part.FIFTH,
+    "fifth, kept back": Part.FIFTH_KNOWN,
+    "sixth, kept back": Part.SIXTH_KNOWN,
+    "seventh": Part.SEVENTH,
+    "seventh, kept back": Part.KEPT,
 }
 
 
@@ -119,7 +132,7 @@ def case_of(script: Path) -> Case:
 
 
 def part_of(script: Path, collection: str) -> Part:
-    """Return the part of a case. A third of each collection, selected by a hash of the name, was kept back."""
+    """Return the part of a case. A third of each collection was kept back."""
     if collection == "first":
         return Part.TUNED if zlib.crc32(script.stem.encode()) % KEPT_BACK_SHARE else Part.KNOWN
     return PARTS[collection]

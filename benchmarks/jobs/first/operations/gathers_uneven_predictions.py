@@ -3,6 +3,7 @@
 class: mismatch, crashed
 culprit: 2
 ranks: 3
+logs: mismatch 1,2
 """
 
 import os

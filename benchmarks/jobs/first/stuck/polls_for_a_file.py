@@ -3,6 +3,7 @@
 class: host_stuck
 culprit: 1, 2
 ranks: 3
+logs: collective_timeout
 """
 
 import os

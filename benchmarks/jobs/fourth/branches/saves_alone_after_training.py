@@ -4,7 +4,7 @@ class: skipped, mismatch
 culprit: 0
 ranks: 3
 collection: fourth
-logs: early_exit 1,2 | collective_timeout 0 | unknown
+logs: early_exit 1,2 | early_exit 1 | early_exit 2 | collective_timeout 0 | unknown
 """
 
 import os

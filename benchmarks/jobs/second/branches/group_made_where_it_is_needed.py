@@ -5,6 +5,7 @@ culprit: 3
 ranks: 4
 pattern: https://github.com/pytorch/pytorch/issues/134314
 collection: second
+logs: mismatch
 """
 
 import os

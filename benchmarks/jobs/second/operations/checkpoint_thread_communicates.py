@@ -5,6 +5,7 @@ culprit: 2
 ranks: 3
 pattern: https://github.com/KempnerInstitute/KempnerForge/pull/105
 collection: second, kept back
+logs: mismatch
 """
 
 import os

@@ -5,6 +5,7 @@ culprit: 0, 1 | 0
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/172668
 collection: second, kept back
+logs: unmatched_p2p
 """
 
 import os

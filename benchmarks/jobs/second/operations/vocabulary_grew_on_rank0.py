@@ -4,6 +4,7 @@ class: mismatch, crashed, dead
 culprit: 0
 ranks: 4
 collection: second
+logs: mismatch 0,3
 """
 
 import os

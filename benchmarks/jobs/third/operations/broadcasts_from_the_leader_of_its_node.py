@@ -4,6 +4,7 @@ class: mismatch, order_cycle
 culprit: 2, 3 | 0, 1 | 0, 1, 2, 3 | 0, 2
 ranks: 4
 collection: third, kept back
+logs: collective_timeout
 """
 
 import os
