@@ -41,6 +41,7 @@ def relative_difference(a: float, b: float) -> float:
     If a value is NaN or infinite, the result is 0 where both values are the same, else infinite.
     """
     if not (math.isfinite(a) and math.isfinite(b)):
+        # By text, because NaN is not equal to itself.
         return 0.0 if repr(a) == repr(b) else math.inf
     return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
 

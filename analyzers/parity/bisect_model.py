@@ -75,7 +75,8 @@ class BisectData(msgspec.Struct, frozen=True, kw_only=True):
 
     `first` is the first difference: that of a dtype, or that of a value. `value` is the first difference of a value
     beyond the tolerance. `inexact` is the first tensor that is not identical, if both have the same mesh.
-    `only_a` and `only_b` are the first names of tensors that one run alone has in a common step.
+    `only_a` and `only_b` are the first names of tensors that one run alone has in a common step. `tolerance` is the
+    relative difference that the user allows (None: that of `tolerances`, by dtype).
     """
 
     a: RecordedRun
@@ -92,3 +93,4 @@ class BisectData(msgspec.Struct, frozen=True, kw_only=True):
     inexact: Divergence | None = None
     only_a: list[str] = []
     only_b: list[str] = []
+    tolerance: float | None = None

@@ -55,13 +55,8 @@ def bisect(
     Raises:
         InputError: One of the folders holds no recorded tensors.
     """
-    options = options or store.Options()
-    first, second = (recording(run.as_run(source), options) for source in (a, b))
-    is_same = first.run.ranks == second.run.ranks and first.run.mesh == second.run.mesh
-    compared = compare_values(
-        first.table, second.table, first.types | second.types, is_same_layout=is_same, tolerance=tolerance
-    )
-    data = data_of(first, second, compared)
+    first, second, compared = compared_runs(run.as_run(a), run.as_run(b), options or store.Options(), tolerance)
+    data = data_of(first, second, compared, tolerance)
     findings = findings_of(data)
     return Report(
         schema=SCHEMA,
@@ -71,6 +66,24 @@ def bisect(
         findings=findings,
         data=data,
     )
+
+
+def compared_runs(
+    a: Run, b: Run, options: store.Options, tolerance: float | None
+) -> tuple[Recording, Recording, Compared]:
+    """Return what both runs recorded, and their common tensors with the differences.
+
+    `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
+
+    Raises:
+        InputError: One of the runs has no recorded tensors.
+    """
+    first, second = recording(a, options), recording(b, options)
+    is_same = first.run.ranks == second.run.ranks and first.run.mesh == second.run.mesh
+    compared = compare_values(
+        first.table, second.table, first.types | second.types, is_same_layout=is_same, tolerance=tolerance
+    )
+    return first, second, compared
 
 
 def recording(source: Run, options: store.Options) -> Recording:
@@ -107,7 +120,7 @@ def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(kind) for name, kind in meta["types"].items()}
 
 
-def data_of(a: Recording, b: Recording, compared: Compared) -> BisectData:
+def data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | None) -> BisectData:
     """Return the data of the report: both runs, what was compared, and the first differences."""
     both = compared.both
     value, precision = first_value(compared), first_precision(compared)
@@ -124,6 +137,7 @@ def data_of(a: Recording, b: Recording, compared: Compared) -> BisectData:
         is_same_layout=compared.is_same_layout,
         longest_sum=compared.longest_sum,
         tolerances=allowed,
+        tolerance=tolerance,
         not_finite=int((~is_finite).sum()),
         first=different[0] if different else None,
         value=value,

@@ -73,6 +73,7 @@ def compare_values(
     """
     a, b = with_absent_state(a, b), with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
+    # Counts are sums of the ranks' shares, divided by the copies, so that equal ones may differ by rounding.
     is_sized = (both["elements_a"] - both["elements_b"]).abs() < 0.5
     count = len(both)
     if is_same_layout:
@@ -182,10 +183,12 @@ def cause_of(compared: Compared, index: int) -> Cause:
     if phase == Phase.DATA or (phase == Phase.FORWARD and kind == INPUT and index == first_of(both, index, INPUT)):
         return Cause.DATA
     if phase == Phase.STATE:
+        # Nothing was updated before the first recorded step; later, the last update is at fault.
         return Cause.WEIGHTS if int(row["step"]) == int(both["step"].iloc[0]) else Cause.UPDATE
     if phase == Phase.FORWARD:
         return Cause.BETWEEN if kind == INPUT else Cause.MODULE
     if phase == Phase.BACKWARD:
+        # The first gradient of a backward pass comes from the loss: no module has computed it.
         return Cause.LOSS if index == first_of(both, index, kind) else Cause.BACKWARD
     return Cause.WEIGHT_GRADIENT if phase == Phase.GRADIENT else Cause.OPTIMIZER
 

@@ -71,6 +71,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
 def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
     """Return the title of the finding on a curve: the first step that differs from the first run, and both values."""
     before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
+    # Two values that look the same would contradict the sentence.
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
         f"{run.name} differs from {first.name} from step {curve.step} on: {CURVE_NAMES[curve.curve]}"

@@ -22,6 +22,9 @@ SIGNS = "●▲■◆✚✖▼★"
 class Lines:
     """The content of a line chart with one line per run: `table` has a row per step and a column per run.
 
+    `axis` names what the rows are, where they are no steps. `texts` says what to print about each row, where that is
+    more than the values.
+
     If `power` is true, the values are decimal logarithms. `mark` is the height of an extra horizontal line, such as the
     tolerance. `offset` is the index of the run in the first column, so that a run has the same colour in all charts.
     """
@@ -31,6 +34,8 @@ class Lines:
     mark: float | None = None
     power: bool = False
     offset: int = 0
+    axis: str = "step"
+    texts: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:

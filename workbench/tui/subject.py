@@ -8,12 +8,13 @@ from typing import Protocol
 
 from textual.widget import Widget
 
-from analyzers import compare
+from analyzers import compare, parity
 from analyzers.report import Report
 from analyzers.run import Run
 from analyzers.store import Options
 from workbench.ask import JOINED, PARITY, ROOMS, ask, limited_to
 from workbench.present.room_data import room_data
+from workbench.tui.panes.bisect import BisectPane
 from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.hang import HangPane
@@ -166,6 +167,42 @@ class ParitySubject:
         data = room_data(report).parity
         assert data is not None, "a comparison of meshes has their data"
         return {"home": HomePane(report, self.runs), PARITY: ParityPane(data)}
+
+
+@dataclass(frozen=True)
+class BisectSubject:
+    """Two recorded runs, whose first difference is looked for; `tolerance` is what may differ (None: by dtype)."""
+
+    a: Run
+    b: Run
+    options: Options
+    tolerance: float | None = None
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("home", "bisect")
+
+    @property
+    def first_view(self) -> str:
+        return "bisect"
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return self.a, self.b
+
+    @property
+    def command(self) -> str:
+        allowed = "" if self.tolerance is None else f" --tolerance {self.tolerance}"
+        return f"workbench bisect {quoted(self.a.root)} {quoted(self.b.root)}{allowed}"
+
+    def ask(self) -> Report[object]:
+        with limited_to(self.options, self.a, self.b):
+            return parity.bisect(self.a, self.b, self.options, self.tolerance)
+
+    def panes(self, report: Report[object]) -> Mapping[str, Widget]:
+        data = room_data(report).bisect
+        assert data is not None, "a bisection has the data of one"
+        return {"home": HomePane(report, self.runs), "bisect": BisectPane(data, (self.a, self.b), self.options)}
 
 
 def subject_of(run: Run, room: str, options: Options) -> Subject:

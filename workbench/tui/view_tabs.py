@@ -18,6 +18,7 @@ HOW_TO_RECORD = {
     "logs": "start torchrun with `--log-dir logs --tee 3`, or keep what the job prints in a file",
     "compare": "",
     "parity": "",
+    "bisect": "",
     "config": "`workbench launch` writes it to run.json",
 }
 """For each view, what to do so that a run records the data of the view."""

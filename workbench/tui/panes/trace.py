@@ -71,6 +71,7 @@ class TracePane(Vertical):
 
     def on_mount(self) -> None:
         bars = self.query_one("#bars", RowList)
+        # A list that fits has nothing to scroll, and would only be one more stop of the Tab key.
         bars.can_focus = len(self._data.ranks) > BARS_AT_MOST
         bars.styles.height = min(len(self._data.ranks), BARS_AT_MOST) + 1
         bars.show(self._data.ranks)

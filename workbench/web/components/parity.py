@@ -1,5 +1,7 @@
 """Charts of a parity report: loss or gradient norm of all runs, and each run's difference from the first run."""
 
+from collections.abc import Sequence
+
 from dash import html
 from dash.development.base_component import Component
 
@@ -27,7 +29,7 @@ def line_figure(lines: Lines, name: str) -> Component:
             "legend": ABOVE,
             "showlegend": True,
             "hovermode": "x unified",
-            "xaxis": {"title": "step", **({"dtick": 1} if len(steps) <= FEW else {})},
+            "xaxis": {"title": lines.axis, **({"dtick": 1} if len(steps) <= FEW else {})},
             "yaxis": power_axis(lines) if lines.power else {"automargin": True},
             "shapes": [tolerance_line(lines.mark)] if lines.mark is not None else [],
         },
@@ -45,11 +47,18 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
         "name": plain(lines.names[number]),
         "x": steps,
         "y": values,
-        "customdata": [lines.exact(value) for value in values],
+        "customdata": hover_texts(lines, number, values),
         "hovertemplate": "%{customdata}",
         "line": {"color": theme().nth(run), "width": 1.5, "dash": DASHES[run % len(DASHES)]},
         "marker": {"symbol": f"{SYMBOLS[run % len(SYMBOLS)]}-open", "size": size, "line": {"width": 2}},
     }
+
+
+def hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]:
+    """Return the text that the mouse shows at each point; the first line has the texts of the rows, if any."""
+    if lines.texts and not number:
+        return [plain(text) for text in lines.texts]
+    return [lines.exact(value) for value in values]
 
 
 def power_axis(lines: Lines) -> FigurePart:

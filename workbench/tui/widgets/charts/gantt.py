@@ -32,6 +32,7 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", id="gantt.in"),
         Binding("minus", "zoom(2)", "Zoom out", id="gantt.out"),
         Binding("0", "zoom(0)", "Whole", id="gantt.reset"),
+        # h and l move through time here, and must not scroll as well.
         *(key for key in SCROLL_KEYS if isinstance(key, Binding) and key.key not in "hl"),
     ]
 

@@ -145,10 +145,11 @@ class LineChart(Widget, can_focus=True):
         return Segment(empty, Style(dim=True))
 
     def _ruler(self) -> str:
-        """Return the line below the chart: the range of steps, and the values of all runs at the cursor."""
+        """Return the line below the chart: the range of steps, and all values, or the text, at the cursor."""
         steps, values = self._scale.steps, enumerate(self._lines.table.iloc[self.cursor].tolist())
-        texts = (f"{self._lines.sign(i)} {self._lines.exact(value)}" for i, value in values if not math.isnan(value))
-        return f"step {steps[self.cursor]} of {steps[0]} … {steps[-1]}   {'  '.join(texts)}"
+        signed = (f"{self._lines.sign(i)} {self._lines.exact(value)}" for i, value in values if not math.isnan(value))
+        text = clean(self._lines.texts[self.cursor]) if self._lines.texts else "  ".join(signed)
+        return f"{self._lines.axis} {steps[self.cursor]} of {steps[0]} … {steps[-1]}   {text}"
 
 
 def connected(points: Sequence[Point | None]) -> Iterator[Point]:

@@ -24,6 +24,7 @@ class TimeZoom(Widget):
 
     def set_window(self, window: tuple[int, int] | None, last: int) -> None:
         """Store the time range (first, last) in ns that is shown; None means the whole recording, up to `last`."""
+        # The events of a shorter range do not show where the whole recording ends.
         if window is None:
             self._whole = (0, max(1, last))
         self._window = window or self._whole

@@ -1,0 +1,60 @@
+"""Compute the charts of `workbench bisect` for terminal, dashboard and HTML: differences by operation and by step."""
+
+import math
+
+import pandas as pd
+
+from analyzers.parity.bisect_views import step_table
+from analyzers.parity.findings import value_name_of
+from analyzers.parity.model import ValueKind
+from analyzers.words import relative
+from workbench.present.parity_lines import Lines, logarithm
+
+HIGHEST = 10.0
+"""What a chart draws for an infinite difference: a tensor that is finite in one run alone, or has another size."""
+DIFFERENCE, ALLOWED = "difference", "allowed by rounding"
+
+
+def operation_lines(table: pd.DataFrame, step: int) -> Lines:
+    """Return the chart of a step's tensors in the order of computation: their difference and what is allowed."""
+    rows = table[table["step"] == step]
+    values = {DIFFERENCE: rows["difference"], ALLOWED: rows["tolerance"]}
+    drawn = pd.DataFrame({name: column.map(height) for name, column in values.items()})
+    drawn.index = pd.Index(rows["position"].to_numpy(), name="operation")
+    title = f"Difference of B from A by operation of step {step} (log scale)"
+    return Lines(title, drawn, power=True, axis="operation", texts=operation_texts(rows))
+
+
+def step_lines(table: pd.DataFrame) -> Lines:
+    """Return the chart of the largest difference of each step."""
+    steps = step_table(table)
+    drawn = pd.DataFrame({"largest difference": steps["largest"].map(height)})
+    texts = [
+        f"largest difference {difference_text(largest)}, {beyond} of {tensors} tensors beyond rounding"
+        for largest, beyond, tensors in zip(steps["largest"], steps["beyond"], steps["tensors"], strict=True)
+    ]
+    return Lines("Largest difference of B from A by step (log scale)", drawn, power=True, texts=texts)
+
+
+def height(difference: float) -> float:
+    """Return where a relative difference is drawn: its decimal logarithm; infinite ones are drawn at the top."""
+    return logarithm(min(difference, HIGHEST)) if not math.isnan(difference) else difference
+
+
+def operation_texts(rows: pd.DataFrame) -> list[str]:
+    """Return the text on each tensor: what it is, by how much it differs, and what is allowed."""
+    columns = (rows[name] for name in ("kind", "name", "difference", "tolerance"))
+    return [operation_text(*cells) for cells in zip(*columns, strict=True)]
+
+
+def operation_text(kind: str, name: str, difference: float, allowed: float) -> str:
+    """Return the text on one tensor: what it is, by how much it differs, and what is allowed."""
+    sign = "differs" if difference > allowed else "agrees"
+    return (
+        f"{value_name_of(ValueKind(kind), name)}: {sign}, {difference_text(difference)} (allowed {relative(allowed)})"
+    )
+
+
+def difference_text(difference: float) -> str:
+    """Return a relative difference as text; `only one is finite, or sizes differ` for an infinite one."""
+    return relative(difference) if math.isfinite(difference) else "only one is finite, or sizes differ"

@@ -1,0 +1,64 @@
+"""The page of two recorded runs: the first operation that differs, both sides of it; `?step=` selects another step."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from analyzers.errors import WorkbenchError
+from analyzers.parity.bisect_views import first_step, operation_table
+from workbench.console import clean
+from workbench.present.bisect_lines import operation_lines, step_lines
+from workbench.present.tables.bisect import bisect_tables
+from workbench.present.tables.bisect_operations import both_sides, tensors_of
+from workbench.web.components.links import choice
+from workbench.web.components.parity import line_figure
+from workbench.web.components.text import table, verdict
+from workbench.web.query import Query, number
+from workbench.web.served_run import ServedRun
+
+ROWS = 1000
+STEP_LIMIT = 1 << 40
+
+
+def layout(served: ServedRun, query: Query) -> html.Div:
+    """Return the page that shows where two recorded runs first differ."""
+    data = served.rooms.bisect
+    if data is None or served.other is None:
+        return html.Div("To find where two recorded runs differ: workbench bisect A B --web")
+    return html.Div(
+        [
+            verdict(served.report),
+            *operations(served, query),
+            *(table(section) for section in bisect_tables(data) if section.rows),
+        ]
+    )
+
+
+def operations(served: ServedRun, query: Query) -> Iterator[Component]:
+    """Yield both sides of the first difference, the charts by operation and by step, and the tensors of the step."""
+    data = served.rooms.bisect
+    assert data is not None
+    assert served.other is not None
+    try:
+        tensors = operation_table(served.run, served.other, served.options, data.tolerance)
+    except WorkbenchError as error:
+        yield html.P(clean(error.message))
+        return
+    if data.first:
+        yield table(both_sides(tensors, data.first, ROWS))
+    yield from of_step(tensors, number(query, "step", STEP_LIMIT, first_step(data, tensors)))
+
+
+def of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
+    """Yield a choice of steps, the charts by operation and by step, and the tensors of the selected step."""
+    steps = sorted(map(int, tensors["step"].unique()))
+    if not steps:
+        return
+    shown = step if step in steps else steps[0]
+    options = choice("step", [(str(one), f"step {one}") for one in steps], str(shown))
+    yield from [options] if options else []
+    yield line_figure(operation_lines(tensors, shown), "bisect-operations")
+    yield line_figure(step_lines(tensors), "bisect-steps")
+    yield table(tensors_of(tensors, shown, ROWS))
