@@ -49,8 +49,9 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
 
     `room_bytes` is the memory that tensors could use: allocated plus free bytes at the failure. `needed_bytes` is the
     predicted peak with unchanged settings (None: not predicted). `considered` has the changes in the order in which
-    they were compared. Those that fit were run in turn until one run passed: `reruns` is the number of these runs, and
-    `rerun` the last of them. If there was none, `not_applied` says why.
+    they were compared. `margin` is the relative error that a prediction on this `basis` and mesh may have. Those that
+    fit were run in turn until one run passed: `reruns` is the number of these runs, and `rerun` the last of them. If
+    there was none, `not_applied` says why.
     """
 
     finding: str
@@ -62,6 +63,7 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
     rerun: Rerun | None
     not_applied: str
     reruns: int = 0
+    margin: float | None = None
 
     @property
     def applied(self) -> Considered | None:
@@ -77,3 +79,11 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
         """
         measured = self.rerun.peak_bytes if self.rerun else None
         return self.applied.predicted_bytes / measured - 1 if self.applied and measured else None
+
+    @property
+    def is_within_margin(self) -> bool | None:
+        """Whether the measured peak is within the margin of the predicted one; None if either is not known."""
+        measured = self.rerun.peak_bytes if self.rerun else None
+        if self.margin is None or not self.applied or not measured:
+            return None
+        return abs(measured / self.applied.predicted_bytes - 1) <= self.margin

@@ -12,8 +12,12 @@ from analyzers.store import Options
 from trainer.config import load
 from workbench.commands.prove.changes import changes, halved
 from workbench.commands.prove.command import prove
+from workbench.commands.prove.margin import margin, usable_share
+from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration
 from workbench.commands.prove.script import batch_flag, changed_command, launch_options
+from workbench.present.tables.proof import proof_tables
+from workbench.proof_data import Basis, Considered, ProofData, Rerun
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CONFIG = {
@@ -55,6 +59,36 @@ def test_smaller_batches_keep_the_sequences_of_a_step():
     batches = [one for one in changes(run_with({"activations": 9}, dp_shard=2)) if "training.local_batch_size" in one]
     assert batches[0] == {"training.local_batch_size": 2, "training.global_batch_size": 8}
     assert {one["training.global_batch_size"] for one in batches} == {8}
+
+
+@pytest.mark.parametrize(
+    ("basis", "mesh", "stated", "share"),
+    [
+        (Basis.REHEARSAL, {"dp_shard": 8}, 0.05, 0.95),
+        (Basis.REHEARSAL, {"tp": 2}, 0.10, 0.90),
+        (Basis.REHEARSAL, {"ep": 2}, 0.06, 0.94),
+        (Basis.FAILED_REQUEST, {}, 0.20, 0.80),
+    ],
+)
+def test_the_margin_follows_from_how_the_peak_was_predicted(basis, mesh, stated, share):
+    """Where estimates were measured to be less exact, less of the room is planned."""
+    assert margin(basis, {"mesh": mesh}) == stated
+    assert usable_share(stated) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"), [(1005, "within the margin of 1 %"), (1020, "BEYOND the margin of 1 %")]
+)
+def test_the_report_says_whether_the_error_is_within_the_margin(measured, words):
+    rerun = Rerun(folder="x", command=[], passed=True, steps=2, peak_bytes=measured)
+    data = ProofData(
+        finding="memory.oom", limits={}, room_bytes=2000, needed_bytes=None, basis=Basis.REHEARSAL,
+        considered=[Considered(changes={"a.b": 1}, predicted_bytes=1000, fits=True)], rerun=rerun, not_applied="",
+        margin=0.01,
+    )  # fmt: skip
+    device = SimpleNamespace(rank=0, oom=None, step=1)
+    assert words in proof_report(SimpleNamespace(device=device), data).findings[0].why
+    assert proof_tables(data)[0].rows[0][2] == "±1 %"
 
 
 @pytest.mark.parametrize(("number", "expected"), [(12, [6, 3]), (1, []), (8, [4, 2, 1])])

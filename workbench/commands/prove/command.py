@@ -19,6 +19,7 @@ from workbench.commands.prove.changes import (
     reason_against_settings,
     reason_outside_settings,
 )
+from workbench.commands.prove.margin import margin, usable_share
 from workbench.commands.prove.recorded_run import RecordedRun, recorded_run
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration, proof_folder, rerun, written
@@ -27,10 +28,6 @@ from workbench.console import note
 from workbench.launch.plan import Request
 from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
-USABLE_SHARE = 0.95
-"""The fraction of the memory for tensors that a rehearsed peak may take; buffers of libraries need the rest."""
-USABLE_BEFORE_PEAK = 0.8
-"""The fraction that the prediction may take if it is only for the request that failed: the peak may come later."""
 COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], int]
 
@@ -65,7 +62,8 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
     if is_validation(run):
         return decided(run, changes(run), partial(scaled, run), Basis.FAILED_REQUEST, None)
     needed = rehearsed_peak(run, folder, {})
-    if run.device.oom and needed <= USABLE_SHARE * run.room_bytes:
+    usable = usable_share(margin(Basis.REHEARSAL, run.manifest)) * run.room_bytes
+    if run.device.oom and needed <= usable:
         return unproved(run, reason_outside_settings(run), needed)
     return decided(run, changes(run), partial(rehearsed_peak, run, folder), Basis.REHEARSAL, needed)
 
@@ -94,7 +92,8 @@ def decided(
     A change fits if its predicted memory is available. `needed` is the predicted peak with unchanged settings.
     """
     considered, runs = list[Considered](), list[Rerun]()
-    share = USABLE_SHARE if basis is Basis.REHEARSAL else USABLE_BEFORE_PEAK
+    stated = margin(basis, run.manifest)
+    share = usable_share(stated)
     for change in islice(candidates, COMPARED_AT_MOST):
         peak = predict(change)
         fits = peak <= share * run.room_bytes if run.device.oom else peak < run.device.peak_allocated_bytes
@@ -107,7 +106,7 @@ def decided(
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=basis,
         considered=considered, rerun=runs[-1] if runs else None, reruns=len(runs),
-        not_applied="" if runs else "none of the compared changes fits",
+        not_applied="" if runs else "none of the compared changes fits", margin=stated,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
-from analyzers.words import quantity, signed_percent, size
+from analyzers.words import percent, quantity, signed_percent, size
 from workbench.commands.prove.recorded_run import RecordedRun
 from workbench.proof_data import Basis, ProofData, Settings
 
@@ -36,7 +36,7 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         return not_applied(run, data)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes
     change = in_words(data.applied.changes)
-    by = f" ({signed_percent(data.error)})" if data.error is not None else ""
+    by = f" ({signed_percent(data.error)}{margin_phrase(data)})" if data.error is not None else ""
     return Finding(
         id="proof.proved" if passed else "proof.disproved",
         severity=Severity.INFO if passed else Severity.ERROR,
@@ -54,6 +54,13 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
         confidence=1.0,
     )
+
+
+def margin_phrase(data: ProofData) -> str:
+    """Return whether the error of the prediction is within the stated margin, as a phrase after its number."""
+    if data.margin is None or data.is_within_margin is None:
+        return ""
+    return f", {'within' if data.is_within_margin else 'BEYOND'} the margin of {percent(data.margin)}"
 
 
 def not_applied(run: RecordedRun, data: ProofData) -> Finding:

@@ -1,0 +1,184 @@
+"""Run a job again from the last checkpoint before a NaN or a spike of the loss, and say where it began."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from analyzers.errors import InputError
+from analyzers.files import read_json, read_whole
+from analyzers.incident.not_finite import not_finite_findings
+from analyzers.parity.jumps import first_jumps
+from analyzers.report import Finding, Report
+from analyzers.run import TIMED, Kind, Run, discover
+from analyzers.store import Options
+from workbench.ask import steps_report
+from workbench.commands.prove.rerun import configuration, proof_folder, run_limited, written
+from workbench.commands.prove.rerun_report import rerun_report
+from workbench.console import note
+from workbench.proof_data import Settings
+from workbench.python_path import command
+from workbench.rerun_data import SPIKE, RerunData
+
+NOT_FINITE = "steps.nonfinite_loss"
+STEP_FOLDER = re.compile(r"step-(\d{1,12})")
+STEPS_AT_MOST = 500
+"""The most steps of a second run; a recorded step takes up to three times as long as the job's own."""
+BEFORE_SPIKE = 4
+"""The number of steps before a spike with which its gradients are compared, if the checkpoints allow it."""
+SAME = 1e-3
+"""Losses that differ by less than this fraction are the same; kernels may add in another order."""
+
+
+def broken_step(run: Run, options: Options) -> Finding | None:
+    """Return the finding on the first NaN, or else on the highest spike of the loss; None if the run has neither."""
+    if not run.of(*TIMED):
+        return None
+    findings = steps_report(run, options).findings
+    return next((one for event in (NOT_FINITE, SPIKE) for one in findings if one.id == event), None)
+
+
+def run_again(run: Run, event: Finding) -> Report[RerunData]:
+    """Run the job of a broken step again from the last checkpoint before it, and return the report on where it began.
+
+    Raises:
+        InputError: No run.json says what was run.
+    """
+    step = event.step or 0
+    try:
+        manifest = read_json(run.root / "run.json")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--prove: no run.json in {run.root} says what was run", "give the folder of a run") from error
+    start, why = starting_step(run.root, manifest, step, BEFORE_SPIKE if event.id == SPIKE else 0)
+    if start is None:
+        return rerun_report(RerunData(event=event.id, step=step, not_run=why), [])
+    folder = proof_folder(run.root)
+    settings = settings_around(run.root, manifest["config"], start, step, is_spike=event.id == SPIKE)
+    path = written(configuration(manifest["config"], settings, folder), folder)
+    ranks = int(manifest.get("world_size") or 1)
+    words = command("workbench", "launch", "--no-watch", "--config", str(path), "--nproc", str(ranks))
+    note(f"running steps {start + 1} to {step} again with recorders; logs in {folder / 'logs'}")
+    run_limited(words, {})
+    second = discover(folder)
+    data = answer(run, second, event, start, words[words.index("launch") :], manifest["config"])
+    return rerun_report(data, not_finite_findings(second.of(Kind.NOT_FINITE)))
+
+
+def starting_step(folder: Path, manifest: Mapping[str, Any], step: int, before: int) -> tuple[int | None, str]:
+    """Return the step of the last checkpoint before `step`, 0 for the start of training, or (None, why not).
+
+    If there is a start after which at least `before` steps come before `step`, it is the last such one.
+    """
+    config = manifest.get("config")
+    if not isinstance(config, dict):
+        return None, (
+            "the job is not our trainer's: call recorders.check_finite(model) or recorders.record_tensors(model) in the"
+            " script, and resume it from its last checkpoint"
+        )
+    hosts = set(dict(manifest.get("hosts") or {}).values())
+    if len(hosts) > 1:
+        return None, f"the run had {len(hosts)} hosts, and a second run has this one"
+    saved = [one for one in checkpoints(folder / config["checkpoint"]["folder"]) if one < step]
+    begins = [*saved, *([] if config["debug"]["seed"] is None else [0])]
+    start = max((one for one in begins if one < step - before), default=max(begins, default=None))
+    if start is None:
+        return None, "there is no checkpoint before it, and no debug.seed: a second run would draw other weights"
+    if step - start > STEPS_AT_MOST:
+        return None, f"the last checkpoint is {step - start} steps before it, and at most {STEPS_AT_MOST} are run again"
+    return start, ""
+
+
+def checkpoints(folder: Path) -> list[int]:
+    """Return the steps of the complete checkpoints in a folder that hold more than weights."""
+    names = [(STEP_FOLDER.fullmatch(path.name), path) for path in folder.glob("step-*")]
+    return sorted(int(match[1]) for match, path in names if match and (path / ".metadata").is_file() and int(match[1]))
+
+
+def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: int, *, is_spike: bool) -> Settings:
+    """Return the settings of the second run: from the checkpoint after `start` to `step`, with the recorders on.
+
+    The learning rate follows the schedule of the first run.
+    """
+    scheduled = config["lr_scheduler"]["total_steps"] or config["training"]["steps"]
+    recorder = "debug.record_values" if is_spike else "debug.check_finite"
+    settings: Settings = {
+        "training.steps": step,
+        "lr_scheduler.total_steps": scheduled,
+        "metrics.log_freq": 1,
+        "profiling.enable_memory_snapshot": False,
+        "validation.enable": False,
+        recorder: True,
+    }
+    if not start:
+        return settings
+    saved = (folder / config["checkpoint"]["folder"]).resolve()
+    resumed: Settings = {
+        "checkpoint.enable": True, "checkpoint.load_only": True, "checkpoint.folder": str(saved),
+        "checkpoint.load_step": start,
+    }  # fmt: skip
+    return settings | resumed
+
+
+def answer(
+    first: Run, second: Run, event: Finding, start: int, words: list[str], config: Mapping[str, Any]
+) -> RerunData:
+    """Return what the second run shows: whether the step broke again, which tensor jumped first, and the batch."""
+    step = event.step or 0
+    recorded, repeated = losses_of(first, step, "loss"), losses_of(second, step, "loss")
+    before, after = mean(recorded), mean(repeated)
+    values = second.of(Kind.VALUES)
+    sequences = int(sequences_of(config, first))
+    return RerunData(
+        event=event.id,
+        step=step,
+        checkpoint_step=start,
+        folder=str(second.root),
+        command=["workbench", *words],
+        recorded_loss=before,
+        repeated_loss=after,
+        reproduced=is_same(before, after) if repeated else False,
+        jumps=first_jumps(values, step) if values else None,
+        steps_compared=step - start - 1 if values else 0,
+        first_compared=start + 1,
+        first_sequence=(step - 1) * sequences,
+        last_sequence=step * sequences - 1,
+        losses=losses_of(second, step, "local_loss"),
+    )
+
+
+def sequences_of(config: Mapping[str, Any], run: Run) -> int:
+    """Return the number of sequences of one step over all ranks."""
+    training, mesh = config["training"], run.manifest().get("mesh")
+    sizes = mesh if isinstance(mesh, dict) else {}
+    ranks = int(sizes.get("dp_replicate", 1)) * int(sizes.get("dp_shard", 1))
+    return int(training["global_batch_size"]) if training["global_batch_size"] > 0 else (
+        int(training["local_batch_size"]) * ranks
+    )  # fmt: skip
+
+
+def is_same(before: float | None, after: float | None) -> bool:
+    """Return whether two losses are the same; None stands for one that is not finite."""
+    if before is None or after is None:
+        return before is after
+    return abs(after - before) <= SAME * abs(before)
+
+
+def losses_of(run: Run, step: int, name: str) -> dict[int, float]:
+    """Return {rank: loss} of a step as our step logs have it, with NaN for a loss that is not finite."""
+    losses = {}
+    for artefact in run.of(Kind.STEPS):
+        for line in read_whole(artefact.path).splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and row.get("step") == step and row.get(name) is not None:
+                losses[artefact.rank or 0] = float(row[name])
+    return losses
+
+
+def mean(losses: Mapping[int, float]) -> float | None:
+    """Return the mean over ranks; None if it is not finite or not logged."""
+    value = sum(losses.values()) / len(losses) if losses else float("nan")
+    return value if abs(value) < float("inf") else None

@@ -1,0 +1,191 @@
+"""Write the report on a second run around a NaN or a spike of the loss."""
+
+import math
+from collections.abc import Sequence
+
+from analyzers.parity.findings import value_name_of
+from analyzers.parity.jumps import STEPS_BEFORE, Jump, Jumps
+from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
+from analyzers.words import percent, quantity
+from workbench.rerun_data import SPIKE, RerunData
+
+
+def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[RerunData]:
+    """Return the report on a second run; `not_finite` are the findings of its check for values that are not finite."""
+    findings = [*not_finite, *([jump_finding(data, data.jumps)] if data.jumps else [])]
+    if not findings and is_batch(data):
+        findings = [batch_finding(data)]
+    is_located = bool(findings)
+    if not is_located:
+        findings = [nothing_finding(data)]
+    kind = "located" if is_located else "not_run" if data.not_run else "not_located"
+    return Report(
+        schema="workbench.rerun/1",
+        version=tool_version(),
+        inputs=[],
+        verdict=Verdict(
+            status=status_of(findings) if is_located else Status.UNKNOWN,
+            kind=kind,
+            ranks=findings[0].ranks,
+            sentence=findings[0].title,
+            confidence=findings[0].confidence,
+            missing=missing(data),
+        ),
+        findings=findings,
+        data=data,
+    )
+
+
+def missing(data: RerunData) -> list[str]:
+    """Return what the second run did not show."""
+    if data.not_run or data.reproduced:
+        return []
+    return [f"the same loss in step {data.step}: the second run has {loss(data.repeated_loss)}"]
+
+
+def is_batch(data: RerunData) -> bool:
+    """Return whether the batch is all that can have raised the loss: it rose again, and nothing in the model jumped."""
+    return data.event == SPIKE and data.reproduced and data.steps_compared >= STEPS_BEFORE
+
+
+def batch_finding(data: RerunData) -> Finding:
+    """Return the finding on a spike that the batch of its step makes, by exclusion."""
+    late = worst_rank(data)
+    return Finding(
+        id="rerun.batch",
+        severity=Severity.WARNING,
+        title=f"The spike of the loss in step {data.step} comes with its batch: no gradient jumped, then or before",
+        why=f"The same step has the same loss again ({loss(data.repeated_loss)}), and no parameter has a gradient twice"
+        f" as large as in the {quantity(data.steps_compared, 'step')} before it, from step {data.first_compared} on.",
+        next=f"Look at the batch of step {data.step} ({batch(data)}): text of another kind, padding, wrong labels."
+        " Leave it out, or go on: the weights are sound.",
+        ranks=[] if late is None else [late],
+        step=data.step,
+        evidence=[Evidence(text=text) for text in facts(data)],
+        confidence=0.8,
+    )
+
+
+def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
+    """Return the finding on the layer whose gradient jumped first."""
+    gradient = jumps.gradient
+    when = f"in step {jumps.step}" + (f", {data.step - jumps.step} before the loss" if jumps.step < data.step else "")
+    late = worst_rank(data)
+    return Finding(
+        id="rerun.gradient_jump",
+        severity=Severity.WARNING,
+        title=f"The spike of the loss in step {data.step} begins with the gradient of {gradient.tensor} {when}",
+        why=reason(jumps),
+        next=advice(data, jumps),
+        ranks=[] if late is None else [late],
+        step=jumps.step,
+        evidence=[Evidence(text=text) for text in evidence(data, jumps)],
+        confidence=0.9 if data.reproduced else 0.5,
+    )
+
+
+def reason(jumps: Jumps) -> str:
+    """Return the numbers behind the jump: its size, how many parameters have one, and the forward pass."""
+    first, largest = jumps.gradient, jumps.largest
+    return (
+        f"It is {times(first)} its largest norm before ({number(first.before)} -> {number(first.norm)})."
+        f" {percent(jumps.share)} of the parameters have such a gradient, {largest.tensor} the largest:"
+        f" {times(largest)}. {forward_sentence(jumps)}"
+    )
+
+
+def forward_sentence(jumps: Jumps) -> str:
+    """Return a sentence on the forward pass of that step: the first output that jumped, if one did."""
+    if jumps.forward is None:
+        return "No output of a module jumped in that step: weights and inputs are as before, the loss is what changed."
+    name = value_name_of(jumps.forward.kind, jumps.forward.tensor)
+    return f"In the forward pass {name} jumped first: {times(jumps.forward)} its largest before."
+
+
+def advice(data: RerunData, jumps: Jumps) -> str:
+    """Return what to do: gradients that jump before the loss are clipped; with the loss, the batch is looked at."""
+    if jumps.step < data.step:
+        return (
+            f"Clip gradients (training.max_norm) or lower the learning rate before step {jumps.step}: its update made"
+            f" the loss of step {data.step}."
+        )
+    if jumps.forward is not None:
+        return f"Lower the learning rate: the outputs had jumped already, by the update before step {data.step}."
+    return (
+        f"Look at the batch of step {data.step} ({batch(data)}); leave it out, or clip gradients (training.max_norm)."
+    )
+
+
+def evidence(data: RerunData, jumps: Jumps) -> list[str]:
+    """Return the facts on a jump, and the first gradient of an activation that jumped."""
+    if jumps.backward is None:
+        return facts(data)
+    name = value_name_of(jumps.backward.kind, jumps.backward.tensor)
+    first = f"first in the backward pass of step {jumps.step}: {name}, {times(jumps.backward)} as large"
+    return [first, *facts(data)]
+
+
+def facts(data: RerunData) -> list[str]:
+    """Return the batch of the step, the loss of each rank and of both runs, and the command of the second run."""
+    texts = [f"batch of step {data.step}: {batch(data)}"]
+    if len(data.losses) > 1:
+        parts = (f"rank {rank} {number(value)}" for rank, value in sorted(data.losses.items()))
+        texts.append(f"loss of each rank's part of it: {', '.join(parts)}")
+    texts.append(f"loss {loss(data.recorded_loss)} as recorded, {loss(data.repeated_loss)} in the second run")
+    texts.append(" ".join(data.command))
+    return texts
+
+
+def batch(data: RerunData) -> str:
+    """Return the sequences of the step's batch as a phrase."""
+    return f"sequences {data.first_sequence} to {data.last_sequence} of the data"
+
+
+def worst_rank(data: RerunData) -> int | None:
+    """Return the rank with the highest loss if it is above the others' by more than a tenth; None otherwise."""
+    ordered = sorted(data.losses.items(), key=lambda item: -item[1])
+    if len(ordered) < 2 or ordered[0][1] < 1.1 * ordered[1][1]:
+        return None
+    return ordered[0][0]
+
+
+def nothing_finding(data: RerunData) -> Finding:
+    """Return the finding that the second run did not show the origin, or that there was none, and why."""
+    if data.not_run:
+        title, why = f"Step {data.step} was not run again", f"{data.not_run}."
+        advice_ = (
+            "Switch on checkpoints (checkpoint.enable), or debug.check_finite and debug.record_values from the start."
+        )
+    elif data.reproduced:
+        title = f"Step {data.step} broke again, and the second run does not show where it began"
+        why = f"{quantity(data.steps_compared, 'step')} before it were recorded, too few to compare with."
+        advice_ = "Resume from an earlier checkpoint, or look at the loss itself."
+    else:
+        title = f"The second run of step {data.step} is not like the first: loss {loss(data.repeated_loss)}"
+        why = f"The first run had {loss(data.recorded_loss)}. The same weights, data and settings gave another result."
+        advice_ = "Suspect what is not the same: another kernel order (debug.deterministic), the machine, its memory."
+    return Finding(
+        id="rerun.not_run" if data.not_run else "rerun.not_located",
+        severity=Severity.WARNING,
+        title=title,
+        why=why,
+        next=advice_,
+        step=data.step,
+        evidence=[Evidence(text=" ".join(data.command) or f"finding {data.event}")],
+        confidence=0.6,
+    )
+
+
+def times(jump: Jump) -> str:
+    """Return by what factor a norm jumped."""
+    return f"{jump.factor:.3g} times" if math.isfinite(jump.factor) else "not finite, unlike"
+
+
+def number(value: float) -> str:
+    """Return a norm or loss as short text."""
+    return f"{value:.4g}" if math.isfinite(value) else "NaN or infinite"
+
+
+def loss(value: float | None) -> str:
+    """Return a loss as text; None is one that is not finite or not known."""
+    return "NaN, infinite or not logged" if value is None else f"{value:.6g}"
