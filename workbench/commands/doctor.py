@@ -3,18 +3,20 @@
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
-from analyzers.cache import cache_folder
+from analyzers.cache.locations import cache_folder
 from analyzers.errors import Exit
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.words import joined_sentences
 from workbench.clashes import clashes
 from workbench.launch.plan import gpu_count
+from workbench.launch.torchtitan.installed import conflicts, installed_torchtitan
 
 PACKAGES = ("torch", "tensorboard", "numpy", "pandas", "msgspec", "isal", "textual", "dash", "plotly", "typer")
 VARIABLES = (
@@ -59,7 +61,7 @@ def diagnosis() -> Report[DoctorData]:
     """Return the report on the versions, devices and settings of this machine."""
     data = DoctorData(
         python=platform.python_version(),
-        packages={name: installed_version(name) for name in PACKAGES},
+        packages={name: installed_version(name) for name in PACKAGES} | other_trainers(),
         cuda_devices=gpu_count(),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         tools={name: shutil.which(name) for name in ("py-spy", "nvidia-smi", "chromium", "g++")},
@@ -73,6 +75,12 @@ def diagnosis() -> Report[DoctorData]:
     )
 
 
+def other_trainers() -> dict[str, str | None]:
+    """Return {"torchtitan": its version}; empty if it is not installed."""
+    found = installed_torchtitan(sys.path)
+    return {"torchtitan": found.version} if found else {}
+
+
 def installed_version(name: str) -> str | None:
     try:
         return version(name)
@@ -83,6 +91,7 @@ def installed_version(name: str) -> str | None:
 def problems(data: DoctorData) -> Iterator[Finding]:
     """Yield a finding for each wrong setting and for each setting that limits what workbench can do."""
     yield from training_problems(data)
+    yield from torchtitan_problems()
     yield from recorder_problems(data.variables)
     yield from clashes()
     if not writable(Path(data.cache)):
@@ -121,6 +130,13 @@ def training_problems(data: DoctorData) -> Iterator[Finding]:
             "Jobs run on CPU with gloo.",
             "on a GPU machine check `nvidia-smi`",
         )
+
+
+def torchtitan_problems() -> Iterator[Finding]:
+    """Yield a finding for each package that is incompatible with an installed torchtitan."""
+    found = installed_torchtitan(sys.path)
+    for conflict in conflicts(found) if found else ():
+        yield finding("doctor.torchtitan", Severity.WARNING, conflict.title, conflict.why, f"run `{conflict.command}`")
 
 
 def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:

@@ -13,16 +13,17 @@ OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
 SCHEMA = "workbench.run/1"
 
 
-def set_aside_earlier_run(folder: Path) -> None:
+def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the files of a finished run in `folder` to `previous/<start time of that run>/`.
 
+    `more` are names of files and folders that the job's own program writes and that belong to a single run.
     Files of a run in progress stay: the launcher of another node of this job has started it.
     """
     manifest = read_manifest(folder / "run.json")
     if manifest.get("schema") != SCHEMA or is_running_elsewhere(manifest):
         return
     target = folder / "previous" / start_stamp(manifest)
-    found = [folder / name for name in OURS]
+    found = [folder / name for name in (*OURS, *more)]
     found += [path for pattern in OUR_LOGS for path in (folder / "logs").glob(pattern)]
     for path in found:
         if path.exists():

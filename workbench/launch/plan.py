@@ -21,8 +21,8 @@ from workbench.python_path import search_path, search_path_last
 OWN_TRAINER = "workbench"
 IN_ONE_PROCESS = ("fake_backend", "local_tensor")
 """The values of `comm.mode` with which one process simulates all ranks."""
-MODULES = {"torchtitan": "torchtitan.train"}
-"""The module to start for a `--trainer` that names a package and not a module."""
+TORCHTITAN = ("torchtitan", "torchtitan.train")
+"""The values of `--trainer` that mean torchtitan, which has a plan of its own."""
 PROCESSES_WITHOUT_GPU = 2
 KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
@@ -88,6 +88,11 @@ class Plan:
     """Notes on the configuration, which the launcher prints once so that not every rank prints them."""
     is_dry_run: bool = False
     """Whether the job is a single process that simulates all ranks, does one step, and prints what it finds."""
+    earlier_files: tuple[str, ...] | None = None
+    """The files and folders of an earlier job that the job's own program writes, next to those of the recorders.
+
+    None for our trainer, and other modules, which set their earlier files aside themselves.
+    """
 
     @property
     def nproc(self) -> int:
@@ -130,6 +135,10 @@ def plan(request: Request) -> Plan:
     # Looked up and not imported, because importing torch takes seconds.
     if find_spec("torch") is None:
         raise MissingExtra("launching needs torch", "pip install 'torch-workbench[train]'")
+    if request.trainer in TORCHTITAN:
+        from workbench.launch.torchtitan.job import plan_torchtitan
+
+        return plan_torchtitan(request)
     return plan_own_trainer(request) if request.trainer == OWN_TRAINER else plan_module(request)
 
 
@@ -202,12 +211,13 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
         folder=folder,
         environment=settings,
         starts_ranks=starts_ranks,
+        earlier_files=(),
     )
 
 
 def plan_module(request: Request) -> Plan:
     """Return the plan to run another trainer's Python module on each rank; its options are passed to it unchanged."""
-    module = MODULES.get(request.trainer, request.trainer)
+    module = request.trainer
     # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
     if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
         raise MissingExtra(f"--trainer {request.trainer}: no module {module}", f"install it for {sys.executable}")

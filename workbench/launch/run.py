@@ -56,7 +56,9 @@ def run(request: Request) -> Exit:
 
 def dry_run(job: Plan) -> Exit:
     """Run a single process that simulates all ranks, and print its log; nothing is recorded."""
-    note(f"one step in one process, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
+    # torchtitan does all steps that its configuration asks for.
+    steps = "" if job.module else "one step in "
+    note(f"{steps}one process, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
     ended = subprocess.run(job.words, env=os.environ | job.environment, check=False)
     return Exit.FINDINGS if ended.returncode else Exit.OK
 
@@ -81,9 +83,10 @@ def launch(job: Plan) -> Outcome:
     """Run the job with its progress display, record its outcome in `run.json`, and return the outcome."""
     began = time.time()
     is_command = job.request.command is not None
-    if is_command:
-        set_aside_earlier_run(job.folder)
-        record_start(job.folder, job.command, job.nproc * job.request.nnodes if job.starts_ranks else None)
+    if job.earlier_files is not None:
+        set_aside_earlier_run(job.folder, job.earlier_files)
+        words = job.command if is_command else job.words
+        record_start(job.folder, words, job.nproc * job.request.nnodes if job.starts_ranks else None)
     note(announcement(job))
     job.logs.mkdir(parents=True, exist_ok=True)
     # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
-from workbench.recorders.hang.heartbeat import DONE, Heartbeat
+from workbench.recorders.hang.heartbeat import DONE, NO_GROUP, Heartbeat
 from workbench.recorders.hang.rank_exit import remember_stack
 from workbench.recorders.timing.step_log import StepRecorder
 
@@ -48,14 +48,19 @@ def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> 
 
 
 def attach(
-    folder: Path, timeout_s: float | None, steps: StepRecorder, on_error: Callable[[BaseException], None]
+    folder: Path,
+    timeouts_s: tuple[float | None, float | None],
+    steps: StepRecorder,
+    on_error: Callable[[BaseException], None],
 ) -> "Attached":
     """Attach the recorders of hangs to this rank, and return them.
 
-    `steps` is the step recorder, from which they read the current step. `on_error` is called with an exception that
-    ends the script.
+    `timeouts_s` are the timeouts of collectives before and after the end of the first step; None stands for that of the
+    default group. `steps` is the step recorder, from which they read the current step. `on_error` is called with an
+    exception that ends the script.
     """
-    Attached.now = Attached(folder, default_timeout() if timeout_s is None else timeout_s, steps, on_error)
+    init, train = (default_timeout() if timeout is None else timeout for timeout in timeouts_s)
+    Attached.now = Attached(folder, init, steps, on_error, train_timeout_s=train)
     return Attached.now
 
 
@@ -79,6 +84,8 @@ class Attached:
         timeout_s: float,
         steps: StepRecorder | None = None,
         on_error: Callable[[BaseException], None] | None = None,
+        *,
+        train_timeout_s: float | None = None,
     ) -> None:
         warn_without_ring()
         FlightRecorder.prepare(folder)
@@ -86,11 +93,13 @@ class Attached:
         path = folder / "steps" / f"heartbeat_{RankInfo.here().rank}.bin"
         self._heartbeat = steps.heartbeat if steps else Heartbeat(path)
         self._beat()
-        self.flight = FlightRecorder(folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s)
+        train_s = train_timeout_s or timeout_s
+        self.flight = FlightRecorder(folder, init_timeout_s=timeout_s, train_timeout_s=train_s)
         self.flight.start()
         self._beat()  # starting takes seconds on a busy host, in which this rank does not stall
-        self._check_interval_s = min(LONGEST_CHECK_INTERVAL_S, timeout_s / CHECKS_PER_TIMEOUT)
+        self._check_interval_s = min(LONGEST_CHECK_INTERVAL_S, min(timeout_s, train_s) / CHECKS_PER_TIMEOUT)
         self._ended = threading.Event()
+        self._last_beat = threading.Lock()
         threading.Thread(target=self._watch, name="workbench-pulse", daemon=True).start()
         self._previous_hook = sys.excepthook
         sys.excepthook = self._uncaught
@@ -104,19 +113,27 @@ class Attached:
             Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:
-        """Record that the rank ended without an error, unless the script called `sys.exit` with a failure status.
+        """Record that the rank ended without an error, unless it called `sys.exit` with a failure status or raised.
 
         This method is called when the interpreter exits, but not after `os._exit`.
         """
         if self._ended.is_set():
             return
         sys.exit = self._previous_exit
-        if self._exit:
-            self._record(self._exit)
+        if error := self._exit or self._hidden_error():
+            self._record(error)
             return
-        self._ended.set()
-        self._heartbeat.beat(self._steps.finished_step if self._steps else 0, DONE.encode())
+        with self._last_beat:
+            self._ended.set()
+            self._heartbeat.beat(self._steps.finished_step if self._steps else 0, DONE.encode())
         self.flight.close()
+
+    def _hidden_error(self) -> BaseException | None:
+        """Return the uncaught exception that another `sys.excepthook` handled, which the script set later.
+
+        Python keeps it in `sys.last_value`. The result is None if there is none, or if this object's hook is in place.
+        """
+        return None if sys.excepthook == self._uncaught else getattr(sys, "last_value", None)
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
         """Exit like `sys.exit`, which this method replaces, but store the error if the status means a failure.
@@ -163,17 +180,32 @@ class Attached:
         """Advance the heartbeat whenever this rank has issued new collectives.
 
         A stuck rank issues none, and this thread does not run while the GIL is held: in both cases the heartbeat stops.
+        When the script destroys its process groups, the heartbeat says so: others may still wait for this rank.
         """
         before: dict[str, int] = {}
         while not self._ended.wait(self._check_interval_s):
             try:
                 now = self.flight.sequences()
+                if before and not now:
+                    self._beat_unless_ended(NO_GROUP)
+                    before = now
+                    continue
                 self.flight.refresh()
             except (RuntimeError, KeyError, ValueError):  # groups come and go on the main thread
                 continue
             if now != before:
-                self._beat()
+                self._beat_unless_ended()
             before = now
+
+    def _beat_unless_ended(self, phase: str | None = None) -> None:
+        """Advance the heartbeat, in `phase` if given, unless the rank has just recorded its end.
+
+        A script destroys its process groups right before its end, which this thread notices at any time.
+        """
+        with self._last_beat:
+            if not self._ended.is_set():
+                step, current = self._position
+                self._heartbeat.beat(step, (phase or current).encode())
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Record an exception that ends the script, while this rank can still write its dump."""

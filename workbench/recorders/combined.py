@@ -111,6 +111,7 @@ class Recorders:
 
     def close(self) -> None:
         """Record that this rank ended without an error."""
+        # The steps come last, because their heartbeat says that this rank ended without an error.
         for recorder in (self.traces, self.memory, self.flight, self.steps):
             if recorder:
                 recorder.close()

@@ -111,3 +111,62 @@ def test_each_process_group_is_written_down_before_it_is_made(tmp_path: Path, mo
     (made,) = read_new_groups(tmp_path / "new_groups_0.jsonl").values()
     assert (made.number, made.members) == (3, (0, 2))
     assert made.frames[0].filename == __file__
+
+
+FAILS = """
+import sys
+import torch.distributed as dist
+from workbench import recorders
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+recorders.start(sys.argv[1], timeout_s=30)
+{}
+"""
+OWN_HOOK = "sys.excepthook = lambda kind, error, trace: print('a report was saved')\nraise ValueError('no tokens')"
+
+
+OPENS_TOO_MANY = """import os, resource
+most = len(os.listdir("/proc/self/fd")) + 8
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+files = [open(__file__) for _ in range(1000)]"""
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "line"),
+    [
+        (OWN_HOOK, ("ValueError", "no tokens"), 8),
+        ("sys.exit('bye')", ("SystemExit", "bye"), 7),
+        (OPENS_TOO_MANY, ("OSError", "[Errno 24] Too many open files"), 10),
+    ],
+)
+def test_an_error_is_recorded_whichever_way_it_ends_the_script(
+    tmp_path: Path, end: str, error: tuple[str, str], line: int
+) -> None:
+    """A later `sys.excepthook` may handle it, and the exit code is that of the script without recorders."""
+    script = tmp_path / "train.py"
+    script.write_text(FAILS.format(end))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=environment, check=False, timeout=240)
+    assert done.returncode == 1
+    recorded = json.loads((tmp_path / "dumps/exit_0.json").read_text())
+    said = recorded["message"].partition(":")[0]
+    assert (recorded["error"], said, recorded["traceback"][0]["line"]) == (*error, line)
+    assert b"done" not in (tmp_path / "steps/heartbeat_0.bin").read_bytes()
+
+
+def test_groups_without_sequence_numbers_are_left_out(tmp_path):
+    """torchtitan makes its groups of one rank with the backend `fake`, which counts nothing."""
+    script = """
+import sys
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg
+from workbench.recorders.hang.flight_recorder import FlightRecorder
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.new_group([0], backend="fake")
+assert len(dist.distributed_c10d._world.pg_names) == 2
+print(FlightRecorder(sys.argv[1]).sequences())
+"""
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    ended = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout == "{'0': 0}\n", ended.stderr

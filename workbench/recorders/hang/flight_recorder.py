@@ -12,6 +12,7 @@ analyzers join the dumps that belong together.
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import importlib
 import logging
@@ -35,6 +36,7 @@ from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 
 COLLECTOR_TIMEOUT_S = 15.0
+SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 logger = logging.getLogger(__name__)
 
@@ -116,11 +118,14 @@ class FlightRecorder:
         self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
         faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
         rank = self._rank_info.rank
+        self._spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(SPARE_DESCRIPTORS)]
         self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{rank}.txt")
         self._thread_error = ThreadErrorFile(self._dumps / f"thread_{rank}.json", rank)
         importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
         with contextlib.suppress(RuntimeError):  # registered before, in this process
             c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
+            # PyTorch frees the function after Python's end, which aborts the process if this was the last reference.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(answer_trace))
         self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
         self.refresh()
         self._termination_delay.install()
@@ -162,19 +167,32 @@ class FlightRecorder:
         )
 
     def sequences(self) -> dict[str, int]:
-        """Return {group name: sequence number of the last collective that this rank issued in the group}."""
+        """Return {group name: sequence number of the last collective that this rank issued in the group}.
+
+        Groups without sequence numbers are left out, such as the groups of one rank that torchtitan makes with the
+        backend `fake`.
+        """
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
-        world = dist.distributed_c10d._world  # noqa: SLF001
-        return {name: number(group) for group, name in list(world.pg_names.items())}
+        found: dict[str, int] = {}
+        for group, name in list(dist.distributed_c10d._world.pg_names.items()):  # noqa: SLF001
+            with contextlib.suppress(RuntimeError):
+                found[name] = number(group)
+        return found
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
         """Write `exit_R.json` about an error that ends this rank, and wait until the node's dumps have been taken."""
         rank = self._rank_info.rank
+        self._free_descriptors()
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
         asked = isinstance(error, Exception) and self.ask("failed", f"rank {rank}: {type(error).__name__}")
         if isinstance(error, Exception) and not asked and not own.exists():  # a dump from before the error says more
             write_bytes(own, dump_ring())
+
+    def _free_descriptors(self) -> None:
+        """Close the spare file descriptors, so that files can be written in a process that may open no more files."""
+        while self._spare:
+            os.close(self._spare.pop())
 
     def ask(self, reason: str, detail: str) -> bool:
         """Request dumps of this node's ranks from its collector, and return whether they were taken in time.
@@ -199,6 +217,7 @@ class FlightRecorder:
 
     def close(self) -> None:
         """Stop providing dumps at a clean end. Call it before the process group is destroyed."""
+        self._free_descriptors()
         self._termination_delay.remove()
         self._messages.remove()
         self._new_groups.remove()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
+NO_GROUP = "process group destroyed"
+"""The phase after the script has destroyed its process groups, while its process goes on."""
 
 
 @dataclass(frozen=True)

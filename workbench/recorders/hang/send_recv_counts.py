@@ -19,6 +19,8 @@ ROW = struct.Struct("<qq40sq64s")
 (ranks in the group), tag of the last call, name of the group.
 """
 MAX_ROWS = 512
+ANY = "recv_anysource"
+"""The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
 
@@ -42,13 +44,15 @@ class SendRecvCounts:
             file.truncate(ROW.size * MAX_ROWS)
             self._memory = mmap.mmap(file.fileno(), ROW.size * MAX_ROWS)
         self._rows: dict[tuple[str, str], list[int]] = {}
-        self._originals: dict[str, Call] = {}
+        self._originals: dict[str, Callable[..., object]] = {}
 
     def install(self) -> None:
-        """Wrap `ProcessGroup.send` and `.recv`, through which all Python calls pass, so that each call is counted."""
+        """Wrap the methods of `ProcessGroup` through which all calls of send and recv pass, so that each is counted."""
         for verb, arrow in (("send", "->"), ("recv", "<-")):
             self._originals[verb] = getattr(process_group, verb)
             setattr(process_group, verb, self._counting(verb, arrow))
+        self._originals[ANY] = process_group.recv_anysource
+        process_group.recv_anysource = self._counting_any()
 
     def remove(self) -> None:
         """Restore the original methods."""
@@ -59,8 +63,18 @@ class SendRecvCounts:
         original = self._originals[verb]
 
         def call(group: Group, tensors: object, peer: int, tag: int) -> object:
+            # Before the call, because a call that waits forever is the one to be seen.
             self._note(group.group_name, f"{verb} {group.rank()}{arrow}{peer}", tag)
             return original(group, tensors, peer, tag)
+
+        return call
+
+    def _counting_any(self) -> Callable[[Group, object, int], object]:
+        original = self._originals[ANY]
+
+        def call(group: Group, tensors: object, tag: int) -> object:
+            self._note(group.group_name, f"recv {group.rank()}<-any", tag)
+            return original(group, tensors, tag)
 
         return call
 

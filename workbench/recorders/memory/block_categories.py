@@ -76,6 +76,7 @@ class BlockCategories:
         self._phase = phase
         if phase == BACKWARD:
             for block in self._forward_blocks:
+                # By identity: after a free, a newer block may have the same address.
                 if block.category == TEMPORARY and self.live.get(block.address) is block:
                     block.category = ACTIVATIONS
         if phase in (FORWARD, BACKWARD):

@@ -49,6 +49,8 @@ def patch_distributed(module: ModuleType) -> None:
 
     From now on an exception that ends this process is also recorded, even one before that call.
     """
+    if not settings().record:
+        return
     original = module.init_process_group
 
     @functools.wraps(original)
@@ -77,8 +79,18 @@ def note_errors() -> None:
 
 def patch_optimizer(module: ModuleType) -> None:
     """Register the functions `before_step` and `after_step` as hooks on all optimizers, to measure training steps."""
+    if not settings().record:
+        return
     module.register_optimizer_step_pre_hook(before_step)
     module.register_optimizer_step_post_hook(after_step)
+
+
+def patch_torchtitan() -> None:
+    """Prepare this process for torchtitan, which is about to be imported, if the launcher has started it as such."""
+    if settings().torchtitan:
+        from workbench.recorders.startup.torchtitan_on_cpu import prepare
+
+        prepare()
 
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:

@@ -57,7 +57,9 @@ class Recording:
         if Attached.now is not None:
             return
         steps = self._steps or self._start_steps()
-        self._attached = attach(self._settings.folder, self._settings.timeout_s, steps, self._save_memory)
+        given = self._settings
+        timeouts = (given.init_timeout_s or given.timeout_s, given.train_timeout_s or given.timeout_s)
+        self._attached = attach(given.folder, timeouts, steps, self._save_memory)
         automatic.register(self.leave_steps_to, self.leave_hangs)
 
     def before_step(self, optimizer: object) -> None:

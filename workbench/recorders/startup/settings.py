@@ -15,7 +15,10 @@ VARIABLE = "WORKBENCH_RECORD"
 class Settings:
     """What to record in an unchanged training script, as the options of `workbench launch` say; steps count from 1.
 
-    `traces` is the name of the folder for profiler traces below `folder`.
+    `traces` is the name of the folder for profiler traces below `folder`. `timeout_s` is the timeout of collectives
+    that the script itself does not set; `init_timeout_s` and `train_timeout_s` are those that it sets, before and after
+    its first step, if the launcher knows them. Without `record` nothing is recorded. `torchtitan` says that the script
+    is torchtitan, which on a CPU needs the patches of `torchtitan_on_cpu`.
     """
 
     folder: Path
@@ -25,6 +28,10 @@ class Settings:
     profiler_active: int = 1
     profiler_warmup: int = 3
     traces: str = "profile_traces"
+    init_timeout_s: float | None = None
+    train_timeout_s: float | None = None
+    record: bool = True
+    torchtitan: bool = False
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Settings":

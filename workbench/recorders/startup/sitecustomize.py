@@ -23,6 +23,7 @@ WATCHED = {
     "torch.distributed.distributed_c10d": "patch_distributed",
     "torch.optim.optimizer": "patch_optimizer",
 }
+TORCHTITAN = "torchtitan"
 
 
 class Watcher:
@@ -33,6 +34,8 @@ class Watcher:
 
         The result is None for all other modules, which Python then finds as usual.
         """
+        if name == TORCHTITAN:
+            prepare_torchtitan()
         if name not in WATCHED:
             return None
         patch = WATCHED.pop(name)
@@ -56,6 +59,16 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
             print(f"workbench: no recorders in this process: {error}", file=sys.stderr)
 
     return exec_module
+
+
+def prepare_torchtitan() -> None:
+    """Prepare this process for torchtitan before its import, because that chooses the device; once in a process."""
+    global TORCHTITAN  # noqa: PLW0603
+    TORCHTITAN = ""
+    try:
+        hook().patch_torchtitan()
+    except Exception as error:  # noqa: BLE001
+        print(f"workbench: torchtitan is not prepared for this machine: {error}", file=sys.stderr)
 
 
 def hook() -> "ModuleType":

@@ -20,6 +20,7 @@ class Spans:
 
     def ready(self) -> bool:
         """Return whether the device has reached the end of the last phase, so that all durations are known."""
+        # Events of one stream complete in order, so that the last one speaks for all.
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
@@ -41,6 +42,7 @@ class DeviceClock:
 
     def __init__(self, *, reset_peaks: bool = True) -> None:
         self._reset_peaks = reset_peaks
+        # Here and not above: the step recorder of a script on a CPU works without torch.
         import torch
 
         self._cuda = torch.cuda

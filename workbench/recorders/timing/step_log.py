@@ -115,6 +115,7 @@ class StepRecorder:
         self.timing = timing
         folder_of_logs = Path(folder) / "steps"
         self.heartbeat = Heartbeat(folder_of_logs / f"heartbeat_{rank_info.rank}.bin")
+        # Without a buffer, so that the log of a killed rank has all of its finished steps.
         self._file = (folder_of_logs / f"rank_{rank_info.rank}.jsonl").open("ab", buffering=0)
         self._device = DeviceClock(reset_peaks=reset_peaks) if device == "cuda" else None
         self._clock = PhaseClock()

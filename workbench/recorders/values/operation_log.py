@@ -98,6 +98,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.clear([])
         if name.startswith(UNWRITTEN):
             for tensor in outputs:
+                # The memory may be that of a freed tensor, whose writer must not count as the writer of this one.
                 self.writers.pop(storage_of(tensor), None)
             return
         parents = [self._writer(tensor) for tensor in tensors_in(given) if has_range(tensor)]
@@ -140,12 +141,15 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return BACKWARD, *self._origins.get(node._sequence_nr(), ("", ""))  # noqa: SLF001
         position = self._running[-1], user_line()
         if torch.is_grad_enabled():
+            # The counter has the number of the next operation; the one that just ran has the number before it.
             self._origins[torch._C._autograd._get_sequence_nr() - 1] = position  # noqa: SLF001
         return FORWARD, *position
 
     def _hook(self, model: nn.Module) -> Iterator[Removable]:
         for name, module in model.named_modules():
+            # First, so that the operations of the script's own hooks count as this module's, too.
             yield module.register_forward_pre_hook(self._enters(without_wrappers(name)), prepend=True)
+            # Also after an exception, which would otherwise leave the module on the stack.
             yield module.register_forward_hook(self._leaves, always_call=True)
 
     def _enters(self, name: str) -> Any:
@@ -203,7 +207,9 @@ def range_of(tensor: Tensor) -> Tensor:
     """Return the smallest and the largest value of a tensor as a float32 tensor on its device; NaN if one is NaN."""
     part = local_part(tensor).detach()
     if part.is_complex():
+        # view_as_real refuses a tensor whose conjugation is still pending.
         part = torch.view_as_real(part.resolve_conj())
+    # PyTorch has no aminmax for float8.
     if part.element_size() == 1:
         part = part.to(torch.float16)
     return torch.stack(torch.aminmax(part)).to(torch.float32)

@@ -1,0 +1,117 @@
+"""Check before a launch that torchtitan can be imported and accepts its options, and read its settings."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from analyzers.errors import InputError
+from workbench.errors import UsageProblem
+from workbench.launch.torchtitan.installed import Torchtitan, package_version, pip
+from workbench.launch.torchtitan.resolved_config import MARK
+from workbench.python_path import command, environment
+
+PATIENCE_S = 300.0
+BOX = "│╭╰─╮╯ "
+TESTED_TORCH = "2.13"
+"""The version of torch with which torchtitan 0.2.2 is tested here."""
+
+
+class Settings(msgspec.Struct):
+    """The settings of a torchtitan job that the launcher needs.
+
+    `mode` is its `comm.mode`, `assets` the folder of its tokenizer, and `device` the type of the accelerator that
+    torchtitan finds on this machine, None for a CPU alone.
+    """
+
+    dump_folder: str
+    init_timeout_s: float
+    train_timeout_s: float
+    mode: str = "default"
+    assets: str | None = None
+    device: str | None = None
+
+
+class Failure(msgspec.Struct):
+    """Why torchtitan made no configuration: its `import`, its `options`, or its `config` failed."""
+
+    failed: str
+    message: str = ""
+    name: str | None = None
+
+
+def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
+    """Return the settings that torchtitan itself makes of its command-line options, its TOML file and its defaults.
+
+    Raises:
+        UsageProblem: It does not accept the options.
+        InputError: It cannot be imported, or gave no answer.
+    """
+    words = command("workbench.launch.torchtitan.resolved_config", *options)
+    # Columns: the messages of a narrow terminal would be cut into lines.
+    settings = environment() | {"COLUMNS": "1000", "NO_COLOR": "1"}
+    try:
+        ended = subprocess.run(
+            words, env=settings, capture_output=True, text=True, check=False, timeout=PATIENCE_S, errors="replace"
+        )
+    except subprocess.TimeoutExpired as error:
+        why = f"{found.name} did not read its configuration within {PATIENCE_S:.0f} s"
+        raise InputError(why, "try it alone: python -c 'import torchtitan.train'") from error
+    line = next((line for line in ended.stdout.splitlines() if line.startswith(MARK)), None)
+    if line is None:
+        tail = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
+        raise InputError(f"{found.name} ended while it was imported: {tail[0]}", "python -c 'import torchtitan.train'")
+    return converted(found, line.removeprefix(MARK), ended.stderr + ended.stdout)
+
+
+def converted(found: Torchtitan, answer: str, output: str) -> Settings:
+    """Return the settings in the JSON line of the child process, whose other output is `output`.
+
+    Raises:
+        WorkbenchError: The line says what failed.
+    """
+    if '"failed"' not in answer:
+        return msgspec.json.decode(answer, type=Settings)
+    failure = msgspec.json.decode(answer, type=Failure)
+    if failure.failed == "import":
+        raise import_error(found, failure)
+    if failure.failed == "options":
+        what, *advice = [*box_lines(output), f"{found.name} does not accept these options"]
+        raise UsageProblem(f"{found.name}: {what}", hint_of(advice))
+    hint = "correct the option that the message names; --dry-run checks the options without starting the job"
+    raise UsageProblem(f"{found.name} made no configuration: {failure.message}", hint)
+
+
+def import_error(found: Torchtitan, failure: Failure) -> InputError:
+    """Return the error for a torchtitan that cannot be imported: a missing package, or a torch of another time."""
+    if failure.message.startswith("No module named") and failure.name:
+        package = failure.name.partition(".")[0]
+        return InputError(f"{found.name} cannot be imported: {failure.message}", pip([package]))
+    torch = package_version("torch")
+    fit = f"{pip([f'torch=={TESTED_TORCH}.*'])} fits to torchtitan 0.2.2"
+    return InputError(f"{found.name} cannot be imported with torch {torch}: {failure.message}", fit)
+
+
+def box_lines(output: str) -> Iterator[str]:
+    """Yield the lines in the first box of an error message that torchtitan's parser of options (tyro) prints."""
+    rows = [line for line in output.splitlines() if line.startswith(("│", "╭", "╰"))]
+    for row in rows:
+        if row.startswith("╰"):
+            return
+        text = row.strip(BOX).strip()
+        if row.startswith("│") and text:
+            yield text
+
+
+def hint_of(advice: list[str]) -> str:
+    """Return the hint in the lines of tyro's message: the option that it takes for the meant one, or where to look."""
+    options = [line.split()[0] for line in advice if line.startswith("--")]
+    return f"did you mean {options[0]}?" if options else "list its options: python -m torchtitan.train --help"
+
+
+def missing_assets(settings: Settings) -> str | None:
+    """Return a note if the folder of the tokenizer does not exist: its packages on PyPI come without one."""
+    if settings.assets is None or Path(settings.assets).exists():
+        return None
+    return f"warning: hf_assets_path {settings.assets} does not exist: torchtitan needs a folder with a tokenizer.json"
