@@ -1,6 +1,7 @@
 """Use a page of the dashboard in a test: act on its charts, and wait for the result."""
 
 import http.cookiejar
+import shutil
 import urllib.request
 
 TOKEN = "s3cret"
@@ -9,6 +10,8 @@ FOLDER = "f0lder"
 """The first folder in the path of every address of these dashboards."""
 PATIENCE_MS = 120_000
 """Milliseconds that a page may take, because the machine may be busy."""
+BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+"""The browser of the tests, or None; the headless shell, which has no window, starts faster and needs less memory."""
 ZOOM = """([name, span]) => {
   const graph = document.querySelector(`#${name} .js-plotly-plot`);
   graph.dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }));

@@ -18,7 +18,8 @@ from workbench.present.text import head
 from workbench.tui.app_errors import RaisingApp
 from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.row_list import RowList
-from workbench.watch.status_text import RANK_HEADS, alerts, charts, rank_line, summary, troubled_first
+from workbench.watch.job_facts import troubled_first
+from workbench.watch.status_text import RANK_HEADS, alert_lines, charts, rank_line, summary
 from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.5
@@ -81,7 +82,7 @@ class WatchApp(RaisingApp[bool]):
         self.job = job
         self.query_one("#summary", Static).update(summary(job.now))
         self.query_one("#charts", Static).update(Group(*charts(job.now, self.size.width - 2)))
-        lines = alerts(job)
+        lines = alert_lines(job)
         self.query_one("#alerts", Static).update(Group(*lines))
         self.query_one("#verdict", Static).update(head(job.report) if job.report else "")
         self.query_one("#news").set_class(not lines and job.report is None, "hidden")

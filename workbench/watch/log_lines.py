@@ -6,7 +6,7 @@ from analyzers.report import Report
 from analyzers.steps.live import FinishedStep, JobState
 from analyzers.words import duration, size
 from workbench.colours import SEVERITY_SIGNS
-from workbench.watch.status_text import LAUNCHER_LOST, lost_ranks, lost_text, stall_text
+from workbench.watch.job_facts import LAUNCHER_LOST, lost_ranks, lost_text, stall_text
 from workbench.watch.watched_job import WatchedJob
 
 

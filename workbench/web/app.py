@@ -1,6 +1,7 @@
 """`make_app(served)` creates the dashboard of a run. All state is in the page's address; the server keeps none."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
@@ -8,6 +9,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 from flask import Response
+from plotly.io.json import to_json_plotly
 from werkzeug.exceptions import HTTPException
 
 from workbench.colours import css_themes
@@ -15,7 +17,7 @@ from workbench.command_options.options import Format
 from workbench.console import clean, explain
 from workbench.present import render
 from workbench.web.gestures import typed_text
-from workbench.web.pages import compare, config, hang, logs, memory, overview, parity, source, steps, trace
+from workbench.web.pages import bisect, compare, config, hang, logs, memory, overview, parity, source, steps, trace
 from workbench.web.query import Query, parse_query
 from workbench.web.rail import header, rail
 from workbench.web.served_run import ServedRun
@@ -23,7 +25,7 @@ from workbench.web.step_window import ALL_STEPS, Window, own_window, parse_steps
 
 PAGES = {
     "memory": "Memory", "hang": "Hang", "trace": "Trace", "steps": "Steps", "logs": "Logs", "compare": "Compare",
-    "parity": "Parity",
+    "parity": "Parity", "bisect": "Bisect",
 }  # fmt: skip
 """{name of an analyzer: title of its page}; a page has a link if the report has data of the analyzer."""
 LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
@@ -35,6 +37,7 @@ LAYOUTS: Mapping[str, Callable[[ServedRun, Query], Component]] = {
     "logs": logs.layout,
     "compare": compare.layout,
     "parity": parity.layout,
+    "bisect": bisect.layout,
     "config": config.layout,
     "source": source.layout,
 }
@@ -60,17 +63,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
     `prefix` is the URL path under which it is mounted.
     """
-    app = Dash(
-        __name__,
-        title=f"workbench {clean(served.name)}",
-        # By default Dash changes the title to `Updating...` while a callback runs.
-        update_title="",
-        index_string=INDEX.replace("{colours}", css_themes()),
-        # Charts of the other pages are not in the layout when their callbacks are registered.
-        suppress_callback_exceptions=True,
-        routes_pathname_prefix="/",
-        requests_pathname_prefix=prefix,
-    )
+    app = new_app(served.name, prefix)
     app.layout = frame(served)
     for module in (memory, trace, steps, hang, config):
         module.install(app, served)
@@ -82,10 +75,30 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     follow, asked = ClientsideFunction("workbench", "follow"), Input("asked", "data")
     app.clientside_callback(follow, asked, prevent_initial_call=True)  # type: ignore[no-untyped-call]
     serve_documents(app, served)
+    finish(app)
+    return app
+
+
+def new_app(name: str, prefix: str) -> Dash:
+    """Return a Dash app without pages, for what is named `name`, mounted under the URL path `prefix`."""
+    return Dash(
+        __name__,
+        title=f"workbench {clean(name)}",
+        # By default Dash changes the title to `Updating...` while a callback runs.
+        update_title="",
+        index_string=INDEX.replace("{colours}", css_themes()),
+        # Charts of the other pages are not in the layout when their callbacks are registered.
+        suppress_callback_exceptions=True,
+        routes_pathname_prefix="/",
+        requests_pathname_prefix=prefix,
+    )
+
+
+def finish(app: Dash) -> None:
+    """Protect an app, to which all pages have been added, and let it answer its first request."""
     answer_errors(app)
     protect(app)
     set_up(app)
-    return app
 
 
 def set_up(app: Dash) -> None:
@@ -176,6 +189,16 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 def page(served: ServedRun, name: str, query: Query) -> Component:
     """Return the content of the page named `name`, or a message if there is none."""
     return LAYOUTS[name](served, query) if name in LAYOUTS else html.P(f"There is no page {clean(name)}.")
+
+
+def prepare(served: ServedRun, name: str) -> None:
+    """Make the page named `name` once and drop it, so that a browser that asks for it does not wait for first uses.
+
+    These are mainly files that are mapped, and modules that Plotly loads late.
+    """
+    # A page that cannot be made says so when it is asked for.
+    with suppress(Exception):
+        to_json_plotly(page(served, name, {}))
 
 
 def serve_documents(app: Dash, served: ServedRun) -> None:

@@ -31,7 +31,7 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
     """Return the address parameters with which the page named `at.room` shows the evidence of a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
-    ask = {**queries, "logs": logs_query}.get(at.room)
+    ask = {**queries, "logs": logs_query, "bisect": bisect_query}.get(at.room)
     return ask(served, at) if ask else {}
 
 
@@ -73,6 +73,11 @@ def logs_query(served: ServedRun, at: EvidenceLink) -> Query:
     events = served.rooms.logs.events if served.rooms.logs else []
     number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
     return {} if number is None else {"event": str(number)}
+
+
+def bisect_query(_served: ServedRun, at: EvidenceLink) -> Query:
+    """Return the address parameter `step` with the step of a difference."""
+    return {} if at.step is None else {"step": str(at.step)}
 
 
 def rank_query(at: EvidenceLink) -> Query:

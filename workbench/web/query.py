@@ -14,6 +14,8 @@ Query = dict[str, str]
 
 NO_NODE = -1
 GROUPINGS = ("module", "line", "stack", "category")
+AXES = ("time", "entry")
+"""The units of the memory timeline's axis: the time since the first trace entry, or trace entries."""
 COLOURS = ("category", "pool", "stream", "phase", "rank")
 ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 DIGITS = 19
@@ -57,7 +59,8 @@ class MemoryQuery:
 
     `entry` selects the instant after that trace entry. `by` is the grouping of the tree of live memory, and `node` the
     selected node of the tree. `find` is the text to highlight, and `colour` what the timeline's colours stand for.
-    `since` is the trace entry of the instant to compare with, and `block` the memory address to describe.
+    `axis` is the unit of the timeline's axis. `since` is the trace entry of the instant to compare with, and `block`
+    the memory address to describe.
     """
 
     entry: int
@@ -65,6 +68,7 @@ class MemoryQuery:
     node: int
     find: str
     colour: str
+    axis: str = "time"
     since: int | None = None
     block: int | None = None
 
@@ -82,6 +86,7 @@ def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
         number(query, "under", NODES, NO_NODE),
         search_text(query),
         colour if colour in COLOURS else COLOURS[0],
+        query.get("axis", "") if query.get("axis") in AXES else AXES[0],
         number(query, "since", device.entries, 0) if "since" in query else None,
         int(query["block"], 16) if ADDRESS.fullmatch(query.get("block", "")) else None,
     )

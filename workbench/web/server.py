@@ -22,7 +22,7 @@ from workbench.ask import JOINED, find_run, room_for
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.web.access import AccessControl, Door
-from workbench.web.app import make_app
+from workbench.web.app import make_app, prepare
 from workbench.web.http_server import listening, listening_on_socket
 from workbench.web.served_run import ServedRun, served_run
 from workbench.web.uploads import Uploads
@@ -76,33 +76,56 @@ def serve_view(served: ServedRun, page: str = "", place: Place | None = None) ->
 
     `page` is the name of the page that is shown first.
     """
+    serve_app(
+        lambda sets, door, place: assembled(served, sets, door, private=place.is_private),
+        served.run.root,
+        page,
+        place,
+        partial(prepare, served, page),
+    )
+
+
+def serve_app(
+    make: Callable[[Path, Door, Place], AccessControl],
+    folder: Path,
+    page: str = "",
+    place: Place | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """Serve an application until the user interrupts it; `folder` is the run that it shows.
+
+    `make` creates the application from a folder for uploaded files, the secrets that open it, and the place. `page` is
+    the name of the page that is shown first. `meanwhile` is called while a browser starts.
+    """
     place, door = place or Place(), Door()
     if place.socket and (place.browse or place.host != LOOPBACK):
         raise UsageProblem("a Unix socket has no address that a browser opens", "leave out --host and --open")
-    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="workbench-", ignore_cleanup_errors=True) as folder:
-        sets = Path(folder) / "dropped"
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="workbench-", ignore_cleanup_errors=True) as own:
+        sets = Path(own) / "dropped"
         sets.mkdir()
-        app = assembled(served, sets, door, private=place.is_private)
+        app = make(sets, door, place)
         if place.socket:
-            run_on_socket(place.socket, app, served.run, f"{page}?token={door.token}", place.port)
+            run_on_socket(place.socket, app, folder, f"{page}?token={door.token}", place.port)
         server = listening(place.host, place.port, app)
         url = f"{place.address(server.port)}/{page}?token={door.token}"
-        announce(served.run, url, server.port, place)
+        announce(folder, url, server.port, place)
         if place.browse:
-            open_browser(url, Path(folder) / "open.html")
+            open_browser(url, Path(own) / "open.html")
+        # Requests wait in the socket: beside one, in a thread, modules would be imported twice at the same time.
+        meanwhile()
         server.run()
         # It swallows what ended it.
         raise KeyboardInterrupt
 
 
-def run_on_socket(path: Path, app: AccessControl, run: Run, page: str, port: int) -> NoReturn:
+def run_on_socket(path: Path, app: AccessControl, folder: Path, page: str, port: int) -> NoReturn:
     """Serve on a Unix socket until interrupted; print how a browser on another machine can connect through ssh.
 
     Browsers cannot open such sockets themselves.
     """
     port = port or FAR_PORT
     with listening_on_socket(path, app) as server:
-        note(f"serving {run.root} on {path.resolve()}, which only you can open  (Ctrl+C stops it)")
+        note(f"serving {folder} on {path.resolve()}, which only you can open  (Ctrl+C stops it)")
         note(
             f"on the machine with your browser: ssh -N -L {port}:{path.resolve()} {getpass.getuser()}@{platform.node()}"
         )
@@ -165,9 +188,9 @@ class Later:
         return self._made(environ, start_response)
 
 
-def announce(run: Run, url: str, port: int, place: Place) -> None:
+def announce(folder: Path, url: str, port: int, place: Place) -> None:
     """Print the address of the page, and how to reach it from other machines."""
-    note(f"serving {run.root} at {url}  (Ctrl+C stops it)")
+    note(f"serving {folder} at {url}  (Ctrl+C stops it)")
     note("whoever has this address can read the run; it holds the access token, so do not pass it on")
     tunnel = f"ssh -L {port}:{LOOPBACK}:{port} {getpass.getuser()}@{platform.node()}"
     if place.is_private:

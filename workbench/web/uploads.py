@@ -55,7 +55,7 @@ class Uploads:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a WSGI request on to the application that its path selects."""
         path = environ.get("PATH_INFO", "/")
-        if match := re.match(r"/open/(\d+|[ab])(/.*)", path):
+        if match := re.match(r"/open/(\d+|[a-z]+)(/.*)", path):
             return self._enter(match[1], match[2], environ, start_response)
         if match := re.fullmatch(r"/drop/(\d+)(?:/([^/]+))?", path):
             return self._answer(match[1], match[2], environ, start_response)

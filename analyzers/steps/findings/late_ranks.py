@@ -92,7 +92,8 @@ def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
 def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
     """Return the evidence that says how late a rank is, with its log as the source."""
     compared = quantity(compared_steps(straggler), "compared step")
-    late_in = f"{straggler.steps_late} of {compared}, by {duration(straggler.lateness_s)} on average"
+    when = f"between steps {straggler.first_step} and {straggler.last_step}"
+    late_in = f"{straggler.steps_late} of {compared}, {when}, by {duration(straggler.lateness_s)} on average"
     text = f"rank {straggler.rank} is late in {late_in}, because of {CAUSE_NAMES[straggler.cause]}"
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
 

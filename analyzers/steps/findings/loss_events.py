@@ -97,7 +97,8 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
         title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
         why="the loss of the steps before it varies far less."
         + (f" The loss recovers at step {spike.until}" if spike.until else " The loss does not recover"),
-        next="check the batch and the gradient norm of that step",
+        next="check the batch and the gradient norm of that step. If our trainer made the run, `workbench inspect RUN"
+        " --prove` runs that step again from the last checkpoint, and names the layer whose gradient jumped first",
         ranks=steps.ranks,
         step=spike.step,
         evidence=[Evidence(text=jump_text(jump)) for jump in led],

@@ -31,7 +31,7 @@ from analyzers.steps.live.rank_status import (
 )
 from analyzers.steps.loading import Chunk, Source, combined, steps_of
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
-from analyzers.steps.table import Steps
+from analyzers.steps.table import RECORDER_PHASES, Steps
 
 LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
 EVENT_FILES = "tb/**/events.out.tfevents.*"
@@ -80,6 +80,7 @@ class Follower:
         ranks = ranks or others.ranks
         ranks = ended_ranks(ranks) if manifest.get("status") in ENDED else ranks
         stalled = stalled_ranks(ranks, manifest)
+        phases, recorders = phase_shares(logs)
         return JobState(
             status=job_status(ranks, manifest, stalled),
             world_size=max([int_or_zero(manifest.get("world_size")), *(rank.rank + 1 for rank in ranks)], default=0),
@@ -87,7 +88,8 @@ class Follower:
             recent=recent,
             ranks=ranks,
             utilisation=utilisation(logs, manifest, recent),
-            phases=phase_shares(logs),
+            phases=phases,
+            recorders=recorders,
             findings=self._judgement.findings,
             stall=stalled,
             launcher_lost=launcher_is_lost(manifest),
@@ -187,11 +189,21 @@ def finished_step(lines: Sequence[Line]) -> FinishedStep:
     return FinishedStep(
         step=lines[0].step,
         start_ns=min(line.start_ns for line in lines),
-        dur_s=max(0, *(line.dur_ns for line in lines)) / 1e9,
+        dur_s=max(0, *map(training_ns, lines)) / 1e9,
         loss=losses[0] if losses else None,
         tokens_per_s=fmean(rates) if rates else None,
         memory_bytes=max(line.memory_bytes for line in lines),
     )
+
+
+def training_ns(line: Line) -> int:
+    """Return the duration of a step on one rank in nanoseconds, without the time of our recorders."""
+    return line.dur_ns - recording_ns(line.phases)
+
+
+def recording_ns(phases: Mapping[str, int]) -> int:
+    """Return the time of our recorders among the times of phases, in nanoseconds."""
+    return sum(phases.get(name, 0) for name in RECORDER_PHASES)
 
 
 def typical_step_s(recent: Sequence[FinishedStep]) -> float:
@@ -218,11 +230,18 @@ def utilisation(
     return rate * flops / peak if rate and flops > 0 and peak > 0 else None
 
 
-def phase_shares(logs: Iterable[RankLog]) -> dict[str, float]:
-    """Return each phase's share of the time of the last steps, summed over all ranks, the largest first."""
+def phase_shares(logs: Iterable[RankLog]) -> tuple[dict[str, float], float]:
+    """Return the shares of the phases in the time of the last steps, summed over all ranks, and that of the recorders.
+
+    The shares of the phases, the largest first, are of the time that is left without the recorders.
+    """
     spent: Counter[str] = Counter()
     total = 0
     for line in (line for log in logs for line in log.latest(SPEED_STEPS)):
         total += max(0, line.dur_ns)
         spent.update(line.phases)
-    return {name: ns / total for name, ns in spent.most_common() if total}
+    recording = recording_ns(spent)
+    training = total - recording
+    named = [(name, ns) for name, ns in spent.most_common() if name not in RECORDER_PHASES]
+    shares = {name: ns / training for name, ns in named} if training > 0 else {}
+    return shares, recording / total if total else 0.0

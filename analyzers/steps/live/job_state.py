@@ -89,8 +89,8 @@ class StalledRanks:
 class FinishedStep:
     """One finished step, summarised over all ranks.
 
-    `dur_s` is the duration on the slowest rank, `tokens_per_s` the mean over ranks, `memory_bytes` the highest of any
-    rank, and `loss` is None if it was not logged.
+    `dur_s` is the duration on the slowest rank without the time of our recorders, `tokens_per_s` the mean over ranks,
+    `memory_bytes` the highest of any rank, and `loss` is None if it was not logged.
     """
 
     step: int
@@ -105,9 +105,10 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is the number of steps that the job is to train, `recent` are the last finished steps, `phases` has each
-    phase's share of the time, and `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and
-    logs of failures as (path, time of last change in ns); when this list changes, there is more to analyse.
+    `steps` is the number of steps that the job is to train, and `recent` are the last finished steps. `phases` has the
+    share of each phase of training in the time without recorders, and `recorders` is the share of our recorders in the
+    whole time. `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as
+    (path, time of last change in ns); when this list changes, there is more to analyse.
     `launcher_lost` says that the launcher was killed; its watchdog process then ends the ranks.
     """
 
@@ -118,6 +119,7 @@ class JobState:
     ranks: list[RankState] = field(default_factory=list)
     utilisation: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    recorders: float = 0.0
     findings: list[Finding] = field(default_factory=list)
     stall: StalledRanks | None = None
     launcher_lost: bool = False

@@ -3,53 +3,17 @@
 import json
 import os
 import socket
-import struct
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from running_job import FakeRank, manifest
 
 from analyzers.steps.live import Follower
 from analyzers.steps.live.growing_file import GrowingFile, whole_lines
 
 MIB = 1 << 20
-
-
-class FakeRank:
-    """Writes the files of a rank. Its process is this one, or a process that no longer exists."""
-
-    def __init__(self, folder, rank=0, pid=None):
-        self.folder, self.rank, self.pid = folder, rank, pid or os.getpid()
-        (folder / "steps").mkdir(exist_ok=True)
-        self.log = folder / "steps" / f"rank_{rank}.jsonl"
-
-    def begin(self, attempt=0):
-        self.write(
-            schema="workbench.steps/1", rank=self.rank, world_size=2, host=socket.gethostname(), pid=self.pid,
-            attempt=attempt, device="cpu", started_ns=time.time_ns(),
-        )  # fmt: skip
-        self.beat(0, "init")
-
-    def step(self, step, memory=100 * MIB, fwd=1e8, **more):
-        row = {"step": step, "start_ns": time.time_ns(), "dur_ns": 10**9, "phases": {"fwd": int(fwd), "bwd": 4 * 10**8}}
-        cpu = {"fwd": int(fwd), "bwd": 4 * 10**8}
-        self.write(**row, cpu_ns=cpu, residual_ns=0, tokens=500, memory_bytes=memory, tags=[], **more)
-        self.beat(step, "between")
-
-    def write(self, **row):
-        with self.log.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def beat(self, step, phase, ago_s=0.0):
-        told = struct.pack("<qqqq32s", time.time_ns() - int(ago_s * 1e9), step, self.pid, 1, phase.encode())
-        (self.folder / "steps" / f"heartbeat_{self.rank}.bin").write_bytes(told)
-
-
-def manifest(folder, **more):
-    config = {"training": {"steps": 20}, "comm": {"train_timeout_seconds": 100, "init_timeout_seconds": 300}}
-    told = {"schema": "workbench.run/1", "status": "running", "started_ns": time.time_ns(), "ended_ns": None}
-    (folder / "run.json").write_text(json.dumps(told | {"config": config, "world_size": 2} | more))
 
 
 @pytest.fixture
@@ -98,6 +62,16 @@ def test_steps_speed_memory_and_what_is_left(tmp_path):
     assert now.utilisation == pytest.approx(0.05)
     assert now.phases == {"bwd": 0.4, "fwd": 0.1}
     assert [one.headroom_bytes for one in now.ranks] == [300 * MIB] * 2
+
+
+def test_the_time_of_recorders_is_told_apart(tmp_path):
+    """Of 2 s, 1 s went into a snapshot: the phases are shares of the other second, and so is the step's duration."""
+    manifest(tmp_path)
+    rank = FakeRank(tmp_path, 0)
+    rank.begin()
+    rank.step(1, dur_ns=2 * 10**9, phases={"fwd": 10**8, "bwd": 4 * 10**8, "snapshot": 10**9})
+    now = Follower(tmp_path).look()
+    assert (now.phases, now.recorders, now.recent[-1].dur_s) == ({"bwd": 0.4, "fwd": 0.1}, 0.5, 1.0)
 
 
 def test_growing_memory_meets_its_limit(tmp_path):

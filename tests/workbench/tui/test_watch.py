@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from rich.console import Console
 from textual.widgets import Static
 
+from analyzers.errors import InputError
 from analyzers.steps.live import JobState, RankState, StalledRanks
 from terminal import until
 from workbench.commands.watch import watch
@@ -55,6 +57,25 @@ def test_a_job_that_has_ended_is_told_at_once(stuck, capsys):
     assert told.splitlines()[-1].startswith("failed; ")
 
 
+def test_a_folder_may_be_created_later(tmp_path, stuck, capsys):
+    folder = tmp_path / "job"
+    watching = threading.Thread(target=watch, args=(folder,), kwargs={"tui": False})
+    watching.start()
+    time.sleep(1)
+    assert watching.is_alive()
+    shutil.copytree(stuck.root, tmp_path / "copy")
+    (tmp_path / "copy").rename(folder)
+    watching.join()
+    said = capsys.readouterr()
+    assert f"waiting for {folder}" in said.err
+    assert said.out.splitlines()[-1].startswith("failed; ")
+
+
+def test_a_file_is_no_folder_to_watch(stuck):
+    with pytest.raises(InputError, match="not a folder"):
+        watch(stuck.root / "run.json", tui=False)
+
+
 async def test_a_slow_look_is_not_overtaken(job, monkeypatch):
     """On a slow disk, a second update must not begin before the first has ended: both would change the same logs."""
     app, at_once, most = WatchApp(job), [], []
@@ -88,12 +109,6 @@ def test_steps_that_were_seen_take_no_memory(tmp_path, script):
     assert shown.now.recent[-1].step == 3600
     # 400 steps are remembered: a third into the run nothing is new.
     assert sizes[-1] < sizes[10] + (8 << 20), sizes
-
-
-def test_a_folder_that_is_not_there():
-    ended = subprocess.run([*COMMAND, "watch", "nowhere"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 3
-    assert "hint: give the folder" in ended.stderr
 
 
 def shown(app):

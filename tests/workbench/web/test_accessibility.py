@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from meshes import meshes
+from recordings import recordings
 
-from analyzers import compare
+from analyzers import compare, parity
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.colours import CATEGORIES, text_colour
@@ -29,6 +30,7 @@ PAGES = [
     ("both", "", "#verdict"),
     ("both", "compare", "#both-loss .scatterlayer"),
     ("meshes", "parity", "#parity-3 .scatterlayer"),
+    ("recorded", "bisect", "#bisect-operations .scatterlayer"),
 ]
 """The addresses of every page, with everything that it can show."""
 EVERY_RULE = {"resultTypes": ["violations"]}
@@ -43,10 +45,12 @@ def sites(serving, tmp_path_factory):
     compared = compare.analyze(*runs.values())
     both = ServedRun(runs["oom_2ranks"], Options(), compared, runs["straggler_data_2ranks"])
     runs["meshes"] = discover(meshes(tmp_path_factory.mktemp("parity")))
+    recorded = tuple(map(discover, recordings(tmp_path_factory.mktemp("recorded"))))
+    bisected = ServedRun(recorded[0], Options(), parity.bisect(*recorded), recorded[1])
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(serving(shown, tmp_path_factory.mktemp("dropped")))
-            for name, shown in {**runs, "both": both}.items()
+            for name, shown in {**runs, "both": both, "recorded": bisected}.items()
         }
 
 

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from dashboard import LISTENS, VIEW, see_timeline, visitor, zoom
+from dashboard import LISTENS, SHOWN, VIEW, see_timeline, visitor, zoom
 
 from analyzers.run import discover
 
@@ -35,7 +35,7 @@ def test_an_address_is_a_state(site, page):
 
 def test_zooming_asks_for_the_window(site, page):
     """After a zoom the chart has only the entries of the selected range."""
-    page.goto(f"{site}/memory")
+    page.goto(f"{site}/memory?axis=entry")
     page.wait_for_selector("#timeline .scatterlayer .trace")
     page.wait_for_function(LISTENS, arg="timeline")
     whole = entries(page)
@@ -45,8 +45,30 @@ def test_zooming_asks_for_the_window(site, page):
     assert middle - 60 <= low < high <= middle + 60
 
 
+def test_the_axis_is_time_or_trace_entries(site, page):
+    """A zoom in seconds shows the entries of that time; the other axis then shows the same entries."""
+    page.goto(f"{site}/memory?device=0&steps=all")
+    page.wait_for_selector("#timeline .scatterlayer .trace")
+    seconds, numbers = (
+        page.evaluate(f"Array.from(document.querySelector('#timeline .js-plotly-plot')._fullData[0].{name})")
+        for name in ("x", "customdata")
+    )
+    assert sorted(seconds) == seconds
+    assert sorted(numbers) == numbers
+    low, high = len(numbers) // 3, len(numbers) // 2
+    zoom(page, "timeline", [seconds[low] - 1e-7, seconds[high] + 1e-7])
+    page.wait_for_load_state("networkidle")
+    first, last = entries(page)
+    assert numbers[low - 1] < first <= last <= numbers[high + 1]
+    page.click("nav[aria-label='choose the axis'] >> text=trace entries")
+    page.wait_for_selector("#timeline .xtitle:has-text('allocator event')")
+    assert entries(page) == (first, last)
+    start, end = page.evaluate(SHOWN, "timeline")
+    assert start <= first <= last <= end
+
+
 def entries(page):
-    x = page.evaluate("Array.from(document.querySelector('#timeline .js-plotly-plot')._fullData[0].x)")
+    x = page.evaluate("Array.from(document.querySelector('#timeline .js-plotly-plot')._fullData[0].customdata)")
     return int(x[0]), int(x[-1])
 
 

@@ -5,7 +5,7 @@ A figure holds at most a few thousand points, each of which was really recorded.
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import ceil, floor, log10
+from math import ceil, floor, isfinite, log10
 from typing import Any, TypeAlias, TypedDict
 
 import plotly.graph_objects as go
@@ -84,26 +84,31 @@ def byte_ticks(top: int) -> FigurePart:
     return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
 
 
-def duration_ticks(low_ns: float, high_ns: float) -> DurationTicks:
-    """Return the ticks of an axis in nanoseconds, labelled in ns, µs, ms or s, from `low_ns` to `high_ns`.
+def byte_axis(top: float) -> FigurePart:
+    """Return a y axis from 0 to `top` bytes; without ticks if `top` is not a number."""
+    return {"rangemode": "tozero", **(byte_ticks(int(top)) if isfinite(top) else {})}
+
+
+def duration_ticks(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> DurationTicks:
+    """Return at most `most` ticks of an axis in nanoseconds, labelled in ns, µs, ms or s, in this range.
 
     Plotly itself would write "100M" for 100 ms.
     """
-    every = tick_distance(high_ns - low_ns)
+    every = tick_distance(high_ns - low_ns, most)
     at = [number * every for number in range(ceil(low_ns / every), floor(high_ns / every) + 1)]
     return {"tickvals": at, "ticktext": tick_durations(at, every, high_ns - low_ns)}
 
 
-def tick_distance(length: float) -> float:
-    """Return the distance between the ticks of an axis, so that at most `MOST_TICKS` ticks fit in `length`.
+def tick_distance(length: float, most: int = MOST_TICKS) -> float:
+    """Return the distance between the ticks of an axis, so that at most `most` ticks fit in `length`.
 
     The distance is 1, 2 or 5 times a power of ten.
     """
     if length <= 0:
         return 1.0
     # 1, 2 and 5 are the steps that people read without counting.
-    magnitude: float = 10.0 ** floor(log10(length / MOST_TICKS))
-    return next(factor * magnitude for factor in (1, 2, 5, 10) if length / (factor * magnitude) <= MOST_TICKS)
+    magnitude: float = 10.0 ** floor(log10(length / most))
+    return next(factor * magnitude for factor in (1, 2, 5, 10) if length / (factor * magnitude) <= most)
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:

@@ -19,29 +19,36 @@ from workbench.web.components.figure import (
     plain_layout,
 )
 from workbench.web.components.part_list import part_list
+from workbench.web.components.timeline_axis import TimelineAxis
 from workbench.web.theme import theme
 
 ROOM = 0.06
 """The part of a timeline's width that the label of a step takes."""
+REACH = 0.52
+"""How far from the middle of the axis the selected instant is marked, in lengths of the axis."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
 """How many lines of a call stack the hover text shows, and how many characters of each line."""
 
 StepStarts = Sequence[tuple[int, float]]
-"""(step, the trace entry with which it starts) of several steps."""
+"""(step, the position on the axis at which it starts) of several steps."""
 
 
-def timeline(frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, cursor: int) -> FigurePart:
-    """Return a stacked chart of memory over trace entries.
+def timeline(
+    frame: pd.DataFrame, parts: Mapping[str, str], starts: StepStarts, cursor: float, axis: TimelineAxis
+) -> FigurePart:
+    """Return a stacked chart of memory over time, or over trace entries.
 
-    `parts` maps the columns of `frame` that are drawn to their colours. `starts` are labelled, and `cursor` is the
-    selected entry.
+    `frame` has the positions on the axis in the column `x`. `parts` maps the columns that are drawn to their colours.
+    `starts` are labelled, and `cursor` is the position of the selected instant.
     """
     layers = [layer(name, frame, colour) for name, colour in parts.items() if frame[name].any()]
-    return figure_of(layers, timeline_layout(frame, starts, cursor))
+    return figure_of(layers, timeline_layout(frame, starts, cursor, axis))
 
 
-def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: StepStarts, cursor: int) -> FigurePart:
+def rank_lines(
+    frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: StepStarts, cursor: float, axis: TimelineAxis
+) -> FigurePart:
     """Return a chart of allocated memory with a line for each rank.
 
     `frame` is the table of the selected rank, which is drawn on top and filled; `others` has the tables of other ranks.
@@ -49,8 +56,9 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: 
     lines = [
         {
             "type": "scatter",
-            "x": other["entry"].tolist(),
-            "y": other["allocated"].tolist(),
+            "x": other["x"].tolist(),
+            "customdata": other["entry"].tolist(),
+            **amounts(other["allocated"]),
             "name": name,
             "mode": "lines",
             "line": {"shape": "hv", "width": 1.5, "color": theme().nth(i + 1), "dash": DASHES[i % len(DASHES)]},
@@ -58,36 +66,43 @@ def rank_lines(frame: pd.DataFrame, others: Mapping[str, pd.DataFrame], starts: 
         for i, (name, other) in enumerate(others.items())
     ]
     mine = layer("this rank", frame.assign(**{"this rank": frame["allocated"]}), theme().nth(0))
-    return figure_of([*lines, mine], timeline_layout(frame, starts, cursor))
+    return figure_of([*lines, mine], timeline_layout(frame, starts, cursor, axis))
 
 
-def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: int) -> FigurePart:
+def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis: TimelineAxis) -> FigurePart:
     """Return the Plotly layout of a timeline, with marks at the peak, failed allocations, cursor and step starts."""
-    starts = with_room(starts, float(frame["entry"].max() - frame["entry"].min()) if len(frame) else 0.0)
+    first, last = (float(frame["x"].min()), float(frame["x"].max())) if len(frame) else (0.0, 0.0)
+    starts = with_room(starts, last - first)
     return {
-        "xaxis": {"title": {"text": "trace entry (allocator event)", "standoff": 4}},
+        "xaxis": axis.layout(first, last),
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
         "legend": {**ABOVE, "y": 1.05},  # above the names of the steps
         "margin": {**MARGIN, "b": 34},
         "showlegend": True,
         "hovermode": "x unified",
         # Plotly keeps the user's zoom across new data while this value stays the same.
-        "uirevision": "timeline",
+        "uirevision": axis.unit,
         "shapes": [
-            *(mark(entry, theme().hues["error"]) for entry in frame["entry"][frame["oom"] > 0]),
-            mark(cursor, theme().hues["ink"]),
-            *(mark(entry, theme().hues["edge"]) for _, entry in starts),
+            *(mark(at, theme().hues["error"]) for at in frame["x"][frame["oom"] > 0]),
+            # Outside of the range it would make the axis longer.
+            *(
+                [mark(cursor, theme().hues["ink"])]
+                if abs(cursor - (first + last) / 2) <= REACH * (last - first)
+                else []
+            ),
+            *(mark(at, theme().hues["edge"]) for _, at in starts),
         ],
         "annotations": [*([peak(frame)] if len(frame) else []), *(step_name(*start) for start in starts)],
     }
 
 
 def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
-    """Return the Plotly trace of a layer in a stacked chart over trace entries: the column `name` of `frame`."""
+    """Return the Plotly trace of a layer in a stacked chart: the column `name` of `frame`; a point knows its entry."""
     return {
         "type": "scatter",
-        "x": frame["entry"].tolist(),
-        "y": frame[name].tolist(),
+        "x": frame["x"].tolist(),
+        "customdata": frame["entry"].tolist(),
+        **amounts(frame[name]),
         "name": plain(name).replace("_", " "),
         "stackgroup": "memory",
         "line": {"shape": "hv", "width": 0.5, "color": colour},
@@ -96,40 +111,46 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
     }
 
 
+def amounts(column: "pd.Series[int]") -> FigurePart:
+    """Return the values of a Plotly trace in bytes, with hover texts in units such as MiB."""
+    texts = [size(int(count)) for count in column]
+    return {"y": column.tolist(), "text": texts, "hovertemplate": "%{fullData.name}: %{text}<extra></extra>"}
+
+
 def hatched(name: str, colour: str) -> FigurePart:
     """Return the Plotly pattern of a layer if it is the layer of unknown memory; empty for every other layer."""
     pattern = {"shape": "/", "size": 6, "fgcolor": theme().hues["page"], "bgcolor": colour}
     return {"fillpattern": pattern} if name == "unknown" else {}
 
 
-def step_name(step: int, entry: float) -> FigurePart:
-    """Return the annotation above the chart that names a step, at the trace entry where the step starts."""
+def step_name(step: int, at: float) -> FigurePart:
+    """Return the annotation above the chart that names a step, at the position where the step starts."""
     text: FigurePart = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
-    return text | {"x": entry, "y": 1, "yref": "paper", "yanchor": "bottom"}
+    return text | {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom"}
 
 
 def with_room(starts: StepStarts, span: float) -> StepStarts:
     """Return those step starts that have enough space for a label.
 
-    `span` is the number of trace entries on the axis.
+    `span` is the length of the axis.
     """
     kept: list[tuple[int, float]] = []
-    for step, entry in starts:
-        if not kept or entry - kept[-1][1] > ROOM * span:
-            kept.append((step, entry))
+    for step, at in starts:
+        if not kept or at - kept[-1][1] > ROOM * span:
+            kept.append((step, at))
     return kept
 
 
-def mark(entry: float, colour: str, dash: str = "solid") -> FigurePart:
-    """Return the shape of a vertical line at a trace entry."""
+def mark(at: float, colour: str, dash: str = "solid") -> FigurePart:
+    """Return the shape of a vertical line at a position of the axis."""
     line = {"color": colour, "dash": dash, "width": 1}
-    return {"type": "line", "x0": entry, "x1": entry, "y0": 0, "y1": 1, "yref": "paper", "line": line}
+    return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
 def peak(frame: pd.DataFrame) -> FigurePart:
-    """Return the annotation that marks the trace entry with the most allocated memory in the timeline `frame`."""
+    """Return the annotation that marks the instant with the most allocated memory in the timeline `frame`."""
     top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
-    return {"x": int(top["entry"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
+    return {"x": float(top["x"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
 
 
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:

@@ -8,13 +8,24 @@ from dash import html
 
 from analyzers.words import duration
 from workbench.colours import HUE_OF_PHASE
-from workbench.web.components.figure import ABOVE, LOW, DurationTicks, FigurePart, duration_ticks, plain, plain_layout
+from workbench.web.components.figure import (
+    ABOVE,
+    LOW,
+    MOST_TICKS,
+    DurationTicks,
+    FigurePart,
+    duration_ticks,
+    plain,
+    plain_layout,
+)
 from workbench.web.components.part_list import part_list
 from workbench.web.theme import theme
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
 FEW = 12
+LOW_TICKS = 4
+"""The most ticks on the vertical axis of a low chart, whose labels would else touch each other."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
 
 
@@ -25,7 +36,7 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
     """
     wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
     lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
-    axis = duration_axis(float(lines.max().max()) if lines.size else 0.0)
+    axis = duration_axis(float(lines.max().max()) if lines.size else 0.0, most=LOW_TICKS)
     return line_chart(lines).update_layout(yaxis=axis, hovermode="x unified")
 
 
@@ -71,9 +82,9 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
     return figure.update_layout(height=125, legend=ABOVE, margin=LOW)
 
 
-def duration_axis(longest_s: float) -> FigurePart:
-    """Return a y axis from 0 to `longest_s` seconds, with ticks such as `200 ms` or `1.50 s`."""
-    ticks = duration_ticks(0, longest_s * 1e9) if longest_s > 0 else DurationTicks(tickvals=[], ticktext=[])
+def duration_axis(longest_s: float, most: int = MOST_TICKS) -> FigurePart:
+    """Return a y axis from 0 to `longest_s` seconds, with at most `most` ticks such as `200 ms` or `1.50 s`."""
+    ticks = duration_ticks(0, longest_s * 1e9, most) if longest_s > 0 else DurationTicks(tickvals=[], ticktext=[])
     return {"rangemode": "tozero", "tickvals": [ns / 1e9 for ns in ticks["tickvals"]], "ticktext": ticks["ticktext"]}
 
 
@@ -88,6 +99,8 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
         if thin[name].any():
             title = plain(name).replace("_", " ")
             figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=phase_marker(name, i)))
+    if len(thin) <= FEW:
+        figure.update_xaxes(dtick=1)
     figure.update_layout(barmode="stack", bargap=0.05, height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
 

@@ -2,7 +2,7 @@
 
 `?device=N` selects the device, `entry=N` the instant, `by=` the grouping of the tree, `under=N` the node of the tree,
 `find=` the text to highlight, `tab=` the tab below, `block=0x..` the address to describe, `from=` and `to=` the range
-of entries, `steps=` the same range in steps, `colour=` the meaning of the timeline's colours.
+of entries, `steps=` the same range in steps, `colour=` the meaning of the timeline's colours, `axis=` its axis.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from workbench.web.gestures import clicked_point, point_data, typed_text, whole_
 from workbench.web.pages.memory_allocator import entry_section, range_section
 from workbench.web.pages.memory_instant import changes_since, inspector, live_memory, matches
 from workbench.web.pages.memory_segments import segment_section
-from workbench.web.pages.memory_timeline import chart, last_steps
+from workbench.web.pages.memory_timeline import chart, last_steps, timeline_axis
 from workbench.web.query import COLOURS, NO_NODE, MemoryQuery, Query, address, memory_query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
@@ -35,7 +35,7 @@ GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
 """The parts of the page that a reader clicks or types into, and the property that then changes; see `IN_TABS`, too."""
 IN_TABS = ("tree", "blocks")
 """The charts in tabs that can be clicked; a tab, and with it its chart, is not always on the page."""
-KEPT_ON_ANOTHER_DEVICE = ("colour", "tab", "by", "find")
+KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "find")
 HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
 
@@ -66,6 +66,7 @@ def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Qu
         html.H2(device_name(devices[position]).capitalize(), className="spoken" if len(names) > 1 else ""),
         picker("device", names, str(position), kept, "a rank and device") if len(names) > 1 else None,
         choice("colour", [(name, name) for name in COLOURS], at.colour, query, "the colours"),
+        choice("axis", [("time", "seconds"), ("entry", "trace entries")], at.axis, query, "the axis"),
         html.P(HINT, className="hint"),
     ]
 
@@ -150,8 +151,9 @@ def install(app: Dash, served: ServedRun) -> None:
         if (wanted := zoomed_range(relayout)) is None:
             return no_update, no_update
         device = devices[whole_number(position) or 0]
-        shown = zoomed_window(served, device, wanted)
-        return chart(served, device, memory_query(parse_query(search), device), shown.span), shown.state()
+        at = memory_query(parse_query(search), device)
+        shown = zoomed_window(served, device, timeline_axis(served, device, at).entries(wanted))
+        return chart(served, device, at, shown.span), shown.state()
 
     @app.callback(
         Output("asked", "data"),
@@ -196,7 +198,7 @@ def new_address(query: Query, shown: object, change: Query) -> object:
 
 
 def zoomed_window(served: ServedRun, device: Device, wanted: Span) -> Window:
-    """Return the entries and steps after a zoom to the range `wanted` of the axis, limited to existing entries."""
+    """Return the entries and steps after a zoom to the range `wanted` of entries, limited to existing entries."""
     # A drag may reach beyond either end of the axis, and a reset is infinite.
     low, high = max(0, int(max(wanted[0], 0))), int(min(wanted[1] + 1, device.entries))
     if low >= high or (low, high) == (0, device.entries):
@@ -222,4 +224,4 @@ def address_change(part: str, values: Mapping[str, object]) -> Query:
         return {"block": point_data(point)}
     if part == "tree":
         return {"under": point_data(point, 0)}
-    return {"entry": str(max(0, whole_number(point.get("x")) or 0)), "under": str(NO_NODE)}
+    return {"entry": str(max(0, whole_number(point.get("customdata")) or 0)), "under": str(NO_NODE)}

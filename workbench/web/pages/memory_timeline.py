@@ -1,12 +1,17 @@
 """The chart of memory over the entries of a snapshot's trace, coloured by category, pool, stream, phase or rank."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from analyzers.memory import Device, latest, views
+from analyzers.run import Artefact
+from analyzers.store import Options
 from workbench.web.components.figure import FigurePart
 from workbench.web.components.memory import rank_lines, timeline
+from workbench.web.components.timeline_axis import TimelineAxis
 from workbench.web.query import MemoryQuery
 from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import memory_marks
@@ -23,16 +28,35 @@ Entries = tuple[int, int]
 
 def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | None) -> FigurePart:
     """Return the memory timeline of the trace entries in `span`, or of all entries if `span` is None."""
+    axis = timeline_axis(served, device, at)
     frame = views.timeline(served.snapshot(device.path), served.options, device.device, BUCKETS, span)
+    frame = frame.assign(x=axis.positions(frame["entry"]))
     first, last = span or (0, device.entries)
-    starts = [(step, entry) for step, entry in memory_marks(served, device).starts() if first <= entry < last]
+    started = {step: entry for step, entry in memory_marks(served, device).starts() if first <= entry < last}
+    starts = [*zip(started, axis.positions(started.values()), strict=True)]
+    [cursor] = axis.positions([at.entry])
     if at.colour == "rank":
-        return rank_lines(frame, other_ranks(served, device, (first, last)), starts, at.entry)
+        others = other_ranks(served, device, (first, last))
+        placed = {name: other.assign(x=axis.positions(other["entry"])) for name, other in others.items()}
+        return rank_lines(frame, placed, starts, cursor, axis)
     if at.colour == "category":
-        return timeline(frame, theme().categories, starts, at.entry)
+        return timeline(frame, theme().categories, starts, cursor, axis)
     parts = bytes_by(served, device, at.colour, span)
-    layers = frame[["entry", "allocated", "oom"]].assign(**parts)
-    return timeline(layers, {title: theme().nth(i) for i, title in enumerate(parts)}, starts, at.entry)
+    layers = frame[["entry", "x", "allocated", "oom"]].assign(**parts)
+    return timeline(layers, {title: theme().nth(i) for i, title in enumerate(parts)}, starts, cursor, axis)
+
+
+def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> TimelineAxis:
+    """Return the axis that the address selects: time if the trace has times, else trace entries."""
+    artefact = served.snapshot(device.path)
+    return time_axis(artefact, served.options, device.device) if at.axis == "time" else TimelineAxis(np.zeros(0, int))
+
+
+# Eight bytes for each entry of the trace.
+@lru_cache(4)
+def time_axis(artefact: Artefact, options: Options, device: int) -> TimelineAxis:
+    """Return the axis of the time since the first trace entry; of entries if the trace has no times."""
+    return TimelineAxis(views.times(artefact, options, device))
 
 
 def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:

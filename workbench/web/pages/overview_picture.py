@@ -10,7 +10,7 @@ from workbench.ask import ROOMS
 from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.tables.memory import device_name, worst_first
 from workbench.web.components.collective_matrix import collective_matrix
-from workbench.web.components.figure import Figure, drawn
+from workbench.web.components.figure import Figure, FigurePart, drawn
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
 from workbench.web.evidence_links import room_query
 from workbench.web.pages.hang import rank_states, shown_group
@@ -47,9 +47,20 @@ def picture(served: ServedRun) -> html.Figure | None:
 def captioned(drawing: Drawing) -> html.Figure:
     """Return a drawing (caption, figure) as HTML, with the caption above the figure."""
     title, figure = drawing
-    shown = drawn("picture", go.Figure(figure).update_layout(height=HEIGHT), title)
+    if isinstance(figure, go.Figure):
+        figure.update_layout(height=HEIGHT)
+    else:
+        figure = with_height(figure)
+    shown = drawn("picture", figure, title)
     shown.children = [html.Figcaption(title), shown.children]
     return shown
+
+
+def with_height(figure: FigurePart) -> FigurePart:
+    """Return a figure that is `HEIGHT` pixels high, without the checks of Plotly's class, which take half a second."""
+    layout = figure["layout"]
+    assert isinstance(layout, dict)
+    return {**figure, "layout": {**layout, "height": HEIGHT}}
 
 
 def memory_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:

@@ -1,9 +1,7 @@
 """Small charts of the first page, one above the other: peak memory, step time and loss of each step of the run."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-import pandas as pd
 from dash import html
 
 from analyzers.memory import views as memory
@@ -11,22 +9,12 @@ from analyzers.report import Severity
 from analyzers.steps import views as steps
 from workbench.ask import ROOMS
 from workbench.present.tables.memory import device_name, worst_first
-from workbench.web.components.figure import FigurePart, byte_ticks, drawn, figure_of
+from workbench.web.components.figure import byte_axis, drawn
+from workbench.web.components.small_charts import SmallChart, small_charts
 from workbench.web.components.step_charts import duration_axis, thinned
 from workbench.web.served_run import ServedRun
-from workbench.web.theme import theme
 
-HEIGHT, TITLE_HEIGHT, BELOW = 60, 20, 26
-"""Pixels of one chart, of the name above it, and of the numbers of the steps below all charts."""
 LABEL = "Memory, step time and loss of each step"
-
-
-class SmallChart(NamedTuple):
-    """A chart over the training steps: `by_step` has the step as its index, `axis` is the y axis as Plotly wants it."""
-
-    title: str
-    by_step: "pd.Series[float]"
-    axis: FigurePart
 
 
 def step_overview(served: ServedRun) -> html.Figure | None:
@@ -44,8 +32,7 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
         device = devices[0]
         uses = memory.steps(served.snapshot(device.path), served.options, device.device)
         peaks = thinned(uses.set_index("step")[["peak_bytes"]])["peak_bytes"].astype(float)
-        axis = byte_ticks(int(peaks.max())) if len(peaks) else {}
-        yield SmallChart(f"peak memory, {device_name(device)}", peaks, axis)
+        yield SmallChart(f"peak memory, {device_name(device)}", peaks, byte_axis(peaks.max()))
 
 
 def logged_charts(served: ServedRun) -> Iterator[SmallChart]:
@@ -64,74 +51,3 @@ def failed_step(served: ServedRun) -> int | None:
     """Return the step of the finding behind the verdict, if that is an error in a known step."""
     lead = served.report.lead()
     return lead.step if lead and lead.severity is Severity.ERROR else None
-
-
-def small_charts(charts: list[SmallChart], failed: int | None) -> FigurePart:
-    """Return one figure with a chart above the other over the same steps, and a line at the step `failed`."""
-    marked = [failed] if failed is not None else []
-    numbers = [*(int(step) for chart in charts for step in chart.by_step.index), *marked]
-    steps_across = {"range": [min(numbers) - 0.5, max(numbers) + 0.5], "tickprefix": "step ", "showtickprefix": "first"}
-    # Plotly places charts and their names by shares of the height, without the margins.
-    height = (HEIGHT + TITLE_HEIGHT) * len(charts) - TITLE_HEIGHT
-    tops = [1 - i * (HEIGHT + TITLE_HEIGHT) / height for i in range(len(charts))]
-    axes = {
-        axis_name("yaxis", i): {"domain": [max(0.0, top - HEIGHT / height), top], "nticks": 3, **few_ticks(chart)}
-        for i, (chart, top) in enumerate(zip(charts, tops, strict=True))
-    }
-    layout: FigurePart = {
-        "height": height + TITLE_HEIGHT + BELOW,
-        "margin": {"l": 70, "r": 10, "t": TITLE_HEIGHT, "b": BELOW},
-        "showlegend": False,
-        "hovermode": "x unified",
-        "xaxis": {"anchor": axis_name("y", len(charts) - 1), **steps_across},
-        "shapes": [failure_line(step) for step in marked],
-        "annotations": [*map(small_title, charts, tops), *map(failure_name, marked)],
-    }
-    return figure_of([line_of(chart, i) for i, chart in enumerate(charts)], layout | axes)
-
-
-def axis_name(stem: str, index: int) -> str:
-    """Return Plotly's name of an axis: `yaxis`, `yaxis2`, `yaxis3` for the stem `yaxis`."""
-    return stem if index == 0 else f"{stem}{index + 1}"
-
-
-def few_ticks(chart: SmallChart) -> FigurePart:
-    """Return the y axis of a chart with two of its ticks: the first, and the last that is not above all values."""
-    values, texts = chart.axis.get("tickvals"), chart.axis.get("ticktext")
-    if not isinstance(values, list) or not isinstance(texts, list):
-        return chart.axis
-    below = [(value, text) for value, text in zip(values, texts, strict=True) if value <= chart.by_step.max()]
-    kept = below[:1] + below[1:][-1:]
-    return chart.axis | {"tickvals": [value for value, _ in kept], "ticktext": [text for _, text in kept]}
-
-
-def line_of(chart: SmallChart, index: int) -> FigurePart:
-    """Return the Plotly line of a chart, on the y axis with this index."""
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(chart.by_step) <= 60 else "lines",
-        "x": [int(step) for step in chart.by_step.index],
-        "y": chart.by_step.tolist(),
-        "yaxis": axis_name("y", index),
-        "name": chart.title,
-        "line": {"color": theme().hues["soft"], "width": 1.5},
-        "marker": {"size": 4},
-    }
-
-
-def small_title(chart: SmallChart, top: float) -> FigurePart:
-    """Return the name of a chart as an annotation above its left end, at the upper edge `top`."""
-    place: FigurePart = {"x": 0, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-    return place | {"text": chart.title, "showarrow": False, "font": {"size": 11}}
-
-
-def failure_line(step: int) -> FigurePart:
-    """Return a vertical line through all charts at the failed step."""
-    line = {"color": theme().hues["error"], "width": 2}
-    return {"type": "line", "x0": step, "x1": step, "y0": 0, "y1": 1, "yref": "paper", "line": line}
-
-
-def failure_name(step: int) -> FigurePart:
-    """Return the annotation that names the failed step, at the upper end of its line."""
-    place: FigurePart = {"x": step, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
-    return place | {"text": f"✗ step {step}", "showarrow": False, "font": {"size": 11, "color": theme().hues["error"]}}

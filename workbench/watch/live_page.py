@@ -1,0 +1,220 @@
+"""The page of `workbench serve --live`: the state of a job that may still run, read again every second.
+
+Each part of the page is replaced only if it changed, and a zoom of the charts stays.
+"""
+
+import time
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import pandas as pd
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from analyzers.steps.live import FinishedStep, JobState, JobStatus
+from analyzers.words import duration, percent, quantity
+from workbench.colours import LIVE_STATE_SIGNS, SEVERITY_SIGNS
+from workbench.console import clean
+from workbench.step_axis import Span
+from workbench.watch.job_facts import RankRow, alerts, progress, rank_row, troubled_first
+from workbench.watch.status_text import ANALYSING
+from workbench.watch.watched_job import JobWatcher, WatchedJob
+from workbench.web.components.figure import byte_axis, drawn, zoom_of
+from workbench.web.components.part_list import part_list
+from workbench.web.components.small_charts import SmallChart, small_charts
+from workbench.web.components.step_charts import duration_axis, phase_colour, thinned
+from workbench.web.components.text import verdict
+from workbench.web.gestures import ALL, zoomed_range
+
+EVERY_MS = 1000
+YOUNG_S = 0.4
+"""Seconds for which several browsers get the same state of the job."""
+RANKS = 64
+"""The most ranks in the table; those with problems come first."""
+SMALLEST_BAR = 0.005
+"""The smallest share of a phase that gets a bar of its own; the others are shown together."""
+LABEL = "Memory, step time and loss of the last steps"
+SIGN_OF_STATUS = {
+    JobStatus.FAILED: "error",
+    JobStatus.LOSING_RANKS: "error",
+    JobStatus.STALLED: "warning",
+    JobStatus.UNKNOWN: "warning",
+}
+PARTS = (
+    ("live-status", "children"),
+    ("live-alerts", "children"),
+    ("live-steps", "figure"),
+    ("live-charts", "hidden"),
+    ("live-phases", "children"),
+    ("live-ranks", "children"),
+)
+"""The parts of the page that are renewed, each as (id, attribute)."""
+COLUMNS = ("rank", "state", "step", "phase", "for", "memory", "room left", "full at step")
+
+
+class LiveJob:
+    """A job that several requests at once may look at."""
+
+    def __init__(self, watcher: JobWatcher) -> None:
+        self.folder = watcher.folder
+        self._watcher, self._lock = watcher, Lock()
+        self._job: WatchedJob | None = None
+        self._looked_s = 0.0
+
+    def now(self) -> WatchedJob:
+        """Return the state of the job, at most `YOUNG_S` seconds old."""
+        # Requests come on several threads, and two looks at once would change the same state of the watcher.
+        with self._lock:
+            if self._job is None or time.monotonic() - self._looked_s > YOUNG_S:
+                self._job, self._looked_s = self._watcher.look(), time.monotonic()
+            return self._job
+
+    def version(self) -> object:
+        """Return a value that changes when the job has written a further step or recorded more."""
+        now = self.now().now
+        return now.status, now.step, now.evidence
+
+
+def layout(job: LiveJob) -> html.Div:
+    """Return the page with its parts still empty; `install` fills them."""
+    spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
+    title = html.H1([html.Span("workbench", className="brand"), clean(job.folder)], title=clean(job.folder))
+    recorded = html.A("Report on what is recorded", href="open/recorded/", className="recorded")
+    parts: list[Component] = [
+        html.Div(id="live-status"),
+        # Not the status: a screen reader would read it out every second.
+        html.Div(id="live-alerts", **spoken),
+        html.Div(drawn("live-steps", {}, LABEL, zooms=True), id="live-charts", hidden=True),
+        html.Div(id="live-phases"),
+        html.Div(id="live-ranks"),
+    ]
+    return html.Div(
+        [
+            dcc.Interval(id="tick", interval=EVERY_MS),
+            dcc.Store(id="shown-parts"),
+            dcc.Store(id="themed"),
+            # The script of all pages stores the address here when the theme changes.
+            dcc.Store(id="here"),
+            html.Header([title, recorded, html.Button("Light / dark", id="theme")]),
+            html.P(id="said", **spoken),
+            html.Main(parts, id="page", tabIndex=0),
+        ],
+        className="shell live",
+    )
+
+
+def install(app: Dash, job: LiveJob) -> None:
+    """Register the callback that reads the job every second and replaces the parts of the page that changed."""
+
+    @app.callback(
+        *(Output(name, attribute) for name, attribute in PARTS),
+        Output("shown-parts", "data"),
+        Input("tick", "n_intervals"),
+        Input("themed", "data"),
+        State("shown-parts", "data"),
+        State(zoom_of("live-steps"), "data"),
+    )
+    def renew(_ticks: object, themed: object, shown: object, zoom: object) -> object:
+        known = shown if isinstance(shown, list) and len(shown) == len(PARTS) else [None] * len(PARTS)
+        parts = page_parts(job.now(), shown_steps(zoom))
+        # Charts have the colours of the theme, so that they are drawn again when it changes.
+        keys = [f"{themed} {key}" for key, _ in parts]
+        changed = [key != before for key, before in zip(keys, known, strict=True)]
+        if not any(changed):
+            return (no_update,) * (len(PARTS) + 1)
+        new = [part if is_new else no_update for (_, part), is_new in zip(parts, changed, strict=True)]
+        return (*new, keys)
+
+
+def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]:
+    """Return the content of `PARTS`, each with a text that changes whenever the content does.
+
+    `zoomed` is the range of steps that the charts show; None for all.
+    """
+    now = job.now
+    last = now.recent[-1] if now.recent else None
+    rows = [rank_row(rank) for rank in troubled_first(now.ranks)]
+    attention, report = [*alerts(job)], job.report
+    # A line needs two points.
+    charts = [chart for chart in step_charts(now.recent) if len(chart.by_step) > 1]
+    return [
+        (f"{now.status} {progress(now)}", [status(now)]),
+        (f"{attention} {job.analysing} {report.verdict.sentence if report else ''}", news(job)),
+        (f"{last} {zoomed}", small_charts(charts, None, zoomed) if charts else no_update),
+        (f"{not charts}", not charts),
+        # Rounded, because the share of the recorders changes a little with every step.
+        (f"{now.phases} {now.recorders:.2f}", phases(now)),
+        (f"{rows}", ranks_table(rows)),
+    ]
+
+
+def status(now: JobState) -> html.Section:
+    """Return whether the job runs, and its step, loss, speed and time left."""
+    sign = html.Span(LIVE_STATE_SIGNS.get(now.status, "?"), className=f"sign {SIGN_OF_STATUS.get(now.status, '')}")
+    facts = [html.Span(clean(fact)) for fact in progress(now)] if now.recent or now.ranks else []
+    waiting = [] if facts else [html.Span("the job has not written a step yet")]
+    return html.Section([html.H2([sign, str(now.status)]), html.P([*facts, *waiting], className="facts")])
+
+
+def news(job: WatchedJob) -> list[Component]:
+    """Return what needs attention, and the verdict as soon as it is known."""
+    lines: list[Component] = [
+        html.P([html.Span(SEVERITY_SIGNS[severity], className=f"sign {severity}"), clean(text)], className="alert")
+        for severity, text in alerts(job)
+    ]
+    waiting = [html.P(ANALYSING, className="hint")] if job.analysing else []
+    return [*lines, *waiting, *([verdict(job.report)] if job.report else [])]
+
+
+def shown_steps(zoom: object) -> Span | None:
+    """Return the range of steps of the last zoom; None if all steps are shown."""
+    steps = zoomed_range(zoom)
+    return None if steps == ALL else steps
+
+
+def step_charts(recent: Sequence[FinishedStep]) -> list[SmallChart]:
+    """Return the charts of peak memory, step time and loss over the last steps."""
+    table = pd.DataFrame(
+        [(step.step, float(step.memory_bytes), step.dur_s, step.loss) for step in recent],
+        columns=["step", "memory", "time", "loss"],
+    ).set_index("step")
+    memory, times, losses = (thinned(table[[name]].dropna().astype(float))[name] for name in table.columns)
+    return [
+        SmallChart("peak memory of the fullest rank", memory, byte_axis(memory.max())),
+        SmallChart("step time of the slowest rank", times, duration_axis(times.max())),
+        SmallChart("loss", losses, {}),
+    ]
+
+
+def phases(now: JobState) -> list[Component]:
+    """Return the time and share of each phase in the last steps; our recorders apart, folded."""
+    if not now.phases:
+        return []
+    shares = {name: share for name, share in now.phases.items() if share >= SMALLEST_BAR}
+    # A sum of floats may exceed 1 by a rounding error.
+    shares["other"] = shares.get("other", 0.0) + max(0.0, 1 - sum(shares.values()))
+    colours = {name: phase_colour(name, i) for i, name in enumerate(shares)}
+    times = {name: share * (now.step_s or 0.0) for name, share in shares.items()}
+    return [
+        html.H2("Phases of the last steps"),
+        *part_list(times, colours, duration),
+        *([recorders(now.recorders)] if now.recorders else []),
+    ]
+
+
+def recorders(taken: float) -> html.Details:
+    """Return the share of our recorders in the whole time, which is no part of the phases."""
+    text = f"Our recorders took {percent(taken)} of the whole time; the phases are shares of the rest."
+    return html.Details([html.Summary("Recorders"), html.P(text)])
+
+
+def ranks_table(rows: Sequence[RankRow]) -> list[Component]:
+    """Return a table with a row for each rank; those with problems come first."""
+    if not rows:
+        return []
+    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
+    body = html.Tbody([html.Tr([html.Td(clean(cell)) for cell in row], key=row.rank) for row in rows[:RANKS]])
+    hidden = len(rows) - RANKS
+    rest = [html.P(f"and {quantity(hidden, 'more rank')}", className="hint")] if hidden > 0 else []
+    return [html.H2("Ranks"), html.Table([head, body], className="ranks"), *rest]
