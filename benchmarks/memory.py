@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import snapshots
 
@@ -25,6 +26,7 @@ COLD, SECOND, FACE = 1.3, 0.5, 0.1
 COLD_BYTES, SECOND_BYTES = 800e6, 150e6
 RANKS, RANK_ENTRIES, JOBS, FLEET_BYTES = 64, 100_000, 2, 1 << 30
 PROPORTIONAL_SET = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
+PEAK_RESIDENT = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,18 @@ class Cost:
     children: float = 0.0
 
 
-def measure(*command: str) -> Cost:
-    """Run a command and return its cost. Memory is sampled, because no counter adds it up over several processes."""
+def measure(*command: str, output: int | IO[str] = subprocess.DEVNULL, errors: int | IO[str] | None = None) -> Cost:
+    """Run a command and return its cost; what it prints goes to `output` and `errors`.
+
+    Memory is sampled, because no counter adds it up over several processes. The one that the system keeps for a child,
+    `ru_maxrss`, counts the memory of the process that started it, too.
+    """
     began, most, families = time.monotonic(), 0, list[int]()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stdout=output, stderr=errors) as process:
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             family = descendants(process.pid)
-            most = max(most, resident_bytes(process.pid) + sum(map(resident_bytes, family)))
+            alive = [process.pid, *family]
+            most = max(most, sum(map(resident_bytes, alive)), *map(peak_bytes, alive))
             families.append(len(family))
             time.sleep(0.02)
         _, status, usage = os.wait4(process.pid, 0)
@@ -56,7 +63,7 @@ def measure(*command: str) -> Cost:
         raise subprocess.CalledProcessError(process.returncode, command)
     return Cost(
         usage.ru_utime + usage.ru_stime,
-        max(most, usage.ru_maxrss * 1024),
+        most,
         time.monotonic() - began,
         sum(families) / max(1, len(families)),
     )
@@ -78,6 +85,15 @@ def resident_bytes(process: int) -> int:
     except OSError:
         return 0
     return sum(int(size) for size in PROPORTIONAL_SET.findall(rollup)) << 10
+
+
+def peak_bytes(process: int) -> int:
+    """Return the most bytes that a process had resident at once, since it began to run its present program."""
+    try:
+        status = Path("/proc", str(process), "status").read_text()
+    except OSError:
+        return 0
+    return sum(int(size) for size in PEAK_RESIDENT.findall(status)) << 10
 
 
 def commands(path: Path) -> dict[str, Cost]:

@@ -1,7 +1,8 @@
 """Check that the plans of `workbench plan` run within the memory limit, and that the next larger batch does not.
 
-`python -m benchmarks.advice.plans`: each case is planned without a margin; the plans and the batch after the first are
-trained for 14 steps, whose median gives the speed.
+`python -m benchmarks.advice.plans [--usual] [NUMBER ...]`: each case is planned without a margin; the plans and the
+batch after the first are trained for 14 steps, whose median gives the speed. With `--usual` a case is planned with the
+margin that the command has by default, and of its plans only the first is trained.
 """
 
 import sys
@@ -74,11 +75,11 @@ def measured(case: Case, planned: PlannedSettings) -> tuple[int, float]:
     return max(device.peak_allocated_bytes for device in report.data.devices), planned.tokens_per_step / step
 
 
-def checked(case: Case) -> dict[str, Any]:
-    """Plan a case and run its plans; return the planned and the measured numbers as a dict."""
+def checked(case: Case, margin: float = 0.0, count: int = 3) -> dict[str, Any]:
+    """Plan a case and run `count` of its plans; return the planned and the measured numbers as a dict."""
     began = time.monotonic()
     request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
-    data = plan(request, case.limit, 0.0, "cpu", 3).data
+    data = plan(request, case.limit, margin, "cpu", count).data
     row: dict[str, Any] = {"case": case._asdict(), "seconds": time.monotonic() - began, "plans": [], "larger": None}
     for planned in data.plans:
         peak, speed = measured(case, planned)
@@ -99,9 +100,10 @@ def summary(planned: PlannedSettings, peak: int, speed: float) -> dict[str, Any]
 
 def main() -> None:
     """Print one line of JSON for each case; arguments select cases by number."""
-    chosen = [int(word) for word in sys.argv[1:]] or range(len(CASES))
+    chosen = [int(word) for word in sys.argv[1:] if word.isdecimal()] or range(len(CASES))
+    usual = (0.1, 1) if "--usual" in sys.argv else (0.0, 3)
     for number in chosen:
-        print(msgspec.json.encode(checked(CASES[number])).decode(), flush=True)
+        print(msgspec.json.encode(checked(CASES[number], *usual)).decode(), flush=True)
 
 
 if __name__ == "__main__":
