@@ -179,7 +179,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
     numbers = "" if is_equal else ", with other numbers"
-    text = f"this describes {own}; {rank_names(also)} {agree(also, 'shows', 'show')} the same{numbers}"
+    text = f"these are the numbers of {own}; {rank_names(also)} {agree(also, 'shows', 'show')} the same{numbers}"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

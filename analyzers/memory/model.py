@@ -184,8 +184,9 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
     """How one stream uses one memory pool: its segments at the end of the trace, and its requested bytes over time.
 
-    The pool `?` is for blocks whose segment was released before the end, in files of torch before 2.12. If it exists,
-    the peaks of the other pools are lower bounds.
+    `segments`, `reserved_bytes` and `allocated_bytes` are those at the end; the other sizes are requested bytes. In
+    files of torch before 2.12 the pool of a block is known only if its segment still exists at the end. The other
+    blocks have the pool `?`: as each may belong to any pool, the peaks of the named pools are then lower bounds.
     """
 
     pool: str

@@ -218,6 +218,14 @@ def clock(
     return step_clock(open_snapshot(artefact, options).device(device), logged)
 
 
+def times(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> Integers:
+    """Return the time of each trace entry in µs since the first one, ascending; empty if the trace has no times."""
+    time = open_snapshot(artefact, options).device(device).entry("time").astype(np.int64)
+    # Files that were edited or merged may step back in time.
+    ascending: Integers = np.maximum.accumulate(time)
+    return ascending - ascending[0] if len(time) and ascending[-1] > ascending[0] else ascending[:0]
+
+
 def categories(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
 ) -> pd.DataFrame:

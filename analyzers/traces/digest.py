@@ -24,6 +24,14 @@ from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)
 """A part of the cache's key: the answers may change when any module of the trace analyzer does."""
+LATE_IMPORTS = (
+    "analyzers.traces.answers.accounts",
+    "analyzers.traces.answers.allocations",
+    "analyzers.traces.answers.validity",
+    "analyzers.traces.reading.templated_events",
+    "numpy.ma",
+)
+"""The modules that are imported only when a trace is read, and not by who finds its answers in the cache."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:

@@ -6,7 +6,7 @@ from analyzers.memory.answers.unusual_use import LOSS_PIECES
 from analyzers.memory.findings.evidence import fact, innermost, ranks_of
 from analyzers.memory.findings.remedies import SHARD, saving_by
 from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
-from analyzers.report import Finding, Severity
+from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import share, size
 
 ACTIVATION_SHARE_AT_LEAST = 0.6
@@ -49,10 +49,17 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
                 device,
                 f"activations at the peak, which is after entry {device.peak_index} of the allocation history:"
                 f" {size(activations)}",
-            )
+            ),
+            *how_known(device, "activations"),
         ],
         confidence=0.8,
     )
+
+
+def how_known(device: Device, category: str) -> list[Evidence]:
+    """Return the evidence that says how the blocks of a category were recognised, by the rule that decided most."""
+    bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
+    return [fact(device, f"how they are recognised: {bases[0].because}")] if bases else []
 
 
 def late_state_finding(device: Device, use: UnusualUse) -> Finding:

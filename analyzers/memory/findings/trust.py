@@ -12,6 +12,17 @@ from analyzers.words import share, size
 UNKNOWN_SHARE = 0.5
 
 
+WITHOUT_STACK = (
+    "These blocks have no such stack: most often they are older than the recording, or stacks were not recorded.",
+    "Call torch.cuda.memory._record_memory_history() before the model is created: then every allocation has a stack.",
+)
+UNTOLD = (
+    "Most of these blocks have one, but nothing in it tells: no forward or backward pass, no optimizer, no collective.",
+    "Read the table of the largest stacks. Or start the job with `workbench launch --`, which notes categories.",
+)
+"""Why blocks are of unknown category, and what to do: without stacks, and with stacks that do not tell."""
+
+
 def trust_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if the trace contradicts the snapshot, and one if most of the peak is of unknown category."""
     if not device.consistent:
@@ -39,6 +50,12 @@ def inconsistent_finding(device: Device) -> Finding:
     )
 
 
+def has_stacks(device: Device) -> bool:
+    """Return whether the largest stacks of unknown category are known for more bytes than not."""
+    unknown = [stack for stack in device.top_stacks if stack.category == "unknown"]
+    return sum(stack.bytes if stack.frames else -stack.bytes for stack in unknown) > 0
+
+
 def listed(device: Device) -> str:
     """Return a clause with the bytes of the snapshot's list of blocks, or with the difference if both read alike."""
     if isinstance(device.listed_bytes, msgspec.UnsetType):
@@ -52,16 +69,15 @@ def listed(device: Device) -> str:
 def uncategorised_finding(device: Device, unknown: int) -> Finding:
     """Return the finding that most of the peak is of unknown category: `unknown` bytes."""
     peak = device.peak_allocated_bytes
+    reason, advice = UNTOLD if has_stacks(device) else WITHOUT_STACK
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
         title=f"What {share(unknown, peak)} of peak allocated memory is used for is unknown ({size(unknown)} of"
         f" {size(peak)})",
         why="Whether a block holds parameters, activations or something else is found from the stack that allocated it."
-        " These blocks have no such stack: most often they are older than the recording, or stacks were not recorded."
-        " The breakdown by category covers only the other blocks.",
-        next="Call torch.cuda.memory._record_memory_history() before the model is created, so that every allocation"
-        " has a stack.",
+        f" {reason} The breakdown by category covers only the other blocks.",
+        next=advice,
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"of unknown category at the peak: {size(unknown)} of {size(peak)}")],

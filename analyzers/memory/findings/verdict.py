@@ -82,7 +82,7 @@ def has_history(device: Device) -> bool:
 def state_sentence(devices: Sequence[Device]) -> str:
     """Return a sentence on what is allocated on the fullest device, for snapshots without a history of allocations."""
     fullest = max(devices, key=lambda device: device.end_allocated_bytes)
-    subject = subject_of(devices, ranks_of(fullest), fullest.path)
+    subject = subject_with_device(devices, fullest)
     return (
         f"{subject} holds {size(fullest.end_allocated_bytes)} allocated of {size(fullest.reserved_bytes)} reserved;"
         " without a history of allocations it is unknown whether memory ran out, leaked or peaked higher"
@@ -96,7 +96,7 @@ def peak_sentence(devices: Sequence[Device]) -> str:
     fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
     peak = fullest.peak_allocated_bytes
-    subject = subject_of(devices, ranks_of(fullest), fullest.path)
+    subject = subject_with_device(devices, fullest)
     return f"nothing failed: {subject} peaked at {size(peak)}, {share(total, peak)} of it {in_words(category)}"
 
 
@@ -107,6 +107,13 @@ def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> st
     """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
+
+
+def subject_with_device(devices: Sequence[Device], fullest: Device) -> str:
+    """Return the subject of a sentence on one device; its number is named if the same process has several."""
+    subject = subject_of(devices, ranks_of(fullest), fullest.path)
+    others = [device for device in devices if device.path == fullest.path and device.device != fullest.device]
+    return f"{subject} on device {fullest.device} (of {len(others) + 1})" if others else subject
 
 
 def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:

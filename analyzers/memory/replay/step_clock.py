@@ -1,7 +1,5 @@
 """Map trace entries to training steps, so that a range selected in one chart can be shown in another."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 
@@ -26,8 +24,7 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
     # Files that were edited or merged may step back in time; interpolation needs ascending times.
     time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
     spans = annotated_times(trace, time) or ([] if logged is None or not len(time) else logged_times(logged, time))
-    points = [point for span in spans for point in points_of(span, time)]
-    return pd.DataFrame(points, columns=["entry", "step"])
+    return points_of(spans, time) if spans else pd.DataFrame(columns=["entry", "step"])
 
 
 def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
@@ -47,10 +44,11 @@ def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
     return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
 
 
-def points_of(span: StepTimes, time: Integers) -> Iterator[tuple[int, float]]:
-    """Return points (trace entry, step) in the course of one step; the step number has a fraction, such as 6.25."""
-    number, begin, end = span
-    first, last = np.searchsorted(time, (begin, end))
-    entries = np.unique(np.linspace(first, last, POINTS).astype(np.int64))
-    elapsed = (time[np.minimum(entries, len(time) - 1)] - begin) / max(1, end - begin)
-    yield from zip(entries.tolist(), (number + elapsed.clip(0, 1)).tolist(), strict=True)
+def points_of(spans: list[StepTimes], time: Integers) -> pd.DataFrame:
+    """Return points (trace entry, step) in the course of each step; a step number has a fraction, such as 6.25."""
+    number, begin, end = np.array(spans, np.int64).reshape(-1, 3, 1).transpose(1, 0, 2)
+    entries = np.linspace(np.searchsorted(time, begin), np.searchsorted(time, end), POINTS, axis=1)[:, :, 0]
+    entries = np.sort(entries.astype(np.int64), axis=1)
+    elapsed = (time[np.minimum(entries, len(time) - 1)] - begin) / np.maximum(1, end - begin)
+    is_new = np.diff(entries, axis=1, prepend=-1) > 0
+    return pd.DataFrame({"entry": entries[is_new], "step": (number + elapsed.clip(0, 1))[is_new]})

@@ -80,6 +80,10 @@ def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
 
 
 def scatter(at: Integers, ahead: Integers, ppm: float = 0.0) -> int:
-    """Return the median distance of the points (`at`, `ahead`) from a line of slope `ppm`, in ns."""
+    """Return how far a clock is typically from a steady drift of `ppm`, in ns.
+
+    `at` are times, and `ahead` how far the clock was ahead of another at these times, both in ns. The result is the
+    median distance of these points from the line of that slope through their middle: half of them lie above it.
+    """
     rest = ahead - ppm * 1e-6 * (at - at[0])
     return round(float(np.median(np.abs(rest - np.median(rest)))))

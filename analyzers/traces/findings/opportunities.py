@@ -100,7 +100,7 @@ WORDS = {
         "The names of these kernels say that they compute in float32 on the ordinary cores of the GPU. Its tensor cores"
         " are some 8 times faster.",
         "Use torch.autocast",
-        "It helped if the next trace has matrix kernels that name the new type (f16, h884, bf16 or tf32). Check that"
+        "It helped if the next trace has matrix kernels that name the new type ({types}). Check that"
         " the loss curve stays about the same.",
     ),
     OpportunityKind.MISALIGNED: Words(
@@ -210,7 +210,7 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         next=stack_advice(account, most)
         + words.next
         + (lower_precision(account) if most.kind is OpportunityKind.FLOAT32 else ""),
-        check=words.check,
+        check=words.check.format(types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32"),
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
 
@@ -220,10 +220,15 @@ def lower_precision(account: RankTrace) -> str:
 
     NVIDIA devices have TF32 and bfloat16 since the A100; those of AMD have bfloat16 before they have TF32.
     """
-    if any(name in account.device_name for name in ("V100", "T4")):
+    if has_only_float16(account):
         return FLOAT16
     has_tf32 = not any(name in account.device_name for name in ("Radeon", "MI2"))
     return TF32 if has_tf32 else " or bfloat16 parameters"
+
+
+def has_only_float16(account: RankTrace) -> bool:
+    """Return whether the tensor cores of the device support no other type than float16, by the device's name."""
+    return any(name in account.device_name for name in ("V100", "T4"))
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:

@@ -26,7 +26,7 @@ from isal.igzip_lib import IsalError
 from analyzers.errors import InputError
 from analyzers.traces.reading.problems import Problem, ProblemKind
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 20
 """How many bytes of a gzipped file are inflated at once."""
 HEAD_BYTES_AT_MOST = 64 << 20

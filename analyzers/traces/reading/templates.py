@@ -108,9 +108,10 @@ class NumberField:
 class Template:
     """The common structure of all events whose texts differ only in digits.
 
-    `target` is the table that gets a row for each of them, empty for none. `text_runs` are the runs of digits inside
-    names and other texts. `leading` are the positions of the first digits of numbers with several digits, where JSON
-    forbids a zero.
+    An event with the same structure is read by taking its digits from known positions, without decoding JSON. `target`
+    is the table that gets a row for each of these events, empty for none, and `numbers` says where the digits of each
+    of its columns stand. `text_runs` are the runs of digits inside names and other texts. `leading` are the positions
+    of the first digits of numbers with several digits: an event with a zero there is no valid JSON, and is refused.
     """
 
     target: str

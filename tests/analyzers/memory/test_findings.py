@@ -8,6 +8,8 @@ import pytest
 from analyzers import memory, run, store
 from analyzers.errors import InputError
 from analyzers.memory import views
+from analyzers.memory.findings.trust import uncategorised_finding
+from analyzers.memory.findings.verdict import state_sentence
 from analyzers.report import Status
 
 MIB = 1 << 20
@@ -268,3 +270,25 @@ def test_memory_outside_of_the_allocator_is_accounted_for(maker):
     assert parts["context"] + parts["outside"] == (60 << 30) - (1 << 30)
     finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
     assert "59.0 GiB of the device" in finding.title
+
+
+@pytest.fixture
+def one_device(maker, failed):
+    """Return the device of a snapshot, to be changed."""
+    return memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle")]).data.devices[0]
+
+
+@pytest.mark.parametrize(("frames", "words"), [([], "have no such stack"), (["job.py:3"], "nothing in it tells")])
+def test_unknown_memory_with_stacks_is_not_said_to_lack_them(one_device, frames, words):
+    stack = msgspec.structs.replace(one_device.top_stacks[0], category="unknown", frames=frames)
+    device = msgspec.structs.replace(one_device, top_stacks=[stack])
+    finding = uncategorised_finding(device, device.peak_allocated_bytes)
+    assert words in finding.why
+    assert ("_record_memory_history" in finding.next) is (not frames)
+
+
+def test_one_of_several_devices_of_a_process_is_named(one_device):
+    unranked = msgspec.structs.replace(one_device, rank=None)
+    other = msgspec.structs.replace(unranked, device=1, end_allocated_bytes=1)
+    assert state_sentence([unranked]).startswith("the process holds")
+    assert state_sentence([unranked, other]).startswith("the process on device 0 (of 2) holds")
