@@ -8,6 +8,7 @@ import typer
 from workbench.command_options import options as opt
 from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
 from workbench.command_options.option_groups import spread_groups
+from workbench.command_options.token_options import TokenOptions
 from workbench.config_commands import PASS_ON, config_app
 
 EPILOG = (
@@ -142,7 +143,7 @@ def compare(
 def bisect(
     a: opt.OnePath,
     b: opt.OnePath,
-    document: opt.DocumentOptions,
+    show: opt.ShowOptions,
     tolerance: Annotated[
         float | None,
         typer.Option(help="Relative difference that is allowed.", show_default="rounding of each dtype", min=0.0),
@@ -159,7 +160,7 @@ def bisect(
     """
     from workbench.commands.bisect import bisect as bisect_runs
 
-    raise typer.Exit(bisect_runs(a, b, document, tolerance, fail_on))
+    raise typer.Exit(bisect_runs(a, b, show, tolerance, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -191,14 +192,19 @@ def serve(
         Path | None,
         typer.Option(help="Listen on a Unix socket that only you can open, on machines with other users."),
     ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Follow the job that writes to the folder.")] = False,
 ) -> None:
     """Serve the web dashboard of a run; only who has the printed address can open it, by default only on this
     machine.
     """
-    from workbench.web.server import Place
-    from workbench.web.server import serve as serve_run
+    from workbench.web.server import Place, serve
 
-    serve_run(path, Place(host, port, browse, socket))
+    place = Place(host, port, browse, socket)
+    if not live:
+        serve(path, place)
+    from workbench.watch.live_server import serve_live
+
+    serve_live(path, place)
 
 
 @app.command(
@@ -385,25 +391,29 @@ def parity(
     raise typer.Exit(answer(PARITY, [folder], StepReadOptions(no_cache=True), show, fail_on))
 
 
-@app.command(rich_help_panel=RUN, context_settings=PASS_ON)
+@app.command(rich_help_panel=ANALYSE, context_settings=PASS_ON, options_metavar="[OPTIONS] [--section.key value ...]")
 @spread_groups
 def tokens(
-    ctx: typer.Context,
+    data: TokenOptions,
     model: opt.ModelOptions,
     document: opt.DocumentOptions,
-    sequences: Annotated[int, typer.Option(help="Number of sequences to show.", min=1, max=100)] = 1,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Data sets: .jsonl, .parquet, .pt, or a folder of them.", show_default=False),
+    ] = None,
+    fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Show the tokens that the model reads, each with the label that the model has to predict.
+    """Show tokens beside their labels, and find mask mistakes: what is trained and should not be, or the reverse.
 
-    Further options go to the trainer as --section.key value.
+    PATHS are data sets of any trainer: rows with input_ids and labels, messages, prompt and completion, or text.
+
+    workbench tokens train.jsonl --tokenizer model/  ·  workbench tokens batch.pt --shifted-by data
+
+    Without PATHS it shows what our trainer reads, by --config and further options --section.key value.
     """
-    from workbench.commands.output import deliver
-    from workbench.commands.tokens import subject
-    from workbench.commands.tokens import tokens as shown
-    from workbench.launch.plan import Request
+    from workbench.commands.tokens import show_tokens
 
-    request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
-    raise typer.Exit(deliver(shown(request, sequences), document, subject(request)))
+    raise typer.Exit(show_tokens(paths or [], data, model, document, fail_on))
 
 
 @app.command(rich_help_panel=RUN)

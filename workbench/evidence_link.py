@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from analyzers.report import Finding
 from workbench.ask import ROOMS
 
-ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity"}
+ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity", "bisect": "bisect"}
 """The analyzer (room) whose view shows a finding, for findings whose id does not begin with the analyzer's name."""
 PARTS = {
     "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),

@@ -1,4 +1,4 @@
-"""The data of the reports that the trainer makes without training: `workbench.estimate/1` and `workbench.tokens/1`."""
+"""The data of the reports that the trainer makes without training: `workbench.estimate/1` and `workbench.plan/1`."""
 
 import msgspec
 
@@ -108,27 +108,3 @@ class PlanData(msgspec.Struct, frozen=True):
     def usable_bytes(self) -> int:
         """The memory of a device that a plan may use: `limit_bytes` without the fraction `margin`."""
         return int(self.limit_bytes * (1 - self.margin))
-
-
-class Position(msgspec.Struct, frozen=True):
-    """A position in a sequence: the token that the model reads, and the label that it must predict."""
-
-    sequence: int
-    position: int
-    token: int
-    text: str
-    label: int
-    label_text: str
-
-
-class TokensData(msgspec.Struct, frozen=True):
-    """The data of a tokens report (`workbench.tokens/1`): the first training sequences, one row per position.
-
-    `left_over` is the number of tokens at the end of the text that are too few for a sequence.
-    """
-
-    seq_len: int
-    tokens: int
-    sequences: int
-    left_over: int
-    rows: list[Position]

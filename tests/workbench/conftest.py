@@ -1,13 +1,12 @@
 """Provide a browser, and recorded runs with faults on which the terminal app and the dashboard are tested."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dashboard import FOLDER, PATIENCE_MS, TOKEN
+from dashboard import BROWSER, FOLDER, PATIENCE_MS, TOKEN
 
 from analyzers.run import Run, discover
 from analyzers.store import Options
@@ -67,14 +66,13 @@ def served(run, folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser():
     """Fixture: Chromium for the tests of a module; its event loop must not run while other tests use their own."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
+    if BROWSER is None:
         pytest.skip("needs a system chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as p:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = p.chromium.launch(executable_path=chromium, args=options)
+        browser = p.chromium.launch(executable_path=BROWSER, args=options)
         yield browser
         browser.close()
 

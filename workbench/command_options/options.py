@@ -137,8 +137,8 @@ Prove = Annotated[
     bool,
     typer.Option(
         "--prove",
-        help="Apply the best advice against a failed allocation, run two steps under the same memory limit, and print"
-        " predicted against measured memory.",
+        help="Run the job again: with the best advice against a failed allocation, to compare predicted with measured"
+        " memory; or from the last checkpoint before a NaN or a spike of the loss, to find where it began.",
     ),
 ]
 FailOnOption = Annotated[

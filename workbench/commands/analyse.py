@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analyzers.errors import Exit, InputError
+from analyzers.report import Report
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
 from workbench.ask import ROOMS, ask, find_run, limited_to, memory_report, required_files, room_for, trace_report
@@ -142,11 +143,30 @@ def memory_with_tables(
 
 
 def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None) -> Exit:
-    """Apply the best advice against a run's failed allocation, run the job again, and print or write a report on it."""
+    """Run the job of a failed allocation again with the best advice, or that of a NaN or a spike of the loss from its
+    last checkpoint with recorders on; print or write a report on it.
+    """
+    from workbench.commands.prove.around_step import broken_step, run_again
     from workbench.commands.prove.command import prove
 
-    run = find_run(paths)
-    return deliver(prove(run, reader_options(read)), document, run, fail_on)
+    run, options = find_run(paths), reader_options(read)
+    event = None if failed_to_allocate(run, options) else broken_step(run, options)
+    if event is None and not run.of(*ROOMS["memory"]):
+        raise InputError(
+            "--prove: this run has no failed allocation, no NaN and no spike of the loss",
+            "give the folder of a run that ran out of memory, or whose loss broke",
+        )
+    report: Report[object] = run_again(run, event) if event else prove(run, options)
+    return deliver(report, document, run, fail_on)
+
+
+def failed_to_allocate(run: Run, options: Options) -> bool:
+    """Return whether the memory snapshots of a run have a finding that `--prove` can prove."""
+    from workbench.commands.prove.recorded_run import FINDINGS
+
+    if not run.of(*ROOMS["memory"]):
+        return False
+    return any(finding.id in FINDINGS for finding in memory_report(run, options).findings)
 
 
 def trace_with_critical_path(

@@ -2,13 +2,14 @@
 
 import msgspec
 
-from analyzers import compare, hangs, incident, logs, memory, parity, steps, traces
+from analyzers import compare, hangs, incident, logs, memory, parity, steps, tokens, traces
 from analyzers.report import Report, json_schema
 from workbench.commands.capabilities import CapabilitiesData
 from workbench.commands.doctor import DoctorData
 from workbench.errors import UsageProblem
 from workbench.proof_data import ProofData
-from workbench.trainer_answers import EstimateData, PlanData, TokensData
+from workbench.rerun_data import RerunData
+from workbench.trainer_answers import EstimateData, PlanData
 
 DOCUMENTS: dict[str, type[Report[object]]] = {
     "memory": Report[memory.MemoryData],
@@ -23,7 +24,8 @@ DOCUMENTS: dict[str, type[Report[object]]] = {
     "estimate": Report[EstimateData],
     "plan": Report[PlanData],
     "proof": Report[ProofData],
-    "tokens": Report[TokensData],
+    "rerun": Report[RerunData],
+    "tokens": Report[tokens.TokensData],
     "doctor": Report[DoctorData],
     "capabilities": Report[CapabilitiesData],
 }

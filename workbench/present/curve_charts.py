@@ -2,9 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from analyzers.parity import BisectData
+from analyzers.parity.bisect_views import first_step, operation_table
 from analyzers.parity.model import ParityData
+from analyzers.run import discover
+from analyzers.store import Options
 from workbench.colours import css_nth
+from workbench.present.bisect_lines import operation_lines, step_lines
 from workbench.present.figure import HEIGHT, WIDTH, figure
 from workbench.present.parity_lines import Lines, all_lines
 
@@ -12,6 +18,18 @@ from workbench.present.parity_lines import Lines, all_lines
 def parity_charts(data: ParityData) -> Iterator[str]:
     """Yield the HTML figures of a parity report: the curves of all runs, and their differences from the first run's."""
     yield from filter(None, map(line_chart, all_lines(data)))
+
+
+def bisect_charts(data: BisectData) -> Iterator[str]:
+    """Yield the HTML figures of two recorded runs: the differences by operation of the first step that differs, and by
+    step.
+
+    Raises:
+        WorkbenchError: The recordings are no longer where they were.
+    """
+    tensors = operation_table(discover(Path(data.a.folder)), discover(Path(data.b.folder)), Options(), data.tolerance)
+    charts = (operation_lines(tensors, first_step(data, tensors)), step_lines(tensors))
+    yield from filter(None, map(line_chart, charts))
 
 
 def line_chart(lines: Lines) -> str:
@@ -35,7 +53,6 @@ def line_chart(lines: Lines) -> str:
     if lines.mark is not None:
         ends = points([(steps[0], lines.mark), (max(steps[-1], steps[0] + 1), lines.mark)])
         shapes.append(f'<polyline points="{ends}" fill="none" stroke="currentColor" stroke-dasharray="6 4"/>')
-    head = (
-        f"{lines.title}: steps {steps[0]} to {steps[-1]}, from {lines.text(low)} (bottom) to {lines.text(high)} (top)"
-    )
+    across = f"{lines.axis}s {steps[0]} to {steps[-1]}"
+    head = f"{lines.title}: {across}, from {lines.text(low)} (bottom) to {lines.text(high)} (top)"
     return figure(head, "".join(shapes), {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)})

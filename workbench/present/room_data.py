@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from analyzers.hangs.model import HangData
     from analyzers.logs.model import LogsData
     from analyzers.memory.model import MemoryData
-    from analyzers.parity import ParityData
+    from analyzers.parity import BisectData, ParityData
     from analyzers.steps.model import StepsData
     from analyzers.traces.report import TraceData
 
@@ -29,6 +29,7 @@ class RoomData:
     logs: "LogsData | None" = None
     compare: "CompareData | None" = None
     parity: "ParityData | None" = None
+    bisect: "BisectData | None" = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -67,10 +68,12 @@ def joined_data(data: object) -> RoomData:
     """Return the data of a report that several analyzers contributed to, or that compares runs, by analyzer."""
     from analyzers.compare import CompareData
     from analyzers.incident import IncidentData
-    from analyzers.parity import ParityData
+    from analyzers.parity import BisectData, ParityData
 
     if isinstance(data, IncidentData):
         return RoomData(data.memory, data.hang, data.trace, data.steps, data.logs)
     if isinstance(data, ParityData):
         return RoomData(parity=data)
+    if isinstance(data, BisectData):
+        return RoomData(bisect=data)
     return RoomData(compare=data if isinstance(data, CompareData) else None)

@@ -90,8 +90,8 @@ def plan(data: object) -> Tables:
 
 def tokens(data: object) -> Tables:
     """Return the tables of a report on the tokens that a job trains on."""
-    from workbench.present.tables.rehearsal import token_tables
-    from workbench.trainer_answers import TokensData
+    from analyzers.tokens.model import TokensData
+    from workbench.present.tables.tokens import token_tables
 
     return token_tables(data) if isinstance(data, TokensData) else []
 
@@ -120,6 +120,14 @@ def proof(data: object) -> Tables:
     return proof_tables(data) if isinstance(data, ProofData) else []
 
 
+def rerun(data: object) -> Tables:
+    """Return the tables of a second run around a broken step: the tensors that jumped first."""
+    from workbench.present.tables.proof import rerun_tables
+    from workbench.rerun_data import RerunData
+
+    return rerun_tables(data) if isinstance(data, RerunData) else []
+
+
 TABLES: Mapping[str, Callable[[object], Tables]] = {
     "memory": memory,
     "hang": hang,
@@ -134,4 +142,5 @@ TABLES: Mapping[str, Callable[[object], Tables]] = {
     "parity": parity,
     "bisect": bisect,
     "proof": proof,
+    "rerun": rerun,
 }

@@ -9,18 +9,20 @@ import pandas as pd
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views as memory_views
 from analyzers.memory.model import MemoryData
-from analyzers.parity import ParityData
+from analyzers.parity import BisectData, ParityData
 from analyzers.report import Report
 from analyzers.run import Artefact, Run
 from analyzers.steps import views as step_views
 from analyzers.steps.model import StepsData
+from analyzers.tokens import TokensData
 from analyzers.words import duration, size
 from workbench.ask import ROOMS
 from workbench.colours import CATEGORIES, css_category, css_phase
-from workbench.present.curve_charts import parity_charts
+from workbench.present.curve_charts import bisect_charts, parity_charts
 from workbench.present.figure import HEIGHT, WIDTH, figure
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
+from workbench.present.token_flow import token_figures
 
 BUCKETS = 450
 STEPS_AT_MOST = 450
@@ -30,11 +32,18 @@ PHASES = 8
 def charts(report: Report[object], run: Run) -> Iterator[str]:
     """Yield the HTML figures of a report.
 
-    A parity report has charts of its curves. Other reports have charts of memory and of step phases, if the files of
-    the run still exist.
+    A parity report has charts of its curves, that of two recorded runs has their differences, a report on tokens its
+    sequences. Other reports have charts of memory and of step phases, if the files of the run still exist.
     """
     if isinstance(report.data, ParityData):
         yield from parity_charts(report.data)
+        return
+    if isinstance(report.data, BisectData):
+        with suppress(WorkbenchError):
+            yield from bisect_charts(report.data)
+        return
+    if isinstance(report.data, TokensData):
+        yield from token_figures(report.data.rows if report.data.statistics else [])
         return
     rooms = room_data(report)
     with suppress(WorkbenchError):  # the tables stand without it

@@ -15,6 +15,7 @@ from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import SEVERITIES, SEVERITY_SIGNS, STATUS_SIGNS, STATUSES
 from workbench.console import clean
+from workbench.present.room_data import room_data
 from workbench.present.sections import sections
 from workbench.present.table import Table
 
@@ -33,13 +34,24 @@ def document(report: Report[object], run: Run) -> str:
     console.print(head(report))
     for section in sections(report):
         console.print(grid(section))
+    if on_terminal and report.schema.startswith("workbench.tokens/"):
+        console.print(coloured_sequences(report.data))
     # A single finding that leads is already told in full by Why and Next.
     if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
     if run.artefacts:
-        console.print(Text(f"\n{more(run)}", style="dim"))
+        console.print(Text(f"\n{more(report, run)}", style="dim"))
     # Rich pads lines to the full width, which breaks when a narrower terminal shows them.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def coloured_sequences(data: object) -> Text:
+    """Return the sequences of a report on a data set in colours, token by token."""
+    # Imported here: a report of another room need not wait for the room of tokens.
+    from analyzers.tokens.model import TokensData
+    from workbench.present.token_flow import coloured_tokens
+
+    return coloured_tokens(data.rows) if isinstance(data, TokensData) and data.statistics else Text()
 
 
 def head(report: Report[object]) -> Group:
@@ -98,6 +110,9 @@ def findings(report: Report[object]) -> Group:
     return Group(*parts)
 
 
-def more(run: Run) -> str:
-    """Return a line of text with the `workbench inspect` command that shows more about a run."""
-    return f"More: workbench inspect {clean(run.root)}   (terminal app; --web opens the dashboard, --json prints data)"
+def more(report: Report[object], run: Run) -> str:
+    """Return a line of text with the command that shows more about a run, or about both runs of a bisection."""
+    command = f"inspect {run.root}"
+    if (runs := room_data(report).bisect) is not None:
+        command = f"bisect {runs.a.folder} {runs.b.folder}"
+    return f"More: workbench {clean(command)}   (terminal app; --web opens the dashboard, --json prints data)"

@@ -5,12 +5,11 @@ import html
 import json
 import pickle
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from dashboard import PATIENCE_MS, TOKEN
+from dashboard import BROWSER, PATIENCE_MS, TOKEN
 from textual.widgets import Static
 
 from analyzers.run import discover
@@ -90,13 +89,13 @@ async def test_the_terminal_app_tells_every_finding(asked):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a system chromium")
+@pytest.mark.skipif(BROWSER is None, reason="needs a system chromium")
 def test_the_page_tells_every_finding(asked, serving, tmp_path):
     from playwright.sync_api import sync_playwright
 
     run, report = asked
     with serving(run, tmp_path) as address, sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.goto(f"{address}/?token={TOKEN}")
@@ -135,5 +134,8 @@ async def test_the_failed_instant_has_one_number(oom):
         f"entry {entry}   {amount} allocated\n✗ an allocation of {size(failed.oom.requested_bytes)} failed"
     )
     drawn = memory_timeline.chart(served_run(oom, "memory", Options()), failed, memory_query({}, failed), None)
-    assert drawn["layout"]["shapes"][0]["x0"] == entry
-    assert sum(layer["y"][layer["x"].index(entry)] for layer in drawn["data"]) == held
+    points = [layer["customdata"].index(entry) for layer in drawn["data"]]
+    assert {drawn["layout"]["shapes"][0]["x0"]} == {
+        layer["x"][point] for layer, point in zip(drawn["data"], points, strict=True)
+    }
+    assert sum(layer["y"][point] for layer, point in zip(drawn["data"], points, strict=True)) == held

@@ -1,8 +1,8 @@
-"""Tables of answers that need no training: the memory that a job will need, and the tokens that it trains on."""
+"""Tables of an estimate of the memory that a job will need."""
 
 from analyzers.words import share, size
 from workbench.present.table import Table, table
-from workbench.trainer_answers import EstimateData, TokensData
+from workbench.trainer_answers import EstimateData
 
 
 def estimate_tables(data: EstimateData) -> list[Table]:
@@ -41,10 +41,3 @@ def estimate_tables(data: EstimateData) -> list[Table]:
             ((o.setting, size(o.peak_bytes)) for o in data.options),
         ),
     ]
-
-
-def token_tables(data: TokensData) -> list[Table]:
-    """Return a table of tokens that the model reads, each with the label that the model must predict."""
-    rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
-    heads = "sequence> | position> | token> | token text | label> | label text"
-    return [table("Tokens and labels", heads, rows, 64)]
