@@ -44,8 +44,10 @@ It may be much longer than the processor time, because a disk may hang and a mac
 """
 KILLS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
 """The exit statuses of a child that somebody has killed from outside; no limit of ours ends a child in this way."""
-DONE, CRASHED, FAILED, TIMED_OUT = 0, 1, 3, 124
-"""The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader."""
+DONE, CRASHED, FAILED, TIMED_OUT, SERVER_KILLED = 0, 1, 3, 124, 137
+"""The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader;
+SERVER_KILLED that the server which forks the children was killed, and all of them with it.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Task:
 
 class ReaderKilled(LimitExceeded):
     """The process that read the input was killed from outside, so that reading it again may succeed."""
+
+
+class ServerKilled(ReaderKilled):
+    """The server that forks the readers was killed from outside, and all readers with it, whatever they read."""
 
 
 class ChildExit(NamedTuple):
@@ -213,11 +219,9 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
             return CacheFailure(error["message"], error["hint"])
         kinds = {kind.__name__: kind for kind in (HostileInput, LimitExceeded)}
         return kinds.get(error["kind"], InputError)(f"{name}: {error['message']}", error["hint"])
-    if ended.status in KILLS:
-        return ReaderKilled(
-            f"{name}: the process that read it was killed ({signal.Signals(-ended.status).name})",
-            "look for the kernel's out-of-memory killer (dmesg), and ask again with fewer --jobs",
-        )
+    if killed := kind_of_kill(ended.status):
+        fewer_jobs = "look for the kernel's out-of-memory killer (dmesg), and ask again with fewer --jobs"
+        return killed[0](f"{name}: {killed[1]}", fewer_jobs)
     if limit := stopped(ended.status, task):
         return LimitExceeded(f"{name}: {limit[0]}", limit[1])
     lines = ended.message.decode(errors="replace").strip().splitlines() or ["no message"]
@@ -229,6 +233,15 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
     return InputError(
         f"{name}: the reader failed: {lines[-1]}", "report this with the file, or with its first kilobyte"
     )
+
+
+def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
+    """Return the error for a child that was killed from outside, and its text; None if nobody has killed it."""
+    if status == SERVER_KILLED:
+        return ServerKilled, "the process that starts its readers was killed"
+    if status in KILLS:
+        return ReaderKilled, f"the process that read it was killed ({signal.Signals(-status).name})"
+    return None
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -25,6 +26,8 @@ from typing import NoReturn
 import msgspec
 
 from analyzers.child import (
+    KILLS,
+    SERVER_KILLED,
     TIMED_OUT,
     ChildExit,
     Task,
@@ -69,6 +72,18 @@ class ReaderServer:
             with there:
                 socket.send_fds(self.control, [task.reader.encode()], [there.fileno()])
             return answer_of_handler(here, task)
+
+    def has_ended(self) -> bool:
+        """Return whether a client's thread has stopped the server, or the server has closed its end of the control
+        socket, which it does only by ending.
+
+        This is known before the process is dead: its readers are killed a moment later.
+        """
+        if self.control.fileno() < 0:
+            return True
+        waiting = select.poll()
+        waiting.register(self.control, 0)  # a closed end is reported whatever one waits for
+        return bool(waiting.poll(0))
 
     def stop(self) -> None:
         """End the server process, and with it the children that are still reading."""
@@ -122,7 +137,7 @@ def decode(request: bytes) -> Task:
 
 
 ATTEMPTS = 2
-"""How many servers may be killed before a task is given up."""
+"""How many servers are asked to begin a task."""
 STARTED: list[ReaderServer] = []
 LOCK = threading.Lock()
 
@@ -130,19 +145,28 @@ LOCK = threading.Lock()
 def run_by_server(task: Task) -> ChildExit:
     """Run the task in a fork of this process's server, which is started when it is first needed; return
     how it ended.
-
-    If one server after another is killed before it has forked, the task counts as killed.
     """
     for _ in range(ATTEMPTS):
         server = running_server()
         try:
-            return server.run(task)
+            ended = server.run(task)
         except OSError:  # somebody has killed the server since the last task
-            with LOCK:
-                if [server] == STARTED:
-                    STARTED.clear()
-                    server.stop()
-    return ChildExit(-signal.SIGKILL, b"")
+            discard_if_ended(server)
+            continue
+        if ended.status in KILLS and discard_if_ended(server):
+            break  # its reader may write to the folder of the task for one more moment
+        return ended
+    return ChildExit(SERVER_KILLED, b"")
+
+
+def discard_if_ended(server: ReaderServer) -> bool:
+    """Return whether a server has ended, and if so, let the next task start another."""
+    with LOCK:
+        ended = server.has_ended()
+        if ended and [server] == STARTED:
+            STARTED.clear()
+            server.stop()
+    return ended
 
 
 def running_server() -> ReaderServer:

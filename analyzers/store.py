@@ -18,14 +18,18 @@ from pathlib import Path
 
 from analyzers.cache import entry_files, locations, pruning
 from analyzers.cache.entry_files import CacheFailure, Columns
-from analyzers.child import ReaderKilled, bytes_on_disk
+from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.isolation import can_fork, read_in_child
 
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
-ATTEMPTS = 3
-"""How many times a file is read whose child is killed from outside; the system's out-of-memory killer is one cause."""
+ATTEMPTS, SERVERS = 3, 10
+"""How many times a file is read whose child is killed from outside; the system's out-of-memory killer is one cause.
+
+Killing the server that forks the children stops all that are being read, which is no reason to suspect one of them:
+so many servers may be killed before a file is given up.
+"""
 FEW_FILES, SMALL_FILE = 4, 256 << 10
 """Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_small`)."""
 
@@ -104,15 +108,18 @@ def read_columns(folder: Path, paths: list[Path], reader: str, max_memory: int |
     writing at its end.
 
     Raises:
-        InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed.
+        InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed, or each of
+            `SERVERS` servers.
     """
-    for attempt in range(ATTEMPTS):
+    left = {ReaderKilled: ATTEMPTS, ServerKilled: SERVERS}
+    while True:
         scratch = entry_files.make_scratch(folder)
         try:
             try:
                 read_in_child(paths, reader, scratch, max_memory)
-            except ReaderKilled:
-                if attempt + 1 == ATTEMPTS:
+            except ReaderKilled as error:
+                left[type(error)] -= 1
+                if not left[type(error)]:
                     raise
                 continue
             yield scratch

@@ -80,6 +80,31 @@ def test_killing_workers_at_random_moments_changes_no_answer(files, number):
     killer.ended.set()
     killer.join()
     assert killer.killed
+    lost = [result for result in loaded if isinstance(result, Exception)]
+    assert all(bytes_of(columns) == bytes_of(expected) for columns in loaded if columns not in lost)
+    # Each kill of a reader stops one file, and one of the server counts for none.
+    assert len(lost) * store.ATTEMPTS <= len(killer.killed)
+    assert {type(error) for error in lost} <= {ReaderKilled}
+
+
+def test_killing_the_server_again_and_again_gives_no_file_up(files, monkeypatch):
+    """Each server is killed while it imports the reader, when three files wait for it."""
+    [expected] = store.load_many([files[:1]], READER)
+    killed = []
+    start = reader_server.ReaderServer.__init__
+
+    def killed_soon(server):
+        start(server)
+        if len(killed) < store.SERVERS - 1:
+            killed.append(server)
+            threading.Timer(0.05, server.process.kill).start()
+
+    monkeypatch.setattr(reader_server.ReaderServer, "__init__", killed_soon)
+    monkeypatch.setattr(reader_server, "STARTED", [])
+    loaded = store.load_many([[path] for path in files], READER, store.Options(jobs=3, cache=False))
+    for server in reader_server.STARTED:
+        server.stop()
+    assert len(killed) > store.ATTEMPTS
     assert all(bytes_of(columns) == bytes_of(expected) for columns in loaded)
 
 
