@@ -3,11 +3,9 @@
 import re
 from pathlib import Path
 
-import msgspec
-
 from analyzers.errors import InputError
 from analyzers.files import read_json
-from analyzers.logs.model import EventKind, LogEvent
+from analyzers.logs.model import EventKind
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.prefixes import NO_PREFIX
 from analyzers.logs.reading.scanner import Scanner
@@ -55,8 +53,7 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
     scanner.add_exception(raised, at, NO_PREFIX)
     if not scanner.events:
         scanner.add(Found(EventKind.EXCEPTION), message, at)
-    event: LogEvent = scanner.events[0]
-    scanner.events[0] = msgspec.structs.replace(event, time_ns=scanner.clock or None)
+    scanner.events.change(0, time_ns=scanner.clock or None)
 
 
 def last_line(text: str) -> Position:

@@ -38,7 +38,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
         scanner, problem = read_one(path)
         scanners.append(scanner)
         about = {"lines": scanner.lines, "binary": scanner.binary, "problem": problem, "skipped": scanner.skipped}
-        files.append({**about, "left_out": scanner.left_out, "world_size": scanner.roster.world_size})
+        files.append({**about, "left_out": scanner.events.left_out, "world_size": scanner.roster.world_size})
     columns = event_columns(scanners) | roster_columns(scanners)
     events = [event for scanner in scanners for event in scanner.events]
     texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}
@@ -65,7 +65,9 @@ def read_one(path: Path) -> tuple[Scanner, str]:
 def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the integer fields of the events of all files as arrays: `event.rank`, `event.step`, ..."""
     events = [
-        (file, event, clock) for file, s in enumerate(scanners) for event, clock in zip(s.events, s.clocks, strict=True)
+        (file, event, clock)
+        for file, s in enumerate(scanners)
+        for event, clock in zip(s.events, s.events.clocks, strict=True)
     ]
     columns = {f"event.{name}": integers(value_of(event, name) for _, event, _ in events) for name in NUMBERS}
     columns["event.file"] = integers(file for file, _, _ in events)

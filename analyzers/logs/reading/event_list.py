@@ -1,0 +1,81 @@
+"""The events of one log, in their order: a repetition is counted, and not kept again."""
+
+import re
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from analyzers.logs.model import EventKind, LogEvent
+
+EVENTS_AT_MOST = 2000
+
+
+@dataclass
+class EventList:
+    """The events found in one log.
+
+    `clocks` has, for each event, the last time that the log printed before it or with it (ns; 0 if none). `left_out`
+    counts the events beyond EVENTS_AT_MOST.
+    """
+
+    kept: list[LogEvent] = field(default_factory=list)
+    clocks: list[int] = field(default_factory=list)
+    left_out: int = 0
+    known: dict[Hashable, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of kept events."""
+        return len(self.kept)
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        """Iterate over the kept events in the order of the log."""
+        return iter(self.kept)
+
+    def __getitem__(self, index: int) -> LogEvent:
+        """Return the kept event with this index."""
+        return self.kept[index]
+
+    def add(self, identity: Hashable, clock: int, make: Callable[[], LogEvent]) -> int | None:
+        """Keep the event that `make` returns, or count it as a repetition of the one with the same `identity`.
+
+        Returns its index, or None if there are too many events.
+        """
+        if identity in self.known:
+            index = self.known[identity]
+            self.change(index, count=self.kept[index].count + 1)
+            return index
+        if len(self.kept) >= EVENTS_AT_MOST:
+            self.left_out += 1
+            return None
+        self.known[identity] = len(self.kept)
+        self.clocks.append(clock)
+        self.kept.append(make())
+        return len(self.kept) - 1
+
+    def change(self, index: int, **fields: object) -> None:
+        """Set fields of a kept event, as it is known only from a later line."""
+        self.kept[index] = msgspec.structs.replace(self.kept[index], **fields)
+
+    def last_of(self, kinds: tuple[EventKind, ...]) -> int | None:
+        """Return the index of the last event of one of these kinds; None if there is none."""
+        return next((i for i in range(len(self.kept) - 1, -1, -1) if self.kept[i].kind in kinds), None)
+
+    def replace_by_last(self, earlier: int, index: int) -> int:
+        """Replace event `earlier` by the last event, which is about the same failure, and return the last event's new
+        index.
+
+        If event `index` is not the last one (it repeats an older one), or `earlier` was repeated, nothing changes, and
+        the result is `index`.
+        """
+        if index != len(self.kept) - 1 or self.kept[earlier].count > 1:
+            return index
+        self.kept[earlier] = self.kept.pop()
+        self.clocks.pop()
+        self.known = {key: earlier if number == index else number for key, number in self.known.items()}
+        return earlier
+
+
+def without_digits(message: str) -> str:
+    """Return the beginning of a message without its digits, which is equal for repetitions of an event."""
+    return re.sub(r"\d+", "", message[:200])

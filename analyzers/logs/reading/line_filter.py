@@ -1,0 +1,63 @@
+"""Skip the lines of a log that report no event: most lines differ from an earlier one only in their digits."""
+
+import re
+from dataclasses import dataclass, field
+
+from analyzers.logs.reading.patterns import FILTER, TRIGGERS
+
+DIGITS = b"0123456789"
+KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
+"""How many shapes (lines without digits) are remembered as irrelevant, and how long such a line may be in bytes."""
+READ_ON = 30
+"""How many lines are parsed after one that reports an event: the next lines of its block may match no pattern."""
+DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
+
+
+@dataclass
+class LineFilter:
+    """What is known of the lines of a log: which shapes (lines without their digits) report no event.
+
+    `left_to_parse` is how many of the next lines are parsed whatever their shape, because a block of them has begun.
+    """
+
+    boring: set[bytes] = field(default_factory=set)
+    left_to_parse: int = 0
+
+    def read_on(self) -> None:
+        """Have the next READ_ON lines parsed, whatever their shape."""
+        self.left_to_parse = READ_ON
+
+    def suspects(self, shapes: set[bytes]) -> set[bytes]:
+        """Return those shapes whose lines may report an event; a shape is a line without its digits.
+
+        Left out are shapes without any word of a pattern, and shapes whose lines reported no event before.
+        """
+        fresh = shapes - self.boring
+        meaningless = FILTER.without_words(fresh)
+        for shape in meaningless:
+            self.forget(shape)
+        return fresh.difference(meaningless)
+
+    def matters(self, shape: bytes) -> bool:
+        """Return whether lines of this shape (a line without its digits) must be parsed for events."""
+        if self.left_to_parse:
+            self.left_to_parse -= 1
+            return True
+        if shape in self.boring:
+            return False
+        if TRIGGERS.search(shape):
+            return True
+        self.forget(shape)
+        return False
+
+    def forget(self, shape: bytes) -> None:
+        """Remember that lines of this shape (the line without its digits) hold no event, so that they are skipped."""
+        if len(shape) <= KNOWN_BYTES:
+            if len(self.boring) >= KNOWN_AT_MOST:
+                self.boring.clear()
+            self.boring.add(shape)
+
+    def forget_unless_digits_matter(self, shape: bytes) -> None:
+        """Forget lines of this shape after one of them reported no event, unless the digits of another one may."""
+        if not self.left_to_parse and not DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
+            self.forget(shape)

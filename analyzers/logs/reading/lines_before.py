@@ -1,0 +1,58 @@
+"""Say what the lines before an event tell about it: the training step, and the device."""
+
+import re
+
+import msgspec
+
+from analyzers.logs.model import EventKind, Reason
+from analyzers.logs.reading.line_patterns.pattern import Found
+from analyzers.logs.reading.patterns import NOISE
+from analyzers.logs.reading.prefixes import split_prefix, step_in
+from analyzers.logs.reading.text import Position, clean
+
+STEP_BYTES, LINE_LENGTH = 1 << 13, 1000
+"""How many bytes before an event are searched for a step, and up to which length a line is."""
+DEVICE = re.compile(rb"NVRM: The NVIDIA GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
+DEVICE_BYTES = 300
+OF_DEVICE = (Reason.FALLEN_OFF_BUS, Reason.UNSUPPORTED_DEVICE)
+NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
+
+
+def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the training step of an event; None if it is unknown.
+
+    For a loss that is NaN it is the step in the event's own line, if there is one. Otherwise it is the last step that
+    was printed shortly before that line.
+    """
+    own = step_in(text) if found.kind is EventKind.NAN else None
+    return own if own is not None else step_before(at, rank, labelled)
+
+
+def with_device(found: Found, at: Position) -> Found:
+    """Return the event, completed with the PCI address of the device that the driver named some lines before.
+
+    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that the next lines say what
+    is wrong with that device.
+    """
+    if found.facts.reason not in OF_DEVICE or found.facts.pci:
+        return found
+    end = at.chunk.find(b"\n", at.start)
+    named = DEVICE.findall(at.chunk, max(0, at.start - DEVICE_BYTES), end if end >= 0 else len(at.chunk))
+    return found._replace(facts=msgspec.structs.replace(found.facts, pci=named[-1].decode())) if named else found
+
+
+def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
+    """Return the last step that the rank, or a line without a rank, printed shortly before a position;
+    None if unknown.
+    """
+    text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
+    if not NAMES_A_STEP.search(text):
+        return None
+    for raw in reversed(re.split(rb"[\r\n]", text)):
+        if not NAMES_A_STEP.search(raw):
+            continue
+        line = clean(raw[:LINE_LENGTH])
+        prefix, body = split_prefix(line, labelled)
+        if prefix.rank in (None, rank) and not NOISE.search(line) and (step := step_in(body)) is not None:
+            return step
+    return None
