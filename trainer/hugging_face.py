@@ -1,6 +1,6 @@
-"""Load and save Llama 3 weights in the format of the transformers package.
+"""Load and save weights in the format of the transformers package.
 
-That format has other parameter names, and puts the rotary features of a head into two halves instead of adjacent pairs.
+That format has other parameter names, and arranges the values of some weights otherwise (trainer.models.hf_format).
 Each pipeline stage writes its own file. Parameters are read and gathered whole, one at a time, on any mesh.
 """
 
@@ -15,10 +15,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.config import JobConfig
+from trainer.config import ConfigError, JobConfig
+from trainer.config.hf_format import (
+    DESCRIPTION,
+    Format,
+    Layout,
+    Place,
+    check_same_shape,
+    describe,
+    format_of,
+)
 from trainer.errors import CheckpointError
 from trainer.models.decoder import model_args, set_whole
-from trainer.models.llama3.flavors import ModelArgs
 from trainer.step import whole
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.memory.tensor_hooks import without_wrappers
@@ -27,64 +35,89 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 INDEX = "model.safetensors.index.json"
 OUTER = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
          "output.weight": "lm_head.weight"}  # fmt: skip
-INNER = {
-    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
-    "feed_forward.w2": "mlp.down_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-}  # fmt: skip
-ROTATED = (".wq.weight", ".wk.weight")
-LAYER = re.compile(r"(layers\.\d+)\.(.+)\.weight")
-NO_SCALING = (None, "default")
+LAYER = re.compile(r"(layers\.\d+)\.(.+)")
 
 
-def foreign_name(name: str) -> str:
-    """Return the name that the transformers package gives to the parameter `name` of this trainer."""
+def place_of(name: str, form: Format) -> Place:
+    """Return where the transformers package has the parameter `name` of this trainer."""
     layer = LAYER.fullmatch(name)
-    return f"model.{layer[1]}.{INNER[layer[2]]}.weight" if layer else OUTER[name]
+    if not layer:
+        return Place(OUTER[name])
+    place = form.weights[layer[2]]
+    return Place(f"model.{layer[1]}.{place.name}", place.layout)
 
 
-def halves(name: str, weight: Tensor, head_dim: int) -> Tensor:
-    """Return a query or key weight with the rotary features of each head in two halves, the order of transformers.
+def halves(weight: Tensor, head_dim: int) -> Tensor:
+    """Return a weight of queries or keys with the rotary features of each head in two halves, as in transformers.
 
     Example: a head has 6 features a to f, of which neighbours are rotated together. The new order is a c e, then b d f.
     """
-    if not name.endswith(ROTATED):
-        return weight
-    return weight.view(-1, head_dim // 2, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+    return weight.view(-1, head_dim // 2, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
-def pairs(name: str, weight: Tensor, head_dim: int) -> Tensor:
-    """Return a query or key weight with the rotary features of each head in adjacent pairs; the inverse of `halves`."""
-    if not name.endswith(ROTATED):
+def pairs(weight: Tensor, head_dim: int) -> Tensor:
+    """Return a weight of queries or keys with the rotary features of each head in pairs; the inverse of `halves`."""
+    return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+
+
+def to_theirs(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
+    """Return a weight of this trainer arranged as in the transformers package."""
+    if layout is Layout.SAME:
         return weight
-    return weight.view(-1, 2, head_dim // 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+    return halves(weight, head_dim) if layout is Layout.ROTARY else weight.transpose(1, 2)
+
+
+def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
+    """Return a weight of the transformers package arranged as in this trainer; the inverse of `to_theirs`."""
+    if layout in (Layout.GATE, Layout.UP):
+        weight = weight.chunk(2, dim=-1)[layout is Layout.UP]
+    if layout is Layout.SAME:
+        return weight
+    return pairs(weight, head_dim) if layout is Layout.ROTARY else weight.transpose(1, 2)
 
 
 def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     """Write the weights of all ranks to a folder that the transformers package can load. All ranks must call it."""
-    args, dtype = model_args(config), getattr(torch, config.checkpoint.export_dtype)
+    args, form = model_args(config), configured_format(config)
     stages = config.parallelism.pipeline_parallel_degree
     stage, position = divmod(dist.get_rank(), dist.get_world_size() // stages)
-    weights = {}
+    weights: dict[str, Tensor] = {}
     for wrapped, parameter in model.named_parameters():
         # Gathering takes all ranks, in the same order; one of each stage keeps the result.
-        name, full = without_wrappers(wrapped), whole(parameter.detach())
+        full = whole(parameter.detach())
         if position == 0:
-            weights[foreign_name(name)] = halves(name, full.to("cpu", dtype), args.dim // args.n_heads).contiguous()
+            place = place_of(without_wrappers(wrapped), form)
+            add(weights, place, to_theirs(full, place.layout, args.head_dim).to("cpu", export_dtype(config)))
     file = f"model-{stage + 1:05}-of-{stages:05}.safetensors"
     if position == 0:
         path.mkdir(parents=True, exist_ok=True)
-        safetensors().save_file(weights, path / file, {"format": "pt"})
+        safetensors().save_file({name: w.contiguous() for name, w in weights.items()}, path / file, {"format": "pt"})
+    write_index(path, {name: (file, weight.nbytes) for name, weight in weights.items()})
+    if dist.get_rank() == 0:
+        write_json(path / DESCRIPTION, description(config))
+        copy_tokenizer(config.model.hf_assets_path, path)
+
+
+def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
+    """Add a weight to `weights`; where the other format has one weight for two of ours, join it with the other one."""
+    if place.layout in (Layout.GATE, Layout.UP) and place.name in weights:
+        other = weights[place.name]
+        weight = torch.cat((other, weight) if place.layout is Layout.UP else (weight, other), dim=-1)
+    weights[place.name] = weight
+
+
+def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
+    """Write the index of all ranks' weights; `saved` has {weight: (file, bytes)} of this rank. All ranks must call
+    it.
+    """
     # Stages have different layers: rank 0 writes the index for all of them.
-    contents: list[dict[str, tuple[str, int]]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(contents, {name: (file, weight.nbytes) for name, weight in weights.items()})
+    contents: list[Mapping[str, tuple[str, int]]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(contents, saved)
     if dist.get_rank() == 0:
         parts = {name: part for content in contents for name, part in content.items()}
         total = sum(size for _, size in parts.values())
         weight_map = {name: file for name, (file, _) in parts.items()}
         write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
-        write_json(path / "config.json", description(args, config))
-        copy_tokenizer(config.model.hf_assets_path, path)
 
 
 def copy_tokenizer(source: str | None, target: Path) -> None:
@@ -95,15 +128,26 @@ def copy_tokenizer(source: str | None, target: Path) -> None:
             shutil.copyfile(file, target / name)
 
 
-def description(args: ModelArgs, config: JobConfig) -> dict[str, object]:
+def description(config: JobConfig) -> dict[str, object]:
     """Return the content of config.json, which tells the transformers package the shape of the model."""
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-        "hidden_size": args.dim, "intermediate_size": args.hidden_dim, "num_hidden_layers": args.n_layers,
-        "num_attention_heads": args.n_heads, "num_key_value_heads": args.n_kv_heads, "vocab_size": args.vocab_size,
-        "rms_norm_eps": args.norm_eps, "rope_theta": args.rope_theta, "tie_word_embeddings": False,
-        "max_position_embeddings": config.training.seq_len, "torch_dtype": config.checkpoint.export_dtype,
-    }  # fmt: skip
+        **describe(configured_format(config), model_args(config)),
+        "max_position_embeddings": config.training.seq_len,
+        "torch_dtype": config.checkpoint.export_dtype,
+    }
+
+
+def export_dtype(config: JobConfig) -> torch.dtype:
+    """Return the type of the saved weights."""
+    dtype: torch.dtype = getattr(torch, config.checkpoint.export_dtype)
+    return dtype
+
+
+def configured_format(config: JobConfig) -> Format:
+    """Return the names of the configured model, which `check_exports` has found to have some."""
+    form = format_of(config.model.name)
+    assert form
+    return form
 
 
 def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
@@ -112,22 +156,22 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     Raises:
         CheckpointError: The folder has no weights or those of another model, or the model uses unsupported features.
     """
-    args, files = model_args(config), weight_files(path)
-    if scaling := position_scaling(path):
-        raise CheckpointError(
-            f"{path} is a model whose rotary positions are scaled ({scaling}), which llama3 here does not do",
-            "give weights without rope_scaling in their config.json",
-        )
+    args, files, form = model_args(config), weight_files(path), configured_format(config)
+    try:
+        check_same_shape(config.model.name, config.model.flavor, args, path)
+    except ConfigError as error:  # the launcher may not have seen this folder
+        raise CheckpointError(error.message, error.hint) from error
     for wrapped, parameter in model.named_parameters():
         name = without_wrappers(wrapped)
-        weight = read_weight(path, files, foreign_name(name))
+        place = place_of(name, form)
+        weight = to_ours(read_weight(path, files, place.name), place.layout, args.head_dim)
         if weight.shape != parameter.shape:
             raise CheckpointError(
-                f"{path}: {foreign_name(name)} has the shape {tuple(weight.shape)}, and {name} of {config.model.flavor}"
+                f"{path}: {place.name} has the shape {tuple(weight.shape)}, and {name} of {config.model.flavor}"
                 f" has {tuple(parameter.shape)}",
                 "choose the model.flavor of these weights",
             )
-        set_whole(parameter, pairs(name, weight, args.dim // args.n_heads).to(parameter.device, parameter.dtype))
+        set_whole(parameter, weight.to(parameter.device, parameter.dtype))
 
 
 def weight_files(path: Path) -> Mapping[str, str]:
@@ -169,17 +213,6 @@ def opened(file: Path) -> Any:
         return safetensors().safe_open(file, framework="pt")
     except Exception as error:  # safetensors raises an error of its own, which cannot be imported by name here
         raise CheckpointError(f"{file}: {error}", "copy the file again") from error
-
-
-def position_scaling(path: Path) -> str:
-    """Return the kind of rotary-position scaling of the model in folder `path`, such as `llama3`; empty if it has
-    none.
-    """
-    described = read_json(path / "config.json")
-    found = described if isinstance(described, dict) else {}
-    scaling = found.get("rope_scaling") or found.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else str(scaling)
-    return "" if kind in NO_SCALING else str(kind)
 
 
 def safetensors() -> Any:

@@ -59,7 +59,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
         # `platform.processor()` is empty on many Linux systems.
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU",
         "backend": dist.get_backend(),
-        "model": {**asdict(model_args(config)), "hidden_dim": model_args(config).hidden_dim},
+        "model": asdict(model_args(config)),
         "hosts": host_names(world.size),
         "memory_limits": soft_limits(),
         "attempt": RankInfo.here().attempt,

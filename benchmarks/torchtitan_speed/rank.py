@@ -33,9 +33,10 @@ def use_our_shape() -> None:
     from trainer.models.llama3.flavors import FLAVORS
 
     ours, theirs = FLAVORS["debugmodel_large"], llama3_args["debugmodel"]
-    for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "ffn_dim_multiplier", "multiple_of"):
+    for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "rope_theta"):
         setattr(theirs, name, getattr(ours, name))
-    theirs.rope_theta = ours.rope_theta
+    # torchtitan computes the width of the feed-forward layers from these: that of ours.
+    theirs.ffn_dim_multiplier, theirs.multiple_of = 1, 32
 
 
 def main() -> None:

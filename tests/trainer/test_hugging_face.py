@@ -14,8 +14,9 @@ from trainer.config.sections import Training
 from trainer.data.loader import Loader, Share
 from trainer.data.text import documents
 from trainer.errors import CheckpointError
-from trainer.hugging_face import INDEX, foreign_name, halves, load_weights, pairs
+from trainer.hugging_face import INDEX, halves, load_weights, pairs, place_of, to_theirs
 from trainer.models.decoder import build_model, init_weights
+from trainer.models.llama3.hf_format import FORMAT
 
 safetensors = pytest.importorskip("safetensors.torch")
 BATCH, LENGTH, SEED = 8, 64, 7
@@ -59,7 +60,8 @@ def model() -> Any:
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
     """Return the weights of the small model, by their names in the transformers package."""
-    return {foreign_name(name): halves(name, p.detach(), 16) for name, p in model().named_parameters()}
+    places = {name: place_of(name, FORMAT) for name, _ in model().named_parameters()}
+    return {places[name].name: to_theirs(p.detach(), places[name].layout, 16) for name, p in model().named_parameters()}
 
 
 def write(folder: Path, weights: dict[str, torch.Tensor], **described: object) -> Path:
@@ -72,8 +74,8 @@ def write(folder: Path, weights: dict[str, torch.Tensor], **described: object) -
 def test_names_and_features_come_back(weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
     assert len(weights) == len(dict(model().named_parameters()))
     once = torch.arange(6.0).repeat(2)[:, None] + torch.tensor([[0.0, 10.0]])
-    assert halves("a.wq.weight", once, 6)[:6, 0].tolist() == [0, 2, 4, 1, 3, 5]
-    assert pairs("a.wq.weight", halves("a.wq.weight", once, 6), 6).equal(once)
+    assert halves(once, 6)[:6, 0].tolist() == [0, 2, 4, 1, 3, 5]
+    assert pairs(halves(once, 6), 6).equal(once)
     target = model()
     with torch.no_grad():
         for parameter in target.parameters():
@@ -85,7 +87,8 @@ def test_names_and_features_come_back(weights: dict[str, torch.Tensor], tmp_path
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rope_scaling": {"rope_type": "llama3"}}, "positions are scaled (llama3)"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "positions are scaled (yarn)"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "config.json: factor = None is not float"),
         ({"missing": "lm_head.weight"}, "no weight lm_head.weight"),
         ({"other": "model.norm.weight"}, "has the shape (3,)"),
         ({"index": {"weight_map": {"model.embed_tokens.weight": "../../x.safetensors"}}}, "x.safetensors"),

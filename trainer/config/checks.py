@@ -1,29 +1,19 @@
 """Check a configuration before training starts: sizes divide evenly among ranks, no settings exclude each other."""
 
 import importlib
-from typing import Protocol
+from pathlib import Path
 
+from trainer.config import hf_format
 from trainer.config.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
 from trainer.config.precision import check_clipping, check_float8, check_precision
 from trainer.config.registry import exists
 from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
+from trainer.config.shape import ModelArgs
 from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
 WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
 """Backends of torch.compile that decide by cost what is recomputed, and so can keep within a memory budget."""
-
-
-class Shape(Protocol):
-    """The dimensions of a model that the checks in this module use."""
-
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    vocab_size: int
-
-    @property
-    def hidden_dim(self) -> int: ...
 
 
 def validate(config: JobConfig, world_size: int) -> Degrees:
@@ -59,7 +49,7 @@ def validate(config: JobConfig, world_size: int) -> Degrees:
     return found
 
 
-def model_shape(config: JobConfig) -> Shape:
+def model_shape(config: JobConfig) -> ModelArgs:
     """Return the dimensions of the model that `config` names.
 
     Raises:
@@ -67,12 +57,19 @@ def model_shape(config: JobConfig) -> Shape:
     """
     name, flavor = config.model.name, config.model.flavor
     if not name.isidentifier() or not exists(f"trainer.models.{name}.flavors"):
-        raise ConfigError(f"there is no model {name!r}", "available models: llama3, llama4")
+        raise ConfigError(f"there is no model {name!r}", f"available models: {', '.join(models())}")
+    if flavor == hf_format.FLAVOR:
+        return hf_format.read_shape(name, config.model.hf_assets_path)
     flavors = importlib.import_module(f"trainer.models.{name}.flavors").FLAVORS
     if flavor not in flavors:
-        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)}")
-    shape: Shape = flavors[flavor]
+        raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)} and {hf_format.FLAVOR}")
+    shape: ModelArgs = flavors[flavor]
     return shape
+
+
+def models() -> list[str]:
+    """Return the names of the models that this trainer has."""
+    return sorted(file.parent.name for file in hf_format.MODELS.glob("*/flavors.py"))
 
 
 def check_divisions(config: JobConfig, mesh: Degrees) -> None:
@@ -209,9 +206,10 @@ def check_exports(config: JobConfig) -> None:
     """Raise ConfigError if weights cannot be loaded or saved in the configured format (Hugging Face) or dtype."""
     checkpoint = config.checkpoint
     hugging_face = [key for key in ("initial_load_in_hf", "last_save_in_hf") if getattr(checkpoint, key)]
-    if hugging_face and config.model.name != "llama3":
+    if hugging_face and not hf_format.format_of(config.model.name):
+        named = ", ".join(name for name in models() if hf_format.format_of(name))
         raise ConfigError(
-            f"checkpoint.{hugging_face[0]} with model.name {config.model.name}: only llama3 has names there",
+            f"checkpoint.{hugging_face[0]} with model.name {config.model.name}: only {named} has names there",
             "leave it out, and use checkpoints of PyTorch",
         )
     if checkpoint.initial_load_in_hf and not checkpoint.initial_load_path:
@@ -224,6 +222,9 @@ def check_exports(config: JobConfig) -> None:
             "checkpoint.initial_load_in_hf with checkpoint.no_initial_load_model_only: such a folder has weights alone",
             "leave out no_initial_load_model_only",
         )
+    if checkpoint.initial_load_in_hf and checkpoint.initial_load_path:
+        name, flavor, path = config.model.name, config.model.flavor, Path(checkpoint.initial_load_path)
+        hf_format.check_same_shape(name, flavor, model_shape(config), path)
     exported = ["last_save_in_hf"] * checkpoint.last_save_in_hf + ["export_dtype"] * (
         checkpoint.export_dtype != Checkpoint.export_dtype
     )
@@ -291,6 +292,12 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
             f"faults.name oom with parallelism.pipeline_parallel_degree {mesh.pp}: a pipeline takes batches of one"
             " size, and this incident gives it a larger one",
             "choose another incident, or set pipeline_parallel_degree to 1",
+        )
+    if mesh.pp > 1 and model_shape(config).enable_weight_tying:
+        raise ConfigError(
+            f"parallelism.pipeline_parallel_degree {mesh.pp} with model {config.model.name} {config.model.flavor}: its"
+            " output layer has the weight of the embedding, and they would be on different ranks",
+            "set pipeline_parallel_degree to 1, or choose a flavor without enable_weight_tying",
         )
     if mesh.tp > 1 and config.debug.detect_anomaly:
         raise ConfigError(

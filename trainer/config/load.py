@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainer.config import compat
 from trainer.config.checks import model_shape
 from trainer.config.converters import BUILT_IN, is_available
-from trainer.config.refusals import NO_DATA, asks_for_something, is_without_tokenizer, reason_without_effect, refusal_of
+from trainer.config.refusals import NO_DATA, asks_for_something, is_without_assets, reason_without_effect, refusal_of
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options
 from trainer.config.sections import JobConfig, Training, Validation
@@ -284,7 +284,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     if refusal and value not in refusal.possible:
         hint = refusal.hint or possible_values(key, refusal.possible)
         return KeyReport(key, value, "ignored", source, refusal.why, hint, written.line, refused=True)
-    if option and not is_without_tokenizer(key, value):
+    if option and not is_without_assets(key, value):
         value = from_toml(option, value)
         return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=written.line)
     if why := refusal.why if refusal else reason_without_effect(key):

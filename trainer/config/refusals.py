@@ -177,9 +177,10 @@ ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_datalo
 """Keys without effect whose default is true in torchtitan: here it is False that asks for a change."""
 
 
-def is_without_tokenizer(key: str, value: object) -> bool:
-    """Return whether `key` names the folder of a tokenizer, and there is no `tokenizer.json` in it."""
-    return key == ASSETS and value is not None and not Path(str(value), "tokenizer.json").is_file()
+def is_without_assets(key: str, value: object) -> bool:
+    """Return whether `key` names a folder of assets that has neither a tokenizer nor the shape of a model."""
+    files = ("tokenizer.json", "config.json")
+    return key == ASSETS and value is not None and not any(Path(str(value), file).is_file() for file in files)
 
 
 def reason_without_effect(key: str) -> str | None:

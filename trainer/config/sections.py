@@ -79,9 +79,11 @@ class Model:
     name: str = "llama3"
     """Folder below trainer/models: llama3, or llama4, which has experts."""
     flavor: str = "debugmodel"
-    """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e."""
+    """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e;
+    hf_assets: the shape in the config.json of hf_assets_path."""
     hf_assets_path: str | None = None
-    """Folder with the tokenizer.json of a model, and its tokenizer_config.json for conversations; None: bytes."""
+    """Folder with the tokenizer.json of a model, and its tokenizer_config.json for conversations; without one,
+    bytes are tokens. Its config.json is the shape of the model if the flavor is hf_assets."""
     converters: list[str] = field(default_factory=list)
     """Names of conversions of the model, applied in this order: float8, or those that a module of yours registers."""
 

@@ -121,10 +121,12 @@ def special_text(config: dict[str, Any], key: str) -> str:
 def load_tokenizer(path: str | None, vocabulary: int) -> ByteTokenizer | FileTokenizer:
     """Return the tokenizer in the folder `path`, or that of bytes; the model has `vocabulary` tokens.
 
+    A folder that describes a model and has no tokenizer gets that of bytes, like no folder.
+
     Raises:
         DataError: The tokenizer cannot be loaded, or has more tokens than the model.
     """
-    if path is None:
+    if path is None or (Path(path, "config.json").is_file() and not Path(path, FILE).exists()):
         return ByteTokenizer()
     tokenizer = FileTokenizer(Path(path))
     if tokenizer.vocab_size > vocabulary:

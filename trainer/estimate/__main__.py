@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from trainer.config import JobConfig, load
+from trainer.config.shape import ModelArgs
 from trainer.config.stages import model_parts
 from trainer.errors import TrainerError
 from trainer.estimate.depth import window_peaks
@@ -22,7 +23,6 @@ from trainer.estimate.mesh import LocalProblem, local_problem
 from trainer.estimate.rehearsal import NUMBER_SIGN, join_fake
 from trainer.estimate.storage_counter import Peak
 from trainer.models.decoder import build_model, model_args
-from trainer.models.llama3.flavors import ModelArgs
 from trainer.parallel.data_parallel import EXPERTS_DIM
 from trainer.parallel.pipeline import keep_part
 

@@ -13,13 +13,13 @@ from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
 from trainer.config.degrees import Degrees
+from trainer.config.shape import ModelArgs
 from trainer.config.stages import Part
 from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.storage_counter import Peak
 from trainer.estimate.tracker import MemoryTracker, TrackingHooks
 from trainer.models.decoder import Decoder
-from trainer.models.llama3.flavors import ModelArgs
 from trainer.optim import build_optimizer
 from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import build_step, join_parts

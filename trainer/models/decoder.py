@@ -5,6 +5,7 @@ import math
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from trainer.config import JobConfig
 from trainer.config.checks import check_experts, model_shape
 from trainer.config.converters import convert
+from trainer.config.shape import ModelArgs
 from trainer.config.stages import Part
-from trainer.models.llama3.flavors import ModelArgs
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
 Draw = Callable[[str, Tensor, int, int], Tensor]
@@ -26,8 +27,8 @@ class Decoder(nn.Module):
 
     tok_embeddings: nn.Embedding
     layers: nn.ModuleDict
+    output: nn.Linear
     args: ModelArgs
-    dim: int
     part: Part
     """The part of the model that this module holds if the model is divided for a pipeline."""
     positions: Sequence[int]
@@ -47,8 +48,31 @@ class Decoder(nn.Module):
         There are 6 per weight, and 12 per layer, feature and attended position (PaLM, appendix B:
         https://arxiv.org/abs/2204.02311).
         """
-        weights = sum(p.numel() for p in self.parameters()) - self.tok_embeddings.weight.numel()
-        return 6 * weights + 12 * len(self.layers) * self.dim * length
+        weights = sum(p.numel() for p in self.parameters())
+        if not self.args.enable_weight_tying:  # a tied weight is multiplied in the output layer
+            weights -= self.tok_embeddings.weight.numel()
+        return 6 * weights + 12 * len(self.layers) * self.args.n_heads * self.args.head_dim * length
+
+    def tie_weights(self) -> None:
+        """Let the output layer have the weight of the embedding, if `enable_weight_tying` is set.
+
+        Call it after each change that replaces parameters by new ones.
+        """
+        if self.args.enable_weight_tying:
+            self.output.weight = self.tok_embeddings.weight
+
+    def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
+        """Allocate memory for all parameters and buffers on a device, without values."""
+        super().to_empty(device=device, recurse=recurse)
+        self.tie_weights()
+        return self
+
+    def initialised_as(self, name: str) -> str:
+        """Return the name of the parameter whose initial values parameter `name` has.
+
+        A tied weight begins as that of an output layer: as large as that of an embedding, it would make large logits.
+        """
+        return "output.weight" if self.args.enable_weight_tying and name == "tok_embeddings.weight" else name
 
 
 def model_args(config: JobConfig) -> ModelArgs:
@@ -57,8 +81,7 @@ def model_args(config: JobConfig) -> ModelArgs:
     Raises:
         ConfigError: There is no such model or flavor.
     """
-    args: ModelArgs = model_shape(config)  # type: ignore[assignment]
-    return args
+    return model_shape(config)
 
 
 def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
@@ -99,7 +122,8 @@ def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
     ever holds the full model.
     """
     for name, parameter in model.named_parameters():
-        set_whole(parameter, draw(without_wrappers(name), parameter, model.args.n_layers, seed))
+        drawn_as = model.initialised_as(without_wrappers(name))
+        set_whole(parameter, draw(drawn_as, parameter, model.args.n_layers, seed))
     model.reset_buffers()
 
 

@@ -8,9 +8,9 @@ from trainer.config import JobConfig
 from trainer.config.checks import recompute_interval
 from trainer.config.degrees import EXPERT
 from trainer.config.sections import Compile
+from trainer.config.shape import ModelArgs
 from trainer.config.stages import Part, model_parts
 from trainer.models.decoder import Decoder, build_model, init_weights, model_args
-from trainer.models.llama3.flavors import ModelArgs
 from trainer.models.moe import moe_layers
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
 from trainer.parallel.context_parallel import apply_context_parallel

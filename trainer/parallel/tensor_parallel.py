@@ -62,6 +62,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     parallelize_module(
         model, mesh, {name: style for name, style in outer_plan.items() if list(model.get_submodule(name).parameters())}
     )
+    model.tie_weights()
 
 
 def finish_embedding(model: Decoder) -> None:

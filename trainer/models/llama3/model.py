@@ -1,23 +1,37 @@
 """Llama 3: pre-norm blocks of grouped-query attention with rotary positions, and SwiGLU.
 
-Shapes: B sequences, T tokens, D = dim, N heads, H = D / N, K key-value heads, V = vocabulary.
+Shapes: B sequences, T tokens, D = dim, N heads, H = head_dim, K key-value heads, V = vocabulary.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainer.config.shape import ModelArgs, RopeScaling
 from trainer.models.decoder import Decoder
-from trainer.models.llama3.flavors import ModelArgs
 
 
-def rotations(positions: Sequence[int], head_dim: int, theta: float) -> Tensor:
+def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
     """Return the cosines and sines of the rotary angles at the given positions: (2, T, H/2), float32."""
-    speeds = theta ** -(torch.arange(0, head_dim, 2).float() / head_dim)
+    speeds = args.rope_theta ** -(torch.arange(0, args.head_dim, 2).float() / args.head_dim)
+    if args.rope_scaling:
+        speeds = scaled(speeds, args.rope_scaling)
     angles = torch.outer(torch.tensor(positions).float(), speeds)
     return torch.stack((angles.cos(), angles.sin()))
+
+
+def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
+    """Return the angles per position (H/2,) after Llama 3.1's scaling, which slows down the slow ones.
+
+    Example: with the default scaling, an angle that turns 4 times or more in 8192 positions is kept, one that turns
+    less than once is divided by 8, and one that turns 2.5 times is halfway between: multiplied by 0.5 + 0.5 / 8.
+    """
+    turns = scaling.original_length * speeds / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return speeds * torch.lerp(torch.tensor(1 / scaling.factor), torch.tensor(1.0), kept.clamp(0, 1))
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
@@ -42,7 +56,7 @@ class Attention(nn.Module):
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
         self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = causal_attention
-        self.head_dim = args.dim // args.n_heads
+        self.head_dim = args.head_dim
         self.wq = nn.Linear(args.dim, args.n_heads * self.head_dim, bias=False)
         self.wk = nn.Linear(args.dim, args.n_kv_heads * self.head_dim, bias=False)
         self.wv = nn.Linear(args.dim, args.n_kv_heads * self.head_dim, bias=False)
@@ -50,7 +64,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         """Return the attention's output for x (B, T, D); `rope` holds the rotary cosines and sines of each position."""
-        q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
+        q, k, v = self.heads(x)
         q, k = rotate(q, rope), rotate(k, rope)
         repeats = q.shape[2] // k.shape[2]
         # As in torchtitan; enable_gqa of scaled_dot_product_attention is experimental.
@@ -59,6 +73,11 @@ class Attention(nn.Module):
         out = self.attend(q, k, v)
         projected: Tensor = self.wo(out.transpose(1, 2).flatten(-2))
         return projected
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries (B, T, N, H), keys and values (B, T, K, H) of x (B, T, D), before they are rotated."""
+        q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
+        return q, k, v
 
 
 class FeedForward(nn.Module):
@@ -98,11 +117,12 @@ class Llama3(Decoder):
 
     def __init__(self, args: ModelArgs, max_length: int) -> None:
         super().__init__()
-        self.args, self.positions, self.dim = args, range(max_length), args.dim
+        self.args, self.positions = args, range(max_length)
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
         self.layers = nn.ModuleDict({str(i): self.block(i) for i in range(args.n_layers)})
         self.norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
+        self.tie_weights()
         # Not in checkpoints, as it follows from the positions, and these differ between ranks of context parallelism.
         self.register_buffer("rope", self.rotations(), persistent=False)
 
@@ -112,7 +132,7 @@ class Llama3(Decoder):
 
     def rotations(self) -> Tensor:
         """Return the rotary cosines and sines at this rank's positions of each sequence."""
-        return rotations(self.positions, self.args.dim // self.args.n_heads, self.args.rope_theta)
+        return rotations(self.positions, self.args)
 
     def expect_positions(self, positions: Sequence[int]) -> None:
         self.positions = positions

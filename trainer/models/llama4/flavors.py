@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trainer.models.llama3.flavors import ModelArgs as DenseArgs
+from trainer.config.shape import ModelArgs as DenseArgs
 
 
 @dataclass(frozen=True)
@@ -14,28 +14,22 @@ class ModelArgs(DenseArgs):
     dim: int = 5120
     n_layers: int = 48
     n_heads: int = 40
+    hidden_dim: int = 16384
+    """Width of the dense feed-forward layers."""
     vocab_size: int = 202048
-    ffn_dim_multiplier: float = 1.2
-    multiple_of: int = 2048
     n_experts: int = 16
     top_k: int = 1
+    expert_dim: int = 8192
+    """Hidden width of an expert, and of the shared expert."""
     moe_every: int = 1
     """Every `moe_every`-th layer has experts; the others are dense."""
-
-    @property
-    def expert_dim(self) -> int:
-        """Hidden width of an expert, rounded up: the experts that one token uses are together as wide as a dense
-        layer.
-        """
-        unrounded = self.hidden_dim // (self.top_k + 1)
-        return -(-unrounded // self.multiple_of) * self.multiple_of
 
 
 FLAVORS = {
     # As small as Llama 3's; two experts a token, so that what comes back is a sum.
     "debugmodel": ModelArgs(
-        64, n_layers=4, n_heads=4, n_kv_heads=2, vocab_size=320, ffn_dim_multiplier=1, multiple_of=32,
-        n_experts=8, top_k=2, moe_every=2,
+        64, n_layers=4, n_heads=4, n_kv_heads=2, head_dim=16, hidden_dim=192, vocab_size=320,
+        n_experts=8, top_k=2, expert_dim=64, moe_every=2,
     ),
     "17bx16e": ModelArgs(),
     "17bx128e": ModelArgs(n_experts=128, moe_every=2),

@@ -1,0 +1,240 @@
+"""What the transformers package calls the settings and weights of each model, and model shapes from its config.json.
+
+Needs no torch, so that a launcher can compare a folder with the configuration before it starts a process.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.config.shape import ModelArgs, RopeScaling
+from trainer.errors import ConfigError
+from workbench.recorders.files import read_json
+
+MODELS = Path(__file__).parent.parent / "models"
+"""Folder with a package for each model."""
+FLAVOR = "hf_assets"
+"""The value of model.flavor that takes the shape from the config.json in model.hf_assets_path."""
+DESCRIPTION = "config.json"
+SCALING_KEYS = {
+    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
+    "original_length": "original_max_position_embeddings",
+}  # fmt: skip
+"""{field of RopeScaling: its key in the transformers package}."""
+
+
+class Layout(Enum):
+    """How the values of a weight are arranged in the transformers package."""
+
+    SAME = auto()
+    ROTARY = auto()
+    """The rotary features of each head are in two halves; here they are in adjacent pairs."""
+    TRANSPOSED = auto()
+    """Rows and columns of each expert's matrix are exchanged."""
+    GATE = auto()
+    """Like TRANSPOSED, and the weight is the first half of the columns of a weight that has two of ours."""
+    UP = auto()
+    """Like GATE, but the second half."""
+
+
+class Place(NamedTuple):
+    """Where the transformers package has a weight: the name, and the arrangement of its values."""
+
+    name: str
+    layout: Layout = Layout.SAME
+
+
+@dataclass(frozen=True)
+class Format:
+    """The names that the transformers package has for one model.
+
+    `model_type` and `architecture` are names of its configuration and its class. `weights` has the place of each weight
+    of a layer, without the layer's prefix.
+    """
+
+    model_type: str
+    architecture: str
+    args: type[ModelArgs]
+    weights: Mapping[str, Place]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """{field of `args`: key in config.json}, beside those in SETTINGS."""
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    """{key in config.json: the only value that the model here can have}."""
+
+
+SETTINGS = {
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_dim": "intermediate_size",
+    "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
+    "enable_weight_tying": "tie_word_embeddings",
+}  # fmt: skip
+"""{field of ModelArgs: key in config.json}, the same for all models."""
+OMITTED = {"norm_eps": 1e-6, "rope_theta": 10000.0, "enable_weight_tying": False}
+"""{field of ModelArgs: its value if config.json does not have it}."""
+ATTENTION = {
+    "attention.wq.weight": Place("self_attn.q_proj.weight", Layout.ROTARY),
+    "attention.wk.weight": Place("self_attn.k_proj.weight", Layout.ROTARY),
+    "attention.wv.weight": Place("self_attn.v_proj.weight"),
+    "attention.wo.weight": Place("self_attn.o_proj.weight"),
+    "attention_norm.weight": Place("input_layernorm.weight"),
+    "ffn_norm.weight": Place("post_attention_layernorm.weight"),
+}
+
+
+def feed_forward(here: str, there: str) -> dict[str, Place]:
+    """Return the places of the weights of a feed-forward layer that is called `here` here, and `there` there."""
+    names = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    return {f"{here}.{ours}.weight": Place(f"{there}.{theirs}.weight") for ours, theirs in names.items()}
+
+
+def format_of(model: str) -> Format | None:
+    """Return the names that the transformers package has for the model `model`; None if there are none."""
+    if not model.isidentifier() or not (MODELS / model / "hf_format.py").is_file():
+        return None
+    found: Format = importlib.import_module(f"trainer.models.{model}.hf_format").FORMAT
+    return found
+
+
+def read_shape(model: str, folder: str | None) -> ModelArgs:
+    """Return the shape of the model in a folder of the transformers package.
+
+    Raises:
+        ConfigError: The folder has no config.json, or that of another model or with unsupported settings.
+    """
+    form = format_of(model)
+    if form is None:
+        raise ConfigError(
+            f"flavor {FLAVOR}: the transformers package has no names for {model}", "choose another flavor"
+        )
+    if folder is None:
+        raise ConfigError(
+            f"model.flavor {FLAVOR} without model.hf_assets_path names no {DESCRIPTION}",
+            "give --model.hf_assets_path with a folder of the transformers package",
+        )
+    stated = stated_settings(form, Path(folder))
+    known = {**OMITTED, **stated}
+    if {"dim", "n_heads"} <= known.keys():
+        known = {"head_dim": known["dim"] // known["n_heads"], "n_kv_heads": known["n_heads"], **known}
+    if missing := [key for name, key in keys(form).items() if name not in known]:
+        raise ConfigError(f"{Path(folder, DESCRIPTION)} has no {', '.join(missing)}", "copy the file again")
+    args = form.args(**known)
+    if args.n_heads % args.n_kv_heads or args.head_dim % 2:
+        raise ConfigError(
+            f"{Path(folder, DESCRIPTION)}: {args.n_heads} heads of {args.head_dim} features share {args.n_kv_heads}"
+            " key-value heads unevenly, or have no pairs of features to rotate",
+            "give a num_attention_heads that is a multiple of num_key_value_heads, and an even head_dim",
+        )
+    return args
+
+
+def check_same_shape(model: str, flavor: str, args: ModelArgs, folder: Path) -> None:
+    """Raise ConfigError if the config.json in `folder` describes another model than `args`, the shape of `flavor`.
+
+    What the file does not say is not compared; without a file nothing is.
+    """
+    form = format_of(model)
+    if form is None or not (folder / DESCRIPTION).is_file():
+        return
+    stated = stated_settings(form, folder)
+    names = {"rope_scaling": "rope_scaling", **keys(form)}
+    different = [
+        f"{names[name]} is {value} there and {getattr(args, name)} in {model} {flavor}"
+        for name, value in stated.items()
+        if value != getattr(args, name)
+    ]
+    if different:
+        raise ConfigError(
+            f"{folder} is another model: {', '.join(different)}",
+            f"choose the flavor of these weights, or take their shape: --model.flavor {FLAVOR} --model.hf_assets_path"
+            f" {folder}",
+        )
+
+
+def keys(form: Format) -> dict[str, str]:
+    """Return {field of the model's shape: key in config.json}."""
+    return {**SETTINGS, **form.settings}
+
+
+def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
+    """Return {field of the model's shape: value} of what the config.json in a folder says.
+
+    Raises:
+        ConfigError: It is unreadable, of another model, or has values that the model here cannot have.
+    """
+    path, described = folder / DESCRIPTION, read_json(folder / DESCRIPTION)
+    if not isinstance(described, dict):
+        raise ConfigError(f"{path} is missing or no JSON object", "give a folder of the transformers package")
+    rotary = described.get("rope_parameters") or described.get("rope_scaling") or {}
+    rotary = rotary if isinstance(rotary, dict) else {"rope_type": rotary}
+    check_supported(form, path, described)
+    described = {**described, **{name: rotary[name] for name in ("rope_theta",) if name in rotary}}
+    found = {name: described[key] for name, key in keys(form).items() if described.get(key) is not None}
+    kinds = {item.name: type(item.default) for item in fields(form.args)}
+    settings = {name: checked(path, keys(form)[name], value, kinds[name]) for name, value in found.items()}
+    return {**settings, "rope_scaling": rope_scaling(path, rotary)}
+
+
+def check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
+    """Raise ConfigError if a config.json describes a model of another type, or one that computes something else."""
+    kind = described.get("model_type", form.model_type)
+    if kind != form.model_type:
+        raise ConfigError(
+            f"{path} describes a model of type {kind!r}, and the configured model is {form.model_type!r} there",
+            "choose the model.name of these weights",
+        )
+    wrong = [
+        f"{key} = {described[key]!r}" for key, value in form.fixed.items() if described.get(key) not in (None, value)
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{path}: {', '.join(wrong)}, which the model here does not do",
+            "use weights of a model with " + ", ".join(f"{key} = {value!r}" for key, value in form.fixed.items()),
+        )
+
+
+def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | None:
+    """Return the scaling of rotary angles that a config.json describes; None if there is none.
+
+    Raises:
+        ConfigError: It is of a kind that the models here do not have.
+    """
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ConfigError(
+            f"{path} is a model whose rotary positions are scaled ({kind}), which the model here does not do",
+            "use weights without rope_scaling, or with that of llama3",
+        )
+    kinds = {item.name: type(item.default) for item in fields(RopeScaling)}
+    values = {name: checked(path, key, rotary.get(key), kinds[name]) for name, key in SCALING_KEYS.items()}
+    return RopeScaling(**values)
+
+
+def checked(path: Path, key: str, value: object, kind: type) -> Any:
+    """Return a number or switch of a config.json as a value of type `kind`.
+
+    Raises:
+        ConfigError: It has another type, or is a number of 0 or less.
+    """
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or (isinstance(value, int | float) and kind is not bool and not value > 0):
+        raise ConfigError(f"{path}: {key} = {value!r} is not {kind.__name__}", "copy the file again")
+    return value
+
+
+def describe(form: Format, args: ModelArgs) -> dict[str, object]:
+    """Return the content of config.json for a model of this shape."""
+    settings = {key: getattr(args, name) for name, key in keys(form).items()}
+    scaling = args.rope_scaling
+    if scaling:
+        named = {key: getattr(scaling, name) for name, key in SCALING_KEYS.items()}
+        settings["rope_scaling"] = {"rope_type": "llama3", **named}
+    return {
+        "architectures": [form.architecture], "model_type": form.model_type, "hidden_act": "silu",
+        **settings, **form.fixed,
+    }  # fmt: skip
