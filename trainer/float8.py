@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from trainer.config import ConfigError, JobConfig
+from trainer.config.checks import model_shape
 
 MULTIPLE = 16
 """Both sides of a weight must be multiples of this number for a float8 product."""
@@ -20,7 +21,10 @@ def convert(model: nn.Module, config: JobConfig) -> None:
     Raises:
         ConfigError: No layer is left to convert.
     """
-    names = [name for name, module in model.named_modules() if is_converted(module, name, config.float8.filter_fqns)]
+    # The weight of a tied output layer is an embedding, too, which is looked up in its own type.
+    tied = ["output"] * model_shape(config).enable_weight_tying
+    filtered = [*config.float8.filter_fqns, *tied]
+    names = [name for name, module in model.named_modules() if is_converted(module, name, filtered)]
     if not names:
         raise ConfigError(
             "model.converters float8: there is no linear layer to convert whose sides are multiples of"

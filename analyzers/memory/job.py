@@ -14,6 +14,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     hidden_dim: int | None = None
     layers: int | None = None
     heads: int | None = None
+    head_dim: int | None = None
+    """Features of a head; None: `dim` divided by `heads`."""
     batch: int
     seq: int
     compute_bytes: int
@@ -33,15 +35,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
         The count follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), for a block without dropout and
         biases whose attention (FlashAttention, Dao et al. 2022) keeps no scores. In units of tokens x dim: the inputs
-        of both norms and of the projections behind them (4), queries, keys and values with heads repeated (3), the
-        attention's output (1) and its copy for the projection (1); and 4 of tokens x hidden_dim: both branches, the
-        activated branch and their product. In float32: a factor for each norm and the logarithms of the sums for each
-        head.
+        of both norms and of the projections behind them (4). In units of tokens x heads x head_dim, which is dim in
+        many models: queries, keys and values with heads repeated (3), the attention's output (1) and its copy for the
+        projection (1). And 4 of tokens x hidden_dim: both branches, the activated branch and their product. In float32:
+        a factor for each norm and the logarithms of the sums for each head.
 
         The result is None if run.json lacks one of these values. Example: dim 256, hidden_dim 768, 8 heads, 512 tokens
         in bfloat16 (2 bytes) save 512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes.
         """
         if self.dim is None or self.hidden_dim is None or self.heads is None:
             return None
-        width = 9 * self.dim + 4 * self.hidden_dim
+        attention = self.dim if self.head_dim is None else self.heads * self.head_dim
+        width = 4 * self.dim + 5 * attention + 4 * self.hidden_dim
         return self.tokens * (width * self.compute_bytes + 4 * (2 + self.heads))

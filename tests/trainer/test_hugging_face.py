@@ -1,6 +1,7 @@
 """Exchange weights with the transformers package: ours load there with the same losses, and theirs load here."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,50 @@ def test_weights_go_there_and_come_back(train: Callable[..., Any], tmp_path: Pat
     ]
     loaded = train(tmp_path / "loaded", 2, "--training.local_batch_size", "4", *saving[:1], *loading)
     assert loaded.losses()[1] == pytest.approx(loss_of(folder), rel=1e-5), loaded.output
+
+
+@pytest.mark.slow
+def test_a_tied_model_is_fine_tuned_on_a_mesh_and_goes_on_elsewhere(train: Callable[..., Any], tmp_path: Path) -> None:
+    """The first loss is that of the transformers package; step 2 is the same after a resume on another mesh."""
+    theirs = tmp_path / "theirs"
+    small_checkpoint(theirs)
+    shape = ["--model.name", "qwen3", "--model.flavor", "hf_assets", "--model.hf_assets_path", str(theirs)]
+    loading = ["--checkpoint.initial_load_in_hf", "--checkpoint.initial_load_path", str(theirs)]
+    saving = ["--checkpoint.enable", "--checkpoint.interval", "1", "--checkpoint.last_save_in_hf"]
+    flags = [*shape, *loading, *saving, "--training.steps", "2"]
+    tensor = ["--training.local_batch_size", "4", "--parallelism.tensor_parallel_degree", "2"]
+    run = train(tmp_path / "mesh", 4, *flags, *tensor)
+    assert run.losses()[1] == pytest.approx(loss_of(theirs), rel=1e-5), run.output
+    saved = run.folder / "checkpoint"
+    assert set(read(saved / "step-2" / INDEX)["weight_map"]) == set(weights_of(theirs))
+    assert loss_of(saved / "step-2") < loss_of(theirs)
+    shutil.copytree(saved / "step-1", tmp_path / "alone" / "checkpoint" / "step-1")
+    alone = train(tmp_path / "alone", 1, *flags, "--training.local_batch_size", "8")
+    assert alone.losses() == pytest.approx({2: run.losses()[2]}, rel=1e-5), alone.output
+    ours, same = (weights_of(folder / "checkpoint" / "step-2") for folder in (run.folder, alone.folder))
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, same[name], rtol=1e-4, atol=1e-5)
+
+
+def small_checkpoint(folder: Path) -> None:
+    """Save a small Qwen3 of the transformers package, with random weights and tied embeddings."""
+    transformers = pytest.importorskip("transformers")
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    others = {"head_dim": 16, "intermediate_size": 64, "vocab_size": 320, "tie_word_embeddings": True}
+    torch.manual_seed(5)
+    described = transformers.Qwen3Config(**shape, **others, initializer_range=0.1)
+    transformers.AutoModelForCausalLM.from_config(described).save_pretrained(folder)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights in the only file of weights in a folder."""
+    [file] = folder.glob("*.safetensors")
+    weights: dict[str, torch.Tensor] = safetensors.load_file(file)
+    return weights
 
 
 def model() -> Any:
@@ -123,7 +168,7 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         (["--checkpoint.enable", "--checkpoint.initial_load_in_hf"], "without checkpoint.initial_load_path"),
         (
             ["--checkpoint.enable", "--checkpoint.last_save_in_hf", "--model.name", "llama4"],
-            "only llama3 has names there",
+            "only llama3, qwen3 have names there",
         ),
         (
             ["--checkpoint.enable", "--checkpoint.last_save_in_hf", "--checkpoint.no_last_save_model_only"],

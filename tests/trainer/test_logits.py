@@ -30,6 +30,8 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama3 scaled": ("llama3", "LlamaConfig", {"rope_parameters": SCALED}),
     "llama3 tied": ("llama3", "LlamaConfig", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
     "llama3 with narrow heads": ("llama3", "LlamaConfig", {"head_dim": 4, "rms_norm_eps": 1e-3}),
+    "qwen3": ("qwen3", "Qwen3Config", {"head_dim": 16}),
+    "qwen3 tied": ("qwen3", "Qwen3Config", {"head_dim": 4, "tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
 }
 """{name of a case: our model, the class of its configuration in transformers, and settings}."""
 pytestmark = pytest.mark.usefixtures("one_rank_group")

@@ -6,7 +6,7 @@ from pathlib import Path
 from trainer.config import hf_format
 from trainer.config.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
 from trainer.config.precision import check_clipping, check_float8, check_precision
-from trainer.config.registry import exists
+from trainer.config.registry import exists, models
 from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
 from trainer.config.shape import ModelArgs
 from trainer.config.stages import check_pipeline
@@ -65,11 +65,6 @@ def model_shape(config: JobConfig) -> ModelArgs:
         raise ConfigError(f"{name} has no flavor {flavor!r}", f"it has {', '.join(flavors)} and {hf_format.FLAVOR}")
     shape: ModelArgs = flavors[flavor]
     return shape
-
-
-def models() -> list[str]:
-    """Return the names of the models that this trainer has."""
-    return sorted(file.parent.name for file in hf_format.MODELS.glob("*/flavors.py"))
 
 
 def check_divisions(config: JobConfig, mesh: Degrees) -> None:
@@ -209,7 +204,7 @@ def check_exports(config: JobConfig) -> None:
     if hugging_face and not hf_format.format_of(config.model.name):
         named = ", ".join(name for name in models() if hf_format.format_of(name))
         raise ConfigError(
-            f"checkpoint.{hugging_face[0]} with model.name {config.model.name}: only {named} has names there",
+            f"checkpoint.{hugging_face[0]} with model.name {config.model.name}: only {named} have names there",
             "leave it out, and use checkpoints of PyTorch",
         )
     if checkpoint.initial_load_in_hf and not checkpoint.initial_load_path:

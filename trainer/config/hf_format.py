@@ -10,12 +10,11 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.config.registry import MODELS
 from trainer.config.shape import ModelArgs, RopeScaling
 from trainer.errors import ConfigError
 from workbench.recorders.files import read_json
 
-MODELS = Path(__file__).parent.parent / "models"
-"""Folder with a package for each model."""
 FLAVOR = "hf_assets"
 """The value of model.flavor that takes the shape from the config.json in model.hf_assets_path."""
 DESCRIPTION = "config.json"

@@ -9,6 +9,9 @@ from pathlib import Path
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
+MODELS = Path(__file__).parent.parent / "models"
+"""Folder with a package for each model."""
+
 
 def from_registry(module: str, function: str) -> JobConfig:
     """Return the configuration that a function in the config_registry of the model package `module` returns.
@@ -24,7 +27,7 @@ def from_registry(module: str, function: str) -> JobConfig:
     if name is None:
         raise ConfigError(
             f"no config registry for module {module!r}",
-            "built in are llama3 and llama4; give other modules by their dotted path",
+            f"built in are {', '.join(models())}; give other modules by their dotted path",
         )
     registry = importlib.import_module(f"{name}.config_registry")
     functions = [name for name, value in vars(registry).items() if is_configuration(value, registry.__name__)]
@@ -36,6 +39,11 @@ def from_registry(module: str, function: str) -> JobConfig:
             f"{name}.config_registry.{function} does not return a JobConfig", "return a trainer.config.JobConfig"
         )
     return config
+
+
+def models() -> list[str]:
+    """Return the names of the models that this trainer has."""
+    return sorted(file.parent.name for file in MODELS.glob("*/flavors.py"))
 
 
 def search_working_folder_last() -> None:

@@ -77,10 +77,11 @@ class Model:
     """Settings of the model: which one is trained, and in which size."""
 
     name: str = "llama3"
-    """Folder below trainer/models: llama3, or llama4, which has experts."""
+    """Folder below trainer/models: llama3, qwen3, or llama4, which has experts."""
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e;
-    hf_assets: the shape in the config.json of hf_assets_path."""
+    qwen3: debugmodel, debugmodel_untied, 0.6B, 1.7B, 4B, 8B, 14B, 32B; hf_assets: the shape in the config.json of
+    hf_assets_path."""
     hf_assets_path: str | None = None
     """Folder with the tokenizer.json of a model, and its tokenizer_config.json for conversations; without one,
     bytes are tokens. Its config.json is the shape of the model if the flavor is hf_assets."""
@@ -210,7 +211,8 @@ class Checkpoint:
     last_save_model_only: bool = True
     """Save only the weights after the last step."""
     last_save_in_hf: bool = False
-    """Save the weights after the last step as safetensors with the names of the transformers package; llama3 alone."""
+    """Save the weights after the last step as safetensors with the names of the transformers package; llama3
+    and qwen3 alone."""
     initial_load_in_hf: bool = False
     """initial_load_path is a folder of such weights."""
     export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"

@@ -30,6 +30,8 @@ from trainer.models.decoder import Decoder
 from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
+HEADS = 2
+"""Dimension of the heads in queries and keys (B, T, N, H)."""
 TOKENS = Shard(0)
 """Split of tokens among ranks, where the tokens of all sequences are flattened into the first dimension."""
 HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
@@ -45,7 +47,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
         feed_forward_plan = mixture_plan(shared=shared) if has_experts else dense_plan()
-        parallelize_module(block, mesh, attention_plan() | feed_forward_plan)
+        parallelize_module(block, mesh, attention_plan(block) | feed_forward_plan)
         for moe in moe_layers(block) if shared else ():
             moe.router.whole_gradient = partial(with_whole_gradient, group=mesh.get_group())
         for moe in () if shared else moe_layers(block):
@@ -121,12 +123,15 @@ def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.Pr
     return with_whole_gradient(tokens, group), counts
 
 
-def attention_plan() -> dict[str, ParallelStyle]:
+def attention_plan(block: nn.Module) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for attention: queries, keys and values are split by heads."""
+    norms = {"attention.q_norm", "attention.k_norm"} & {name for name, _ in block.named_modules()}
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(SEQUENCE, None), desired_input_layouts=(Replicate(), None)),
         **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
+        # A norm sees this rank's heads (B, T, N, H): its weight is whole, and the gradients of all ranks are summed.
+        **{name: SequenceParallel(sequence_dim=HEADS, use_local_output=True) for name in norms},
         "attention.wo": RowwiseParallel(output_layouts=SEQUENCE),
         "ffn_norm": SequenceParallel(),
     }

@@ -16,8 +16,8 @@ def state_bytes(model: ModelSize, candidate: Candidate) -> int:
     """Return the bytes of weights, gradients and optimizer state on the rank that has the most of them."""
     width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
     # The first and the last stage have the embedding or the output layer beside their layers.
-    ends = 1 if candidate.pipeline > 1 else 2
-    held = model.in_layers / candidate.pipeline + ends * model.head
+    ends = model.head if candidate.pipeline > 1 else model.ends
+    held = model.in_layers / candidate.pipeline + ends
     shards = candidate.shard * candidate.context * candidate.tensor
     return round(STATE_COPIES * width * held / shards)
 
@@ -71,10 +71,8 @@ def activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) ->
 
 def kept_values(model: ModelSize, mode: str) -> float:
     """Return the bytes per token that one layer keeps for the backward pass; `mode` is that of checkpointing."""
-    kv = 2 * model.dim * model.kv_heads / model.heads
     values = {
-        "none": 9 * model.dim + 4 * model.hidden_dim,
-        "selective": 5 * model.dim + kv + 2 * model.hidden_dim,
+        "selective": 3 * model.dim + 2 * model.attention_dim + model.kv_dim + 2 * model.hidden_dim,
         "full": model.dim,
-    }.get(mode, 9 * model.dim + 4 * model.hidden_dim)
+    }.get(mode, model.activations)
     return values * model.compute_bytes + (8 + 4 * model.heads if mode == "none" else 0)

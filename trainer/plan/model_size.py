@@ -19,11 +19,14 @@ class ModelSize:
     layers: int
     heads: int
     kv_heads: int
+    head_dim: int
     vocab: int
     in_layers: int
     active: int
     seq_len: int
     compute_bytes: int
+    tied: bool = False
+    """Whether the output layer has the weight of the embedding."""
 
     @classmethod
     def of(cls, config: JobConfig) -> "ModelSize":
@@ -39,16 +42,37 @@ class ModelSize:
         used = getattr(shape, "top_k", 1) / max(getattr(shape, "n_experts", 1), 1)
         wide = config.training.mixed_precision_param == "float32"
         return cls(
-            shape.dim, shape.hidden_dim, shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.vocab_size, in_layers,
-            round(in_layers - experts * (1 - used)), config.training.seq_len, 4 if wide else 2,
+            shape.dim, shape.hidden_dim, shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.head_dim,
+            shape.vocab_size, in_layers, round(in_layers - experts * (1 - used)), config.training.seq_len,
+            4 if wide else 2, shape.enable_weight_tying,
         )  # fmt: skip
 
     @property
     def head(self) -> int:
-        """The number of parameters of the output layer; the embedding has as many."""
+        """The number of parameters of the output layer; the embedding has as many, or the same if they are tied."""
         return self.vocab * self.dim
+
+    @property
+    def ends(self) -> int:
+        """The number of parameters of the embedding and the output layer."""
+        return self.head if self.tied else 2 * self.head
+
+    @property
+    def attention_dim(self) -> int:
+        """The number of features of all queries of a layer, which are as wide as the model in many models."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        """The number of features of all keys and values of a layer together."""
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def activations(self) -> int:
+        """The number of values per token that a block keeps for its backward pass; see analyzers.memory.job."""
+        return 4 * self.dim + 5 * self.attention_dim + 4 * self.hidden_dim
 
     @property
     def parameters(self) -> int:
         """The number of all parameters: those of the layers, the embedding and the output layer."""
-        return self.in_layers + 2 * self.head
+        return self.in_layers + self.ends

@@ -72,13 +72,13 @@ def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, 
     if candidate.mode == "selective" and candidate.option.isdecimal():
         again = 1 / int(candidate.option)
     # A token's products with each weight, and with the positions before it (half of them on average).
-    attention = 2 * model.seq_len * model.dim * model.layers
+    attention = 2 * model.seq_len * model.attention_dim * model.layers
     layers = (2 * model.active + attention) / candidate.pipeline * (3 + again)
     head = 2 * model.head * 3
     flops = speed.flops_float32 if model.compute_bytes == FLOAT32_BYTES else speed.flops
     efficiency = tokens / (tokens + speed.half_tokens)
     products = (layers + head) * tokens / candidate.tensor / (flops * efficiency)
-    values = (9 * model.dim + 4 * model.hidden_dim) * model.compute_bytes * model.layers / candidate.pipeline
+    values = model.activations * model.compute_bytes * model.layers / candidate.pipeline
     elementwise = (ELEMENTWISE_PASSES + 2 * again) * values * tokens / candidate.tensor / speed.memory
     return products + elementwise
 
@@ -95,7 +95,7 @@ def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, t
         sent = tokens * model.dim * model.compute_bytes * (candidate.tensor - 1) / candidate.tensor
         seconds += layers * (8 + 4 * again) * (sent / bandwidth(candidate.tensor, 1, speed) + speed.latency)
     if candidate.context > 1:
-        kv = 2 * tokens * model.dim * model.kv_heads / model.heads * model.compute_bytes / candidate.tensor
+        kv = tokens * model.kv_dim * model.compute_bytes / candidate.tensor
         sent = kv * (candidate.context - 1)
         link = bandwidth(candidate.context, candidate.tensor, speed)
         seconds += layers * (3 + again) * (sent / link + (candidate.context - 1) * speed.latency)
@@ -107,7 +107,7 @@ def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, com
 
     FSDP hides a share of them behind the computation, which takes `compute` seconds.
     """
-    held = (model.in_layers / candidate.pipeline + 2 * model.head) / candidate.tensor
+    held = (model.in_layers / candidate.pipeline + model.ends) / candidate.tensor
     inner, shards = candidate.tensor, candidate.shard * candidate.context
     seconds = 0.0
     if shards > 1:

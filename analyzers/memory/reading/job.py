@@ -42,6 +42,7 @@ def job_in_manifest(manifest: Mapping[str, Any]) -> Job:
             "hidden_dim": model.get("hidden_dim"),
             "layers": model.get("n_layers"),
             "heads": model.get("n_heads"),
+            "head_dim": model.get("head_dim"),
             "batch": training["local_batch_size"],
             "seq": training["seq_len"],
             "compute_bytes": BYTES_OF[training["mixed_precision_param"]],

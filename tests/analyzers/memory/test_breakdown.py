@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -87,3 +88,5 @@ def test_the_formula_counts_each_tensor_once():
     )  # fmt: skip
     # Six positions: nine vectors of dim and four of hidden_dim in two bytes, and 2 norms and 5 heads in four.
     assert job.activation_bytes_per_layer == 6 * (2 * (9 * 10 + 4 * 30) + 4 * (2 + 5))
+    wide = msgspec.structs.replace(job, head_dim=4)
+    assert wide.activation_bytes_per_layer == 6 * (2 * (4 * 10 + 5 * 5 * 4 + 4 * 30) + 4 * (2 + 5))

@@ -97,10 +97,10 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each with a norm before it and a residual connection: (B, T, D) -> (B, T, D)."""
 
-    def __init__(self, args: ModelArgs) -> None:
+    def __init__(self, args: ModelArgs, attention: Attention) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
-        self.attention = Attention(args)
+        self.attention = attention
         self.ffn_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
         self.feed_forward = FeedForward(args.dim, args.hidden_dim)
 
@@ -128,7 +128,7 @@ class Llama3(Decoder):
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
         """Return a new transformer block for layer `number`."""
-        return Block(self.args)
+        return Block(self.args, Attention(self.args))
 
     def rotations(self) -> Tensor:
         """Return the rotary cosines and sines at this rank's positions of each sequence."""

@@ -1,0 +1,1 @@
+"""The dense model Qwen3: its modules, its published sizes, and ready-made configurations."""

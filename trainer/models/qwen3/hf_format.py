@@ -1,0 +1,13 @@
+"""The names that the transformers package has for the settings and weights of Qwen3."""
+
+from trainer.config.hf_format import ATTENTION, Format, Layout, Place, feed_forward
+from trainer.models.qwen3.flavors import ModelArgs
+
+NORMS = {f"attention.{name}.weight": Place(f"self_attn.{name}.weight", Layout.ROTARY) for name in ("q_norm", "k_norm")}
+FORMAT = Format(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    ModelArgs,
+    {**ATTENTION, **NORMS, **feed_forward("feed_forward", "mlp")},
+    fixed={"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False},
+)

@@ -1,0 +1,31 @@
+"""Qwen3: Llama 3 with a norm of each query and key, heads of any width, and in its small sizes tied embeddings."""
+
+from torch import Tensor, nn
+
+from trainer.config.shape import ModelArgs
+from trainer.models.llama3.model import Attention, Block, Llama3
+
+
+class NormedAttention(Attention):
+    """Attention whose queries and keys are normed, each head by itself, before they are rotated."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.q_norm = nn.RMSNorm(args.head_dim, eps=args.norm_eps)
+        self.k_norm = nn.RMSNorm(args.head_dim, eps=args.norm_eps)
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the normed queries (B, T, N, H) and keys (B, T, K, H), and the values (B, T, K, H), of x (B, T, D)."""
+        q, k, v = super().heads(x)
+        return self.q_norm(q), self.k_norm(k), v
+
+
+class Qwen3(Llama3):
+    """Qwen3: tokens (B, T) -> logits (B, T, V), for sequences of up to `max_length` tokens."""
+
+    def block(self, number: int) -> nn.Module:  # noqa: ARG002 - all layers are alike
+        """Return a new transformer block for layer `number`."""
+        return Block(self.args, NormedAttention(self.args))
+
+
+Model = Qwen3
