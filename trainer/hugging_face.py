@@ -5,6 +5,7 @@ Each pipeline stage writes its own file. Parameters are read and gathered whole,
 """
 
 import importlib
+import logging
 import re
 import shutil
 from collections.abc import Mapping
@@ -31,10 +32,16 @@ from trainer.step import whole
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
+logger = logging.getLogger("root")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 INDEX = "model.safetensors.index.json"
 OUTER = {"tok_embeddings.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight",
          "output.weight": "lm_head.weight"}  # fmt: skip
+ROUTING_BIAS = "expert_bias"
+NO_BIAS = (
+    "The routing biases of experts have no place in the format of the transformers package: they are not saved, and"
+    " its outputs differ for tokens that go to other experts by them. A checkpoint of PyTorch has them"
+)
 LAYER = re.compile(r"(layers\.\d+)\.(.+)")
 
 
@@ -78,7 +85,7 @@ def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
 
 def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     """Write the weights of all ranks to a folder that the transformers package can load. All ranks must call it."""
-    args, form = model_args(config), configured_format(config)
+    args, form = model_args(config), format_of(config.model.name)
     stages = config.parallelism.pipeline_parallel_degree
     stage, position = divmod(dist.get_rank(), dist.get_world_size() // stages)
     weights: dict[str, Tensor] = {}
@@ -92,6 +99,8 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     if position == 0:
         path.mkdir(parents=True, exist_ok=True)
         safetensors().save_file({name: w.contiguous() for name, w in weights.items()}, path / file, {"format": "pt"})
+        if any(buffer.any() for name, buffer in model.named_buffers() if name.endswith(ROUTING_BIAS)):
+            logger.warning(NO_BIAS)
     write_index(path, {name: (file, weight.nbytes) for name, weight in weights.items()})
     if dist.get_rank() == 0:
         write_json(path / DESCRIPTION, description(config))
@@ -131,7 +140,7 @@ def copy_tokenizer(source: str | None, target: Path) -> None:
 def description(config: JobConfig) -> dict[str, object]:
     """Return the content of config.json, which tells the transformers package the shape of the model."""
     return {
-        **describe(configured_format(config), model_args(config)),
+        **describe(format_of(config.model.name), model_args(config)),
         "max_position_embeddings": config.training.seq_len,
         "torch_dtype": config.checkpoint.export_dtype,
     }
@@ -143,22 +152,15 @@ def export_dtype(config: JobConfig) -> torch.dtype:
     return dtype
 
 
-def configured_format(config: JobConfig) -> Format:
-    """Return the names of the configured model, which `check_exports` has found to have some."""
-    form = format_of(config.model.name)
-    assert form
-    return form
-
-
 def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     """Load weights from a folder in the format of the transformers package into this rank's part of the model.
 
     Raises:
         CheckpointError: The folder has no weights or those of another model, or the model uses unsupported features.
     """
-    args, files, form = model_args(config), weight_files(path), configured_format(config)
+    args, files, form = model_args(config), weight_files(path), format_of(config.model.name)
     try:
-        check_same_shape(config.model.name, config.model.flavor, args, path)
+        check_same_shape(config.model.name, config.model.flavor, args, config.training.seq_len, path)
     except ConfigError as error:  # the launcher may not have seen this folder
         raise CheckpointError(error.message, error.hint) from error
     for wrapped, parameter in model.named_parameters():

@@ -200,13 +200,6 @@ def check_loading(checkpoint: Checkpoint) -> None:
 def check_exports(config: JobConfig) -> None:
     """Raise ConfigError if weights cannot be loaded or saved in the configured format (Hugging Face) or dtype."""
     checkpoint = config.checkpoint
-    hugging_face = [key for key in ("initial_load_in_hf", "last_save_in_hf") if getattr(checkpoint, key)]
-    if hugging_face and not hf_format.format_of(config.model.name):
-        named = ", ".join(name for name in models() if hf_format.format_of(name))
-        raise ConfigError(
-            f"checkpoint.{hugging_face[0]} with model.name {config.model.name}: only {named} have names there",
-            "leave it out, and use checkpoints of PyTorch",
-        )
     if checkpoint.initial_load_in_hf and not checkpoint.initial_load_path:
         raise ConfigError(
             "checkpoint.initial_load_in_hf without checkpoint.initial_load_path names no weights",
@@ -219,7 +212,7 @@ def check_exports(config: JobConfig) -> None:
         )
     if checkpoint.initial_load_in_hf and checkpoint.initial_load_path:
         name, flavor, path = config.model.name, config.model.flavor, Path(checkpoint.initial_load_path)
-        hf_format.check_same_shape(name, flavor, model_shape(config), path)
+        hf_format.check_same_shape(name, flavor, model_shape(config), config.training.seq_len, path)
     exported = ["last_save_in_hf"] * checkpoint.last_save_in_hf + ["export_dtype"] * (
         checkpoint.export_dtype != Checkpoint.export_dtype
     )

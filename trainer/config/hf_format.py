@@ -4,13 +4,12 @@ Needs no torch, so that a launcher can compare a folder with the configuration b
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config.registry import MODELS
 from trainer.config.shape import ModelArgs, RopeScaling
 from trainer.errors import ConfigError
 from workbench.recorders.files import read_json
@@ -62,6 +61,12 @@ class Format:
     """{field of `args`: key in config.json}, beside those in SETTINGS."""
     fixed: Mapping[str, object] = field(default_factory=dict)
     """{key in config.json: the only value that the model here can have}."""
+    by_layer: Callable[[ModelArgs], Mapping[str, object]] = lambda _: {}
+    """A function that returns {key in config.json: value} of what it says of each layer."""
+    unsupported: Callable[[Mapping[str, object]], Iterable[str]] = lambda _: ()
+    """A function that returns the keys of a config.json that do not fit the model here, beside those in `fixed`."""
+    attention_span: str = ""
+    """Key of the number of tokens that attend to each other; here all of a sequence do. Empty: there is no such key."""
 
 
 SETTINGS = {
@@ -89,12 +94,10 @@ def feed_forward(here: str, there: str) -> dict[str, Place]:
     return {f"{here}.{ours}.weight": Place(f"{there}.{theirs}.weight") for ours, theirs in names.items()}
 
 
-def format_of(model: str) -> Format | None:
-    """Return the names that the transformers package has for the model `model`; None if there are none."""
-    if not model.isidentifier() or not (MODELS / model / "hf_format.py").is_file():
-        return None
-    found: Format = importlib.import_module(f"trainer.models.{model}.hf_format").FORMAT
-    return found
+def format_of(model: str) -> Format:
+    """Return the names that the transformers package has for the model `model`, which is one of `registry.models`."""
+    form: Format = importlib.import_module(f"trainer.models.{model}.hf_format").FORMAT
+    return form
 
 
 def read_shape(model: str, folder: str | None) -> ModelArgs:
@@ -103,16 +106,12 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
     Raises:
         ConfigError: The folder has no config.json, or that of another model or with unsupported settings.
     """
-    form = format_of(model)
-    if form is None:
-        raise ConfigError(
-            f"flavor {FLAVOR}: the transformers package has no names for {model}", "choose another flavor"
-        )
     if folder is None:
         raise ConfigError(
             f"model.flavor {FLAVOR} without model.hf_assets_path names no {DESCRIPTION}",
             "give --model.hf_assets_path with a folder of the transformers package",
         )
+    form = format_of(model)
     stated = stated_settings(form, Path(folder))
     known = {**OMITTED, **stated}
     if {"dim", "n_heads"} <= known.keys():
@@ -129,15 +128,17 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
     return args
 
 
-def check_same_shape(model: str, flavor: str, args: ModelArgs, folder: Path) -> None:
+def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, folder: Path) -> None:
     """Raise ConfigError if the config.json in `folder` describes another model than `args`, the shape of `flavor`.
 
-    What the file does not say is not compared; without a file nothing is.
+    `length` is that of the sequences to train on, in tokens. What the file does not say is not compared; without a file
+    nothing is.
     """
     form = format_of(model)
-    if form is None or not (folder / DESCRIPTION).is_file():
+    if not (folder / DESCRIPTION).is_file():
         return
     stated = stated_settings(form, folder)
+    check_span(form, folder, length)
     names = {"rope_scaling": "rope_scaling", **keys(form)}
     different = [
         f"{names[name]} is {value} there and {getattr(args, name)} in {model} {flavor}"
@@ -149,6 +150,19 @@ def check_same_shape(model: str, flavor: str, args: ModelArgs, folder: Path) -> 
             f"{folder} is another model: {', '.join(different)}",
             f"choose the flavor of these weights, or take their shape: --model.flavor {FLAVOR} --model.hf_assets_path"
             f" {folder}",
+        )
+
+
+def check_span(form: Format, folder: Path, length: int) -> None:
+    """Raise ConfigError if the tokens of a sequence of `length` tokens would not all attend to each other there."""
+    described = read_json(folder / DESCRIPTION)
+    span, layers = described.get(form.attention_span), described.get("layer_types")
+    everywhere = isinstance(layers, list) and set(layers) == {"full_attention"}
+    if isinstance(span, int) and span < length and not everywhere:
+        raise ConfigError(
+            f"{folder}: {form.attention_span} is {span}, and training.seq_len is {length}: here all tokens of a"
+            " sequence attend to each other",
+            f"set training.seq_len to {span} or less",
         )
 
 
@@ -184,12 +198,12 @@ def check_supported(form: Format, path: Path, described: Mapping[str, object]) -
             f"{path} describes a model of type {kind!r}, and the configured model is {form.model_type!r} there",
             "choose the model.name of these weights",
         )
-    wrong = [
-        f"{key} = {described[key]!r}" for key, value in form.fixed.items() if described.get(key) not in (None, value)
-    ]
+    wrong = [key for key, value in form.fixed.items() if described.get(key) not in (None, value)]
+    wrong += [key for key in form.unsupported(described) if key not in wrong]
     if wrong:
+        values = ", ".join(f"{key} = {described.get(key)!r}" for key in wrong)
         raise ConfigError(
-            f"{path}: {', '.join(wrong)}, which the model here does not do",
+            f"{path}: {values}, which the model here does not do",
             "use weights of a model with " + ", ".join(f"{key} = {value!r}" for key, value in form.fixed.items()),
         )
 
@@ -235,5 +249,5 @@ def describe(form: Format, args: ModelArgs) -> dict[str, object]:
         settings["rope_scaling"] = {"rope_type": "llama3", **named}
     return {
         "architectures": [form.architecture], "model_type": form.model_type, "hidden_act": "silu",
-        **settings, **form.fixed,
+        **settings, **form.fixed, **form.by_layer(args),
     }  # fmt: skip

@@ -211,8 +211,7 @@ class Checkpoint:
     last_save_model_only: bool = True
     """Save only the weights after the last step."""
     last_save_in_hf: bool = False
-    """Save the weights after the last step as safetensors with the names of the transformers package; llama3
-    and qwen3 alone."""
+    """Save the weights after the last step as safetensors with the names of the transformers package."""
     initial_load_in_hf: bool = False
     """initial_load_path is a folder of such weights."""
     export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
