@@ -59,13 +59,15 @@ def inspect(
 ) -> None:
     """Say what is wrong with a run, from any of its files or folders."""
     from workbench.commands import analyse
+    from workbench.remote.local_paths import local_paths
 
+    files = local_paths(paths, keep=not read.no_cache)
     if prove:
-        raise typer.Exit(analyse.prove_advice(paths, read, show, fail_on))
+        raise typer.Exit(analyse.prove_advice(files, read, show, fail_on))
     if breakdown or what_if:
         tables = analyse.MemoryTables(breakdown, what_if)
-        raise typer.Exit(analyse.memory_with_tables(paths, read, show, tables, fail_on))
-    raise typer.Exit(analyse.answer(None, paths, read, show, fail_on))
+        raise typer.Exit(analyse.memory_with_tables(files, read, show, tables, fail_on))
+    raise typer.Exit(analyse.answer(None, files, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -83,8 +85,10 @@ def hang(
     """
     from workbench.commands import analyse
     from workbench.commands.live_dumps import paths_to_read
+    from workbench.remote.local_paths import local_paths
 
-    raise typer.Exit(analyse.answer("hang", paths_to_read(paths or [], run, pid or []), read, show, fail_on))
+    files = paths_to_read(local_paths(paths or [], keep=not read.no_cache), run, pid or [])
+    raise typer.Exit(analyse.answer("hang", files, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -99,12 +103,14 @@ def trace(
 ) -> None:
     """Show from profiler traces where the time of a step goes, on each rank and between ranks."""
     from workbench.commands import analyse
+    from workbench.remote.local_paths import local_paths
 
+    files = local_paths(paths, keep=not read.no_cache)
     if export:
-        raise typer.Exit(analyse.export_traces(paths, read, export, force=show.force))
+        raise typer.Exit(analyse.export_traces(files, read, export, force=show.force))
     if critical_path:
-        raise typer.Exit(analyse.trace_with_critical_path(paths, read, show, fail_on))
-    raise typer.Exit(analyse.answer("trace", paths, read, show, fail_on))
+        raise typer.Exit(analyse.trace_with_critical_path(files, read, show, fail_on))
+    raise typer.Exit(analyse.answer("trace", files, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -119,8 +125,9 @@ def steps(paths: opt.Paths, read: opt.LogReadOptions, show: opt.ShowOptions, fai
     workbench steps metrics.csv --map loss=train/nll --map step_time_ms=took
     """
     from workbench.commands import analyse
+    from workbench.remote.local_paths import local_paths
 
-    raise typer.Exit(analyse.answer("steps", paths, read, show, fail_on))
+    raise typer.Exit(analyse.answer("steps", local_paths(paths, keep=not read.no_cache), read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -134,8 +141,9 @@ def compare(
 ) -> None:
     """Compare the configuration, step time, loss and memory of two runs, or two files of one kind."""
     from workbench.commands import analyse
+    from workbench.remote.local_paths import local_path
 
-    raise typer.Exit(analyse.compare_runs(a, b, show, fail_on, column_map))
+    raise typer.Exit(analyse.compare_runs(local_path(a), local_path(b), show, fail_on, column_map))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -159,8 +167,9 @@ def bisect(
     With --fail-on warning the exit status is 1 if they differ.
     """
     from workbench.commands.bisect import bisect as bisect_runs
+    from workbench.remote.local_paths import local_path
 
-    raise typer.Exit(bisect_runs(a, b, show, tolerance, fail_on))
+    raise typer.Exit(bisect_runs(local_path(a), local_path(b), show, tolerance, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -174,8 +183,9 @@ def report(
 ) -> None:
     """Write a report on a run to one file: .html, .md or .json."""
     from workbench.commands import analyse
+    from workbench.remote.local_paths import local_path
 
-    raise typer.Exit(analyse.write_report(path, output, force=force, anonymise=anonymise))
+    raise typer.Exit(analyse.write_report(local_path(path), output, force=force, anonymise=anonymise))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -197,14 +207,15 @@ def serve(
     """Serve the web dashboard of a run; only who has the printed address can open it, by default only on this
     machine.
     """
+    from workbench.remote.local_paths import local_path
     from workbench.web.server import Place, serve
 
     place = Place(host, port, browse, socket)
     if not live:
-        serve(path, place)
+        serve(local_path(path), place)
     from workbench.watch.live_server import serve_live
 
-    serve_live(path, place)
+    serve_live(Path(path), place)
 
 
 @app.command(

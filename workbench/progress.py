@@ -4,8 +4,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 from analyzers.run import Run
@@ -21,9 +21,16 @@ So logs stay short.
 """
 
 
+def shown_progress(*runs: Run) -> AbstractContextManager[None]:
+    """Return a context in which stderr shows that the files of these runs are being read, and for how long."""
+    files = [file for run in runs for file in run.artefacts]
+    text = f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}"
+    return shown_text(lambda: text)
+
+
 @contextmanager
-def shown_progress(*runs: Run) -> Iterator[None]:
-    """Return a context in which stderr shows that the files of these runs are being read, and for how long.
+def shown_text(describe: Callable[[], str]) -> Iterator[None]:
+    """Return a context in which stderr shows what `describe` returns, and for how long that has taken.
 
     On a terminal it is one line that is redrawn. A system timer prints it, and not a thread: a process with a second
     thread cannot safely fork the processes that read the files, and to start an interpreter for each of them is slow.
@@ -31,9 +38,7 @@ def shown_progress(*runs: Run) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
         return
-    files = [file for run in runs for file in run.artefacts]
-    text = f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}"
-    line = ProgressLine(text, on_terminal=sys.stderr.isatty())
+    line = ProgressLine(describe, on_terminal=sys.stderr.isatty())
     signal.signal(signal.SIGALRM, line.show)
     signal.setitimer(signal.ITIMER_REAL, line.wait_s)
     try:
@@ -47,15 +52,15 @@ def shown_progress(*runs: Run) -> Iterator[None]:
 class ProgressLine:
     """The text of the progress line, and the timer that updates it."""
 
-    def __init__(self, text: str, *, on_terminal: bool) -> None:
-        self._text, self._on_terminal = text, on_terminal
+    def __init__(self, describe: Callable[[], str], *, on_terminal: bool) -> None:
+        self._describe, self._on_terminal = describe, on_terminal
         self._began, self._is_shown = time.monotonic(), False
         self.wait_s = FIRST_S if on_terminal else FIRST_NOTE_S
 
     def show(self, _number: int, _frame: FrameType | None) -> None:
         """Print how long reading has taken so far, and restart the timer, which calls this method again."""
         waited = time.monotonic() - self._began
-        text = f"{self._text}   {waiting_time(waited)}"
+        text = f"{self._describe()}   {waiting_time(waited)}"
         if self._on_terminal:
             rewrite_line(text)
             self._is_shown = True

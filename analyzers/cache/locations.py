@@ -38,6 +38,11 @@ def folders() -> Iterator[Path]:
     wanted = cache_folder()
     if wanted and wanted not in UNUSABLE:
         yield wanted
+    yield from temporary_folders()
+
+
+def temporary_folders() -> Iterator[Path]:
+    """Yield the temporary folders to try, which are deleted when the process ends."""
     for root in TEMPORARY_ROOTS:
         folder = temporary_folder(root)
         if folder and folder not in UNUSABLE:

@@ -1,6 +1,7 @@
 """How much the cache holds, and what is deleted when that is more than it may hold."""
 
 import math
+import os
 import re
 import time
 from pathlib import Path
@@ -43,7 +44,7 @@ def entries(folder: Path) -> list[Entry]:
 def entry_of(path: Path) -> Entry | None:
     """Return the last use, size and folder of a cache entry as an `Entry`; None if the entry was just deleted."""
     try:
-        files = list(path.iterdir()) if path.is_dir() else [path]
+        files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] or [path]
         return Entry(path.stat().st_mtime, sum(file.stat().st_size for file in files), path)
     except OSError:
         return None

@@ -35,8 +35,21 @@ class Scheduler(StrEnum):
 
 INPUT, OUTPUT = "Input", "Output"
 
-Paths = Annotated[list[Path], typer.Argument(help="Files or folders that a job wrote.", show_default=False)]
-MaybePaths = Annotated[list[Path] | None, typer.Argument(help="Files or folders that a job wrote.", show_default=False)]
+
+def complete_path(incomplete: str) -> list[str]:
+    """Return the files and folders that begin with a text, for the shell's completion of a path or URL."""
+    folder, _, name = incomplete.rpartition("/")
+    where = Path(f"{folder}/" if "/" in incomplete else ".")
+    try:
+        paths = [path for path in where.iterdir() if path.name.startswith(name)]
+    except OSError:
+        return []
+    return sorted(f"{path}/" if path.is_dir() else str(path) for path in paths)
+
+
+WRITTEN = "Files or folders that a job wrote, or their URLs (s3://, gs://, https://, ...)."
+Paths = Annotated[list[str], typer.Argument(help=WRITTEN, autocompletion=complete_path, show_default=False)]
+MaybePaths = Annotated[list[str] | None, typer.Argument(help=WRITTEN, autocompletion=complete_path, show_default=False)]
 LIVE = "A job that hangs right now"
 LiveRun = Annotated[
     Path | None,
@@ -54,7 +67,12 @@ Pids = Annotated[
         show_default=False,
     ),
 ]
-OnePath = Annotated[Path, typer.Argument(help="The folder of a run, or a file in it.", show_default=False)]
+OnePath = Annotated[
+    str,
+    typer.Argument(
+        help="The folder of a run, or a file in it, or its URL.", autocompletion=complete_path, show_default=False
+    ),
+]
 ConfigSource = Annotated[Path, typer.Argument(help="A TOML file, or the folder of a run.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
 Rank = Annotated[int | None, typer.Option(help="Read only this rank.", rich_help_panel=INPUT, show_default=False)]

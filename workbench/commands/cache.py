@@ -8,6 +8,7 @@ from analyzers.cache.pruning import Entry
 from analyzers.errors import Exit
 from analyzers.words import duration, quantity, size
 from workbench.errors import UsageProblem
+from workbench.remote.mirror import REMOTE_FOLDER
 
 
 def manage(limit: int | None, *, clear: bool) -> Exit:
@@ -20,25 +21,35 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
     folder = locations.cache_folder()
     if folder is None:
         raise UsageProblem("this user has no home folder, so nothing is kept", "set WORKBENCH_CACHE to a folder")
+    copies = folder / REMOTE_FOLDER
     if limit is not None:
         pruning.set_limit(folder, limit)
-    print(cleared(folder) if clear else described(folder, pruning.entries(folder)))
+        pruning.prune(copies, limit)
+    print(cleared(folder, copies) if clear else described(folder, copies))
     return Exit.OK
 
 
-def cleared(folder: Path) -> str:
+def cleared(folder: Path, copies: Path) -> str:
     """Delete all entries of the cache, and return a sentence with their number and total size."""
-    deleted = pruning.clear(folder)
+    deleted = [*pruning.clear(folder), *pruning.clear(copies)]
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
-def described(folder: Path, entries: list[Entry]) -> str:
-    """Return three lines of text about the cache: its folder, the number and size of its entries, and its limit."""
-    kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
-    if entries:
-        kept += f", used between {age(entries[-1])} and {age(entries[0])} ago"
+def described(folder: Path, copies: Path) -> str:
+    """Return three or four lines of text about the cache: its folder, what it holds, and its limit."""
     limit = size(pruning.limit_bytes(folder))
-    return f"folder  {folder}\nholds   {kept}\nlimit   {limit}; the entries used longest ago are deleted first"
+    lines = [f"folder  {folder}", f"holds   {contents(pruning.entries(folder))}"]
+    if runs := pruning.entries(copies):
+        lines.append(f"copies  {contents(runs)}, of files at URLs")
+    return "\n".join(
+        [*lines, f"limit   {limit}{' of each' if runs else ''}; the entries used longest ago are deleted first"]
+    )
+
+
+def contents(entries: list[Entry]) -> str:
+    """Return the number and total size of entries, and when they were used."""
+    kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
+    return f"{kept}, used between {age(entries[-1])} and {age(entries[0])} ago" if entries else kept
 
 
 def total(entries: list[Entry]) -> str:

@@ -1,0 +1,65 @@
+"""Serve folders over HTTP from this process, and record what is requested."""
+
+import http.server
+import threading
+from functools import partial
+
+import pytest
+
+
+class Site(http.server.ThreadingHTTPServer):
+    """A server of one folder; `requests` has the method and path of each request.
+
+    A path in `cut` is answered with so many bytes of its content and then nothing until `release`, or the end of the
+    connection.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, folder):
+        super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+        self.requests, self.cut, self.release = [], {}, threading.Event()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def downloads(self):
+        return sorted(path for method, path in self.requests if method == "GET" and not path.endswith("/"))
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        self.server.requests.append((self.command, self.path))
+
+    def copyfile(self, source, target):
+        if self.path not in self.server.cut:
+            super().copyfile(source, target)
+            return
+        target.write(source.read(self.server.cut[self.path]))
+        target.flush()
+        self.server.release.wait(60)
+
+
+@pytest.fixture
+def serve():
+    """Fixture: a function that serves a folder until the end of the test."""
+    sites = []
+
+    def start(folder):
+        sites.append(Site(folder))
+        threading.Thread(target=partial(sites[-1].serve_forever, poll_interval=0.02), daemon=True).start()
+        return sites[-1]
+
+    yield start
+    for site in sites:
+        site.release.set()
+        site.shutdown()
+        site.server_close()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Fixture: the folder of a new cache."""
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

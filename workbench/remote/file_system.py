@@ -1,0 +1,99 @@
+"""Open the file system of a URL with fsspec, and turn the errors of its libraries into errors with a hint."""
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import IO, Protocol, TypeVar
+
+from analyzers.errors import InputError, WorkbenchError
+from workbench.remote.urls import scrubbed, without_credentials
+
+Value = TypeVar("Value")
+Details = Mapping[str, object]
+"""What a file system says about a file: `name`, `size`, `type`, and more that differs between protocols."""
+PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
+DISTRIBUTIONS = {"smbclient": "smbprotocol", "libarchive": "libarchive-c", "git": "gitpython"}
+"""The name under which pip installs a module, where that is another one."""
+
+
+class Vanished(Exception):  # never seen by a user
+    """A running job has deleted a file since it was listed."""
+
+
+class FileSystem(Protocol):
+    """The part of fsspec's file systems that is used here."""
+
+    async_impl: bool
+    """Whether several threads may use it; others have one connection."""
+
+    def ls(self, path: str, *, detail: bool) -> list[Details]:
+        """Return the details of the files and folders in a folder."""
+        ...
+
+    def info(self, path: str) -> Details:
+        """Return the details of a file or folder."""
+        ...
+
+    def open(self, path: str, mode: str) -> AbstractContextManager[IO[bytes]]:
+        """Open a file."""
+        ...
+
+    def invalidate_cache(self) -> None:
+        """Forget listings that were kept."""
+        ...
+
+
+def open_file_system(url: str) -> tuple[FileSystem, str]:
+    """Return the file system of a URL, and the path of the URL in it.
+
+    Raises:
+        InputError: The protocol is unknown, or its package is missing.
+    """
+    try:
+        import fsspec
+    except ImportError:
+        raise missing_package(url, "fsspec", "torch-workbench[remote]") from None
+    known = {*fsspec.available_protocols(), *fsspec.registry}
+    if unknown := [name for name in PROTOCOL.findall(url) if name.lower() not in known]:
+        why = f"{without_credentials(url)}: {unknown[0]} is no known protocol"
+        raise InputError(why, "known are file, s3, gs, abfs, https and others of fsspec")
+    try:
+        file_system, path = asking(url, lambda: fsspec.url_to_fs(url))
+    except ImportError as error:
+        module = str(getattr(error.__cause__ or error, "name", None) or "its library").partition(".")[0]
+        raise missing_package(url, module, DISTRIBUTIONS.get(module, module)) from None
+    file_system.invalidate_cache()
+    return file_system, path
+
+
+def missing_package(url: str, module: str, distribution: str) -> InputError:
+    """Return the error for a URL whose protocol needs a package that is not installed."""
+    return InputError(f"{without_credentials(url)}: {module} is not installed", f"run `pip install '{distribution}'`")
+
+
+def asking(url: str, question: Callable[[], Value]) -> Value:
+    """Return the answer to a question to the file system of a URL.
+
+    Raises:
+        InputError: The file system gave none, for whatever reason.
+    """
+    try:
+        return question()
+    except (WorkbenchError, MemoryError, ImportError, Vanished):
+        raise
+    except Exception as error:  # noqa: BLE001  # each protocol's library has errors of its own
+        # Not `from error`: its text may hold credentials, which --debug would print.
+        raise as_input_error(url, error) from None
+
+
+def as_input_error(url: str, error: Exception) -> InputError:
+    """Return the error for a URL that a file system cannot read; its text holds no credentials."""
+    place = without_credentials(url)
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return InputError(
+            f"{place}: no such file or folder, or no answer", "check the address, and that you may list it"
+        )
+    if isinstance(error, PermissionError):
+        return InputError(f"{place}: access denied", "check the credentials in the environment, and their rights")
+    reason = f"{type(error).__name__}: {scrubbed(str(error))}".rstrip(": ")
+    return InputError(f"{place}: {reason}", "check address, network and credentials, and try again")

@@ -1,0 +1,153 @@
+"""List the files below a URL that can be artefacts, under names that cannot lead out of a local folder.
+
+A listing comes from another machine and may be hostile: of each name only the last part is used, and parts such as
+`..` are left out. Folders of checkpoints and files of weights, which are large and no artefacts, are not listed.
+"""
+
+import calendar
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path, PurePosixPath
+
+from analyzers.errors import InputError
+from analyzers.kinds import kind_by_name
+from analyzers.run import DEEPEST, FILES_AT_MOST, SKIPPED_FOLDERS
+from workbench.remote.file_system import Details, FileSystem
+from workbench.remote.urls import without_credentials
+
+NAME_BYTES = 255
+"""The number of bytes that the name of a file may have on this machine."""
+WEIGHTS = frozenset({".bin", ".ckpt", ".distcp", ".pt", ".pth", ".safetensors"})
+TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "date_time")
+"""The names by which file systems give the time at which a file was written."""
+VERSIONS = (
+    *TIMES,
+    *("ETag", "etag", "md5", "md5Hash", "Content-MD5", "content_md5", "crc32c", "CRC", "checksum", "Digest"),
+    *("generation", "VersionId", "version_id", "sha", "sha256", "hex"),
+)
+"""The names by which file systems give what changes with the content of a file."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file below a URL: its path in the file system, and the relative path of its copy.
+
+    `version` changes when its content does; None if the file system says nothing that would. `size` and `modified`
+    (seconds since the epoch) are None where they are unknown.
+    """
+
+    path: str
+    copy: PurePosixPath
+    version: str | None
+    size: int | None
+    modified: float | None
+
+
+@dataclass
+class Listing:
+    """The files at a URL, which is one file (`is_file`) or a folder, and the names in it that are not safe to use."""
+
+    files: list[RemoteFile] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    is_file: bool = False
+
+
+def list_files(file_system: FileSystem, root: str) -> Listing:
+    """Return the files at or below `root`.
+
+    Raises:
+        InputError: There are more than FILES_AT_MOST files.
+        Exception: What the file system raises if it cannot be listed.
+    """
+    details, listing = file_system.info(root), Listing()
+    # The web knows no folders: there, a URL that ends with a slash is a page that lists files.
+    if details["type"] != "directory" and not root.endswith("/"):
+        name = last_part(str(details["name"]))
+        file = remote_file(file_system, details, PurePosixPath(name if is_safe(name) else "artefact"))
+        return Listing([file], is_file=True)
+    seen = set[PurePosixPath]()
+    for found, copy in below(file_system, root, listing.refused):
+        # An object store may have a folder and a file of one name.
+        if copy in seen:
+            listing.refused.append(str(copy))
+            continue
+        seen.add(copy)
+        if found["type"] != "directory" and is_wanted(copy):
+            listing.files.append(remote_file(file_system, found, copy))
+        if len(seen) + len(listing.refused) > FILES_AT_MOST:
+            raise InputError(f"more than {FILES_AT_MOST} files", "give the folder of one run")
+    return listing
+
+
+def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tuple[Details, PurePosixPath]]:
+    """Yield the details of all files and folders below `root`, with the relative paths of their copies."""
+    folders = [(root, PurePosixPath())]
+    while folders:
+        folder, place = folders.pop()
+        for details in sorted(file_system.ls(folder, detail=True), key=lambda details: str(details["name"])):
+            path, name = str(details["name"]), last_part(str(details["name"]))
+            # An object store lists a folder as an empty file in it.
+            if path.rstrip("/") == folder.rstrip("/"):
+                continue
+            # A page may list the pages above it: to follow these would never end.
+            if not is_safe(name) or parent_of(path) != parent_of(f"{folder}/x"):
+                refused.append(path)
+                continue
+            yield details, place / name
+            if details["type"] == "directory" and name not in SKIPPED_FOLDERS and len(place.parts) < DEEPEST:
+                folders.append((path, place / name))
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a name in a listing, which may be a URL."""
+    return without_credentials(name).rstrip("/").rpartition("/")[2]
+
+
+def parent_of(name: str) -> str:
+    """Return a name in a listing, which may be a URL, without its last part."""
+    return without_credentials(name).rstrip("/").rpartition("/")[0].rstrip("/")
+
+
+def is_safe(name: str) -> bool:
+    """Return whether a name is that of a single file in a folder, which every file system can hold."""
+    return name not in ("", ".", "..") and "\0" not in name and len(name.encode(errors="replace")) <= NAME_BYTES
+
+
+def is_wanted(copy: PurePosixPath) -> bool:
+    """Return whether a file may be an artefact: it is neither hidden nor a file of weights."""
+    return not copy.name.startswith(".") and (copy.suffix not in WEIGHTS or kind_by_name(Path(copy)) is not None)
+
+
+def remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) -> RemoteFile:
+    """Return a listed file; if the listing says nothing about its version, the file system is asked once more."""
+    path = str(details["name"])
+    if version_of(details) is None:
+        details = {**details, **file_system.info(path)}
+    size = details.get("size")
+    return RemoteFile(path, copy, version_of(details), size if isinstance(size, int) else None, modified(details))
+
+
+def version_of(details: Details) -> str | None:
+    """Return a checksum of all that changes with a file's content: size, time, tags; None if only its size is known."""
+    known = [f"{name}={details[name]}" for name in VERSIONS if details.get(name) is not None]
+    if not known:
+        return None
+    return hashlib.sha256("\0".join([*known, f"size={details.get('size')}"]).encode()).hexdigest()[:32]
+
+
+def modified(details: Details) -> float | None:
+    """Return when a file was written, in seconds since the epoch; None if that is unknown."""
+    value = next((details[name] for name in TIMES if details.get(name) is not None), None)
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value) if value[:4].isdigit() else parsedate_to_datetime(value)
+        if isinstance(value, tuple):  # as in a zip archive
+            value = calendar.timegm(value)
+        if isinstance(value, datetime):
+            value = value.timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return float(value) if isinstance(value, int | float) else None

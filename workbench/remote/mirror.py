@@ -1,0 +1,127 @@
+"""The local copy of the files below one URL: a folder of the cache, with a list of the versions that it holds.
+
+    <cache>/remote/<checksum of the URL>/files/...     the copies, under the names that they have below the URL
+    <cache>/remote/<checksum of the URL>/versions      one JSON line for each copy that is complete
+
+A copy gets its line after its file was renamed into place, so that a copy without a line, or with one of another
+version, is one to be made again: whatever is killed, part of a file never counts as the file.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from analyzers.cache import locations, pruning
+from analyzers.cache.entry_files import CacheFailure, failure, is_trusted
+from analyzers.files import read_whole
+from workbench.remote.listing import RemoteFile
+from workbench.remote.urls import without_credentials
+
+REMOTE_FOLDER = "remote"
+LIST_BYTES = 1 << 30
+
+
+class Copied(msgspec.Struct, array_like=True, frozen=True):
+    """A line of the list: the relative path of a copy, the version of the remote file, and the bytes of the copy."""
+
+    copy: str
+    version: str | None
+    size: int
+
+
+class Mirror:
+    """The copies of the files below one URL, in a folder of the cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files = folder, folder / "files"
+        self._list = folder / "versions"
+        self._copied = {copied.copy: copied for copied in self._read_list()}
+
+    def _read_list(self) -> Iterator[Copied]:
+        """Yield the lines of the list; the last one may be incomplete, if the process that wrote it was killed."""
+        try:
+            lines = read_whole(self._list, LIST_BYTES).splitlines()
+        except OSError:
+            return
+        for line in lines:
+            try:
+                yield msgspec.json.decode(line, type=Copied)
+            except msgspec.MsgspecError:
+                continue
+
+    def path_of(self, file: RemoteFile) -> Path:
+        """Return the path of the copy of a file."""
+        return self.files / file.copy
+
+    def holds(self, file: RemoteFile) -> bool:
+        """Return whether there is a complete copy of this version of a file."""
+        copied = self._copied.get(str(file.copy))
+        if copied is None or copied.version is None or copied.version != file.version:
+            return False
+        try:
+            return self.path_of(file).stat().st_size == copied.size
+        except OSError:
+            return False
+
+    def add(self, file: RemoteFile) -> None:
+        """Note that the copy of a file is complete, and give it the file's time."""
+        path = self.path_of(file)
+        if file.modified is not None:
+            os.utime(path, (file.modified, file.modified))
+        copied = Copied(str(file.copy), file.version, path.stat().st_size)
+        with self._list.open("ab") as lines:
+            # The line break comes first: the line before may be incomplete.
+            lines.write(b"\n" + msgspec.json.encode(copied))
+
+    def remove_others(self, files: list[RemoteFile]) -> None:
+        """Delete the copies of files that are gone, what killed processes have left, and empty folders."""
+        kept = {self.path_of(file) for file in files}
+        for folder, _, names in os.walk(self.files, topdown=False):
+            for path in (Path(folder, name) for name in names):
+                if path not in kept:
+                    path.unlink(missing_ok=True)
+            if Path(folder) != self.files:
+                with suppress(OSError):  # it is not empty
+                    Path(folder).rmdir()
+
+
+@contextmanager
+def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
+    """Yield the mirror of a URL, which no other process changes meanwhile.
+
+    Without `keep` it is in a temporary folder, which is deleted at the end of this process.
+
+    Raises:
+        CacheFailure: No folder, not even a temporary one, can be written.
+    """
+    name = hashlib.sha256(without_credentials(url).encode(errors="surrogateescape")).hexdigest()[:32]
+    folder = usable_folder(name, keep=keep)
+    with (folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Mirror(folder)
+        os.utime(folder)  # the folders used longest ago are deleted first
+    pruning.prune(folder.parent, pruning.limit_bytes(folder.parents[1]))
+
+
+def usable_folder(name: str, *, keep: bool) -> Path:
+    """Create the folder of a mirror in the first cache that can be written, and return it.
+
+    Raises:
+        CacheFailure: There is no such cache.
+    """
+    failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
+    for cache in locations.folders() if keep else locations.temporary_folders():
+        folder = cache / REMOTE_FOLDER / name
+        try:
+            (folder / "files").mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            failed = failure(cache, error)
+            continue
+        if is_trusted(folder):
+            return folder
+    raise failed
