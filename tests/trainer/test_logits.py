@@ -173,3 +173,5 @@ def test_other_mixtures_are_refused_before_a_process_starts(wrong: dict[str, Any
 def test_a_shape_without_a_folder_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"without model\.hf_assets_path"):
         load_for_training(["--model.flavor", "hf_assets"])
+    with pytest.raises(ConfigError, match=r"/nowhere/config\.json is missing"):
+        load_for_training(["--model.flavor", "hf_assets", "--model.hf_assets_path", "/nowhere"])

@@ -284,7 +284,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     if refusal and value not in refusal.possible:
         hint = refusal.hint or possible_values(key, refusal.possible)
         return KeyReport(key, value, "ignored", source, refusal.why, hint, written.line, refused=True)
-    if option and not is_without_assets(key, value):
+    if option and not is_without_assets(key, value, values):
         value = from_toml(option, value)
         return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=written.line)
     if why := refusal.why if refusal else reason_without_effect(key):

@@ -4,11 +4,13 @@
 are supported. `WITHOUT_EFFECT` has the keys that would change none of these.
 """
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config.converters import RegisteredNames, is_installed
+from trainer.config.hf_format import FLAVOR
 
 
 class Refusal(NamedTuple):
@@ -177,10 +179,14 @@ ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_datalo
 """Keys without effect whose default is true in torchtitan: here it is False that asks for a change."""
 
 
-def is_without_assets(key: str, value: object) -> bool:
-    """Return whether `key` names a folder of assets that has neither a tokenizer nor the shape of a model."""
+def is_without_assets(key: str, value: object, values: Mapping[str, object]) -> bool:
+    """Return whether `key` names a folder of assets that has neither a tokenizer nor the shape of a model.
+
+    `values` holds all written values by key: a folder that is to have the shape is not ignored, but read, and refused.
+    """
     files = ("tokenizer.json", "config.json")
-    return key == ASSETS and value is not None and not any(Path(str(value), file).is_file() for file in files)
+    is_needed = values.get("model.flavor") == FLAVOR or any(Path(str(value), file).is_file() for file in files)
+    return key == ASSETS and value is not None and not is_needed
 
 
 def reason_without_effect(key: str) -> str | None:
