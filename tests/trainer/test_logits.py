@@ -174,4 +174,4 @@ def test_a_shape_without_a_folder_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"without model\.hf_assets_path"):
         load_for_training(["--model.flavor", "hf_assets"])
     with pytest.raises(ConfigError, match=r"/nowhere/config\.json is missing"):
-        load_for_training(["--model.flavor", "hf_assets", "--model.hf_assets_path", "/nowhere"])
+        validate(load_for_training(["--model.flavor", "hf_assets", "--model.hf_assets_path", "/nowhere"]), 1)
