@@ -8,7 +8,7 @@ import importlib
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from trainer.config import ConfigError, JobConfig
 from trainer.config.hf_format import (
     DESCRIPTION,
+    EACH,
     Format,
     Layout,
     Place,
@@ -28,6 +29,7 @@ from trainer.config.hf_format import (
 )
 from trainer.errors import CheckpointError
 from trainer.models.decoder import model_args, set_whole
+from trainer.models.moe import moe_layers
 from trainer.step import whole
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.memory.tensor_hooks import without_wrappers
@@ -69,7 +71,7 @@ def pairs(weight: Tensor, head_dim: int) -> Tensor:
 
 def to_theirs(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
     """Return a weight of this trainer arranged as in the transformers package."""
-    if layout is Layout.SAME:
+    if layout in (Layout.SAME, Layout.LISTED):
         return weight
     return halves(weight, head_dim) if layout is Layout.ROTARY else weight.transpose(1, 2)
 
@@ -78,7 +80,7 @@ def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
     """Return a weight of the transformers package arranged as in this trainer; the inverse of `to_theirs`."""
     if layout in (Layout.GATE, Layout.UP):
         weight = weight.chunk(2, dim=-1)[layout is Layout.UP]
-    if layout is Layout.SAME:
+    if layout in (Layout.SAME, Layout.LISTED):
         return weight
     return pairs(weight, head_dim) if layout is Layout.ROTARY else weight.transpose(1, 2)
 
@@ -89,17 +91,17 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     stages = config.parallelism.pipeline_parallel_degree
     stage, position = divmod(dist.get_rank(), dist.get_world_size() // stages)
     weights: dict[str, Tensor] = {}
-    for wrapped, parameter in model.named_parameters():
+    for name, tensor in tensors_to_exchange(model, form):
         # Gathering takes all ranks, in the same order; one of each stage keeps the result.
-        full = whole(parameter.detach())
+        full = whole(tensor.detach())
         if position == 0:
-            place = place_of(without_wrappers(wrapped), form)
+            place = place_of(name, form)
             add(weights, place, to_theirs(full, place.layout, args.head_dim).to("cpu", export_dtype(config)))
     file = f"model-{stage + 1:05}-of-{stages:05}.safetensors"
     if position == 0:
         path.mkdir(parents=True, exist_ok=True)
         safetensors().save_file({name: w.contiguous() for name, w in weights.items()}, path / file, {"format": "pt"})
-        if any(buffer.any() for name, buffer in model.named_buffers() if name.endswith(ROUTING_BIAS)):
+        if f"moe.{ROUTING_BIAS}" not in form.weights and any(moe.expert_bias.any() for moe in moe_layers(model)):
             logger.warning(NO_BIAS)
     write_index(path, {name: (file, weight.nbytes) for name, weight in weights.items()})
     if dist.get_rank() == 0:
@@ -107,12 +109,25 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
         copy_tokenizer(config.model.hf_assets_path, path)
 
 
+def tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, tensor) of the parameters of a model, and of its buffers that the other format has, too."""
+    for wrapped, parameter in model.named_parameters():
+        yield without_wrappers(wrapped), parameter
+    for wrapped, buffer in model.named_buffers():
+        layer = LAYER.fullmatch(without_wrappers(wrapped))
+        if layer and layer[2] in form.weights:
+            yield without_wrappers(wrapped), buffer
+
+
 def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
     """Add a weight to `weights`; where the other format has one weight for two of ours, join it with the other one."""
     if place.layout in (Layout.GATE, Layout.UP) and place.name in weights:
         other = weights[place.name]
         weight = torch.cat((other, weight) if place.layout is Layout.UP else (weight, other), dim=-1)
-    weights[place.name] = weight
+    if place.layout is Layout.LISTED:
+        weights.update({place.name.replace(EACH, str(i)): one for i, one in enumerate(weight)})
+    else:
+        weights[place.name] = weight
 
 
 def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
@@ -163,10 +178,9 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
         check_same_shape(config.model.name, config.model.flavor, args, config.training.seq_len, path)
     except ConfigError as error:  # the launcher may not have seen this folder
         raise CheckpointError(error.message, error.hint) from error
-    for wrapped, parameter in model.named_parameters():
-        name = without_wrappers(wrapped)
+    for name, parameter in tensors_to_exchange(model, form):
         place = place_of(name, form)
-        weight = to_ours(read_weight(path, files, place.name), place.layout, args.head_dim)
+        weight = to_ours(read_place(path, files, place, getattr(args, "n_experts", 0)), place.layout, args.head_dim)
         if weight.shape != parameter.shape:
             raise CheckpointError(
                 f"{path}: {place.name} has the shape {tuple(weight.shape)}, and {name} of {config.model.flavor}"
@@ -191,6 +205,13 @@ def weight_files(path: Path) -> Mapping[str, str]:
     if not names:
         raise CheckpointError(f"{path}: no .safetensors files there", "give a folder of the transformers package")
     return {weight: name for name, weights in names.items() for weight in weights}
+
+
+def read_place(path: Path, files: Mapping[str, str], place: Place, experts: int) -> Tensor:
+    """Return the whole tensor at a place; the weights of `experts` experts that are listed there are stacked."""
+    if place.layout is Layout.LISTED:
+        return torch.stack([read_weight(path, files, place.name.replace(EACH, str(i))) for i in range(experts)])
+    return read_weight(path, files, place.name)
 
 
 def read_weight(path: Path, files: Mapping[str, str], name: str) -> Tensor:

@@ -31,6 +31,11 @@ MIXTURE = {
     "head_dim": 8, "intermediate_size_mlp": 48, "num_local_experts": 4, "interleave_moe_layer_step": 2,
     "use_qk_norm": False, "attn_temperature_tuning": False, "no_rope_layers": [1, 1],
 }  # fmt: skip
+LATENT = {
+    "initializer_range": 0.1, "num_key_value_heads": 4, "moe_intermediate_size": 24, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 2,
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12,
+}  # fmt: skip
 SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama3": ("llama3", "LlamaConfig", {}),
     "llama3 scaled": ("llama3", "LlamaConfig", {"rope_parameters": SCALED}),
@@ -41,6 +46,10 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama4": ("llama4", "Llama4TextConfig", MIXTURE),
     "llama4 with two experts in every layer": (
         "llama4", "Llama4TextConfig", MIXTURE | {"num_experts_per_tok": 2, "interleave_moe_layer_step": 1}
+    ),
+    "deepseek_v3": ("deepseek_v3", "DeepseekV3Config", LATENT),
+    "deepseek_v3 with direct queries and groups": (
+        "deepseek_v3", "DeepseekV3Config", LATENT | {"q_lora_rank": None, "n_group": 2, "topk_group": 1}
     ),
 }  # fmt: skip
 """{name of a case: our model, the class of its configuration in transformers, and settings}."""
@@ -133,9 +142,9 @@ def test_a_model_saved_here_has_the_same_logits_there(case: str, dtype: str, tmp
         ({"attention_bias": True}, [], "attention_bias = True, which the model here does not do"),
         ({"rope_parameters": {"rope_type": "yarn"}}, [], "positions are scaled (yarn)"),
         ({"hidden_size": None}, [], "has no hidden_size"),
-        ({"hidden_size": "32"}, [], "hidden_size = '32' is not int"),
-        ({"num_key_value_heads": 3}, [], "4 heads of 8 features share 3 key-value heads"),
-        ({"num_hidden_layers": -2}, [], "num_hidden_layers = -2 is not int"),
+        ({"hidden_size": "32"}, [], "hidden_size = '32' is not an integer above 0"),
+        ({"num_key_value_heads": 3}, [], "4 heads of 8 rotated features share 3 key-value heads"),
+        ({"num_hidden_layers": -2}, [], "num_hidden_layers = -2 is not an integer above 0"),
         ({"tie_word_embeddings": True}, ["--parallelism.pipeline_parallel_degree", "2"], "weight of the embedding"),
     ],
 )
@@ -151,22 +160,30 @@ def test_other_models_are_refused_before_a_process_starts(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("model", "wrong", "says"),
     [
-        ({"use_qk_norm": True}, "use_qk_norm = True, which the model here does not do"),
-        ({"no_rope_layers": [1, 0]}, "no_rope_layers = [1, 0], which"),
-        ({"no_rope_layers": []}, "no_rope_layers = [], which"),
-        ({"moe_layers": [0]}, "moe_layers = [0], which"),
-        ({"attention_chunk_size": 16}, "attention_chunk_size is 16, and training.seq_len is 48"),
-        ({"num_experts_per_tok": 5}, "num_experts_per_tok = 5, which"),
+        ("llama4", {"use_qk_norm": True}, "use_qk_norm = True, which the model here does not do"),
+        ("llama4", {"no_rope_layers": [1, 0]}, "no_rope_layers = [1, 0], which"),
+        ("llama4", {"no_rope_layers": []}, "no_rope_layers = [], which"),
+        ("llama4", {"moe_layers": [0]}, "moe_layers = [0], which"),
+        ("llama4", {"attention_chunk_size": 16}, "attention_chunk_size is 16, and training.seq_len is 48"),
+        ("llama4", {"num_experts_per_tok": 5}, "num_experts_per_tok = 5, which"),
+        ("deepseek_v3", {"n_group": 3}, "n_group = 3, which"),
+        ("deepseek_v3", {"topk_group": 2}, "topk_group = 2, which"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax', which"),
+        ("deepseek_v3", {"rope_parameters": {"rope_type": "yarn"}}, "positions are scaled (yarn)"),
+        ("deepseek_v3", {"kv_lora_rank": 0}, "kv_lora_rank = 0 is not an integer above 0"),
     ],
 )
-def test_other_mixtures_are_refused_before_a_process_starts(wrong: dict[str, Any], says: str, tmp_path: Path) -> None:
-    described = transformers.Llama4TextConfig(**SMALL | MIXTURE).to_dict() | wrong
+def test_other_mixtures_are_refused_before_a_process_starts(
+    model: str, wrong: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    _, kind, settings = SHAPES[model]
+    described = getattr(transformers, kind)(**SMALL | settings).to_dict() | wrong
     (tmp_path / "config.json").write_text(json.dumps(described))
     loading = ["--checkpoint.initial_load_in_hf", "--checkpoint.initial_load_path", str(tmp_path)]
     with pytest.raises(ConfigError) as caught:
-        validate(load_for_training(flags("llama4", tmp_path, *loading)), 1)
+        validate(load_for_training(flags(model, tmp_path, *loading)), 1)
     assert says in caught.value.message
 
 

@@ -83,6 +83,7 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
         (shape.n_heads, "attention heads"),
         (shape.n_kv_heads, "key-value heads"),
         (shape.hidden_dim, "features of a hidden layer"),
+        (getattr(shape, "expert_dim", 0), "features of an expert"),
         (shape.vocab_size, "tokens of the vocabulary"),
         (config.training.seq_len // mesh.cp, "the positions of training.seq_len on a rank"),
     ):

@@ -17,6 +17,7 @@ from workbench.recorders.files import read_json
 FLAVOR = "hf_assets"
 """The value of model.flavor that takes the shape from the config.json in model.hf_assets_path."""
 DESCRIPTION = "config.json"
+EACH = "*"
 SCALING_KEYS = {
     "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
     "original_length": "original_max_position_embeddings",
@@ -36,6 +37,8 @@ class Layout(Enum):
     """Like TRANSPOSED, and the weight is the first half of the columns of a weight that has two of ours."""
     UP = auto()
     """Like GATE, but the second half."""
+    LISTED = auto()
+    """There is a weight for each expert; EACH in the name stands for its number."""
 
 
 class Place(NamedTuple):
@@ -59,6 +62,10 @@ class Format:
     weights: Mapping[str, Place]
     settings: Mapping[str, str] = field(default_factory=dict)
     """{field of `args`: key in config.json}, beside those in SETTINGS."""
+    omitted: Mapping[str, object] = field(default_factory=dict)
+    """{field of `args`: its value if config.json does not have it}, beside those in OMITTED."""
+    derived: tuple[str, ...] = ()
+    """Fields of `args` that follow from others and have no key."""
     fixed: Mapping[str, object] = field(default_factory=dict)
     """{key in config.json: the only value that the model here can have}."""
     by_layer: Callable[[ModelArgs], Mapping[str, object]] = lambda _: {}
@@ -113,16 +120,16 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
         )
     form = format_of(model)
     stated = stated_settings(form, Path(folder))
-    known = {**OMITTED, **stated}
+    known = {**OMITTED, **form.omitted, **stated}
     if {"dim", "n_heads"} <= known.keys():
         known = {"head_dim": known["dim"] // known["n_heads"], "n_kv_heads": known["n_heads"], **known}
     if missing := [key for name, key in keys(form).items() if name not in known]:
         raise ConfigError(f"{Path(folder, DESCRIPTION)} has no {', '.join(missing)}", "copy the file again")
     args = form.args(**known)
-    if args.n_heads % args.n_kv_heads or args.head_dim % 2:
+    if args.n_heads % args.n_kv_heads or args.rotary_dim % 2:
         raise ConfigError(
-            f"{Path(folder, DESCRIPTION)}: {args.n_heads} heads of {args.head_dim} features share {args.n_kv_heads}"
-            " key-value heads unevenly, or have no pairs of features to rotate",
+            f"{Path(folder, DESCRIPTION)}: {args.n_heads} heads of {args.rotary_dim} rotated features share"
+            f" {args.n_kv_heads} key-value heads unevenly, or have no pairs of features to rotate",
             "give a num_attention_heads that is a multiple of num_key_value_heads, and an even head_dim",
         )
     return args
@@ -168,7 +175,7 @@ def check_span(form: Format, folder: Path, length: int) -> None:
 
 def keys(form: Format) -> dict[str, str]:
     """Return {field of the model's shape: key in config.json}."""
-    return {**SETTINGS, **form.settings}
+    return {name: key for name, key in {**SETTINGS, **form.settings}.items() if name not in form.derived}
 
 
 def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
@@ -236,7 +243,8 @@ def checked(path: Path, key: str, value: object, kind: type) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or (isinstance(value, int | float) and kind is not bool and not value > 0):
-        raise ConfigError(f"{path}: {key} = {value!r} is not {kind.__name__}", "copy the file again")
+        expected = {bool: "true or false", int: "an integer above 0", float: "a number above 0"}[kind]
+        raise ConfigError(f"{path}: {key} = {value!r} is not {expected}", "copy the file again")
     return value
 
 

@@ -34,3 +34,8 @@ class ModelArgs:
     rope_scaling: RopeScaling | None = None
     enable_weight_tying: bool = False
     """Whether the output layer has the weight of the embedding."""
+
+    @property
+    def rotary_dim(self) -> int:
+        """Features of a head that are rotated."""
+        return self.head_dim

@@ -25,13 +25,13 @@ class Shallow:
     layers: int
 
     @classmethod
-    def for_model(cls, layers: int, period: int) -> "Shallow | None":
+    def for_model(cls, layers: int, period: int, dense: int = 0) -> "Shallow | None":
         """Return the two numbers of layers to measure, `period` layers apart; None if the model itself is shallow.
 
-        The kinds of layers repeat every `period` layers (such as dense and expert layers), so only whole periods are
-        removed.
+        The first `dense` layers are of another kind than those after them, and are kept. The kinds of layers repeat
+        every `period` layers (such as dense and expert layers), so only whole periods are removed.
         """
-        least = 2 * max(ENDS, period)
+        least = dense + 2 * max(ENDS, period)
         few = least + (layers - least) % period
         return cls(few, few + period, layers) if few + period < layers else None
 
@@ -71,7 +71,7 @@ def shallow_model(config: JobConfig, args: ModelArgs, parts: Sequence[Part]) -> 
     """Return the numbers of layers to extrapolate from; None if `parts` have too few layers to leave any out."""
     interval, _ = recompute_interval(config.activation_checkpoint)
     period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
-    return Shallow.for_model(min(len(part.layers) for part in parts), period)
+    return Shallow.for_model(min(len(part.layers) for part in parts), period, getattr(args, "n_dense_layers", 0))
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:

@@ -39,8 +39,16 @@ class Router(nn.Module):
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
             experts = slots.view(-1, self.top_k) % scores.shape[1]
         else:
-            experts = (scores + bias).topk(self.top_k, dim=-1).indices  # the bias chooses, but weighs nothing
-        return scores.gather(1, experts), experts
+            experts = self.choose(scores + bias)  # the bias chooses, but weighs nothing
+        return self.weigh(scores.gather(1, experts)), experts
+
+    def choose(self, scores: Tensor) -> Tensor:
+        """Return the indices of the experts of each token (N, K), by their scores (N, E)."""
+        return scores.topk(self.top_k, dim=-1).indices
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Return the weights of the chosen experts of each token (N, K), by their scores (N, K)."""
+        return scores
 
     def gate_scores(self, tokens: Tensor) -> Tensor:
         """Return the score of each expert for each token, before the sigmoid: (N, E)."""
@@ -48,6 +56,32 @@ class Router(nn.Module):
             return functional.linear(tokens, self.whole_gradient(self.gate.weight))
         scores: Tensor = self.gate(tokens)
         return scores
+
+
+class GroupedRouter(Router):
+    """A router that chooses groups of experts first, and weighs the chosen experts in relation to each other.
+
+    Each token uses experts of `top_groups` of the `groups` groups; the weights of its experts sum to `scale`.
+    """
+
+    def __init__(self, dim: int, n_experts: int, top_k: int, groups: int, top_groups: int, scale: float) -> None:
+        super().__init__(dim, n_experts, top_k)
+        self.groups, self.top_groups, self.scale = groups, top_groups, scale
+
+    def choose(self, scores: Tensor) -> Tensor:
+        """Return the indices of the experts of each token (N, K), by their scores (N, E).
+
+        A group's score is the sum of its two best, or the best if it has only one.
+        """
+        grouped = scores.view(len(scores), self.groups, -1)
+        of_group = grouped.topk(min(2, grouped.shape[2]), dim=-1).values.sum(-1)
+        best = of_group.topk(self.top_groups, dim=-1).indices
+        other = torch.ones_like(of_group, dtype=torch.bool).scatter(1, best, value=False)
+        return super().choose(grouped.masked_fill(other.unsqueeze(-1), -torch.inf).flatten(1))
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Return the weights of the chosen experts of each token (N, K), which sum to `scale`."""
+        return self.scale * scores / scores.sum(-1, keepdim=True)
 
 
 class Experts(nn.Module):
@@ -70,13 +104,17 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """A mixture of experts and one shared expert, which sees all tokens: (B, T, D) -> (B, T, D)."""
+    """A mixture of experts and one shared expert, which sees all tokens: (B, T, D) -> (B, T, D).
+
+    The weights of the experts scale what they get, or with `weighs_outputs` what they return.
+    """
 
     expert_bias: Tensor
     tokens_per_expert: Tensor
 
-    def __init__(self, router: Router, experts: Experts, shared: nn.Module) -> None:
+    def __init__(self, router: Router, experts: Experts, shared: nn.Module, *, weighs_outputs: bool = False) -> None:
         super().__init__()
+        self.weighs_outputs = weighs_outputs
         self.router, self.experts, self.shared_experts = router, experts, shared
         self.register_buffer("expert_bias", torch.zeros(len(experts.w1)))
         # Not in checkpoints, as the counts are zero between two steps.
@@ -102,7 +140,11 @@ class MoE(nn.Module):
         # A stable sort keeps the tokens of an expert in order, so that results do not depend on the sort.
         order = slots.argsort(stable=True)
         rows = order // self.router.top_k
-        routed = self.experts((tokens[rows] * weights.flatten()[order].unsqueeze(1)).type_as(x), counts)
+        scale = weights.flatten()[order].unsqueeze(1)
+        if self.weighs_outputs:
+            routed = self.experts(tokens[rows].type_as(x), counts) * scale
+        else:
+            routed = self.experts((tokens[rows] * scale).type_as(x), counts)
         shared = self.shared_experts(tokens)
         out: Tensor = shared.index_add(0, rows, routed.type_as(shared))
         return out.view_as(x)

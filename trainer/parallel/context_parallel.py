@@ -80,10 +80,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Return causal attention of this rank's queries to all ranks' keys and values: (B, N, T, H), with T tokens per
     rank.
     """
+    width = v.shape[-1]
+    # Keys and values travel as one tensor, so values are as wide as keys.
+    v = functional.pad(v, (0, k.shape[-1] - width))
     if q.device.type == "cpu":
         out: Tensor = RingAttention.apply(q, k, v, layout)  # type: ignore[no-untyped-call]
-        return out
-    return attend_masked(q, k, v, layout)
+        return out[..., :width]
+    return attend_masked(q, k, v, layout)[..., :width]
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

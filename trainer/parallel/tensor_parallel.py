@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._inductor import config as inductor
 from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from trainer.models.decoder import Decoder
+from trainer.models.deepseek_v3.model import LatentAttention
 from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
@@ -55,6 +56,8 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
                 part = distribute_tensor(weight, mesh, [HIDDEN[name]], src_data_rank=None)
                 moe.experts.register_parameter(name, nn.Parameter(part))
             moe.experts.register_forward_pre_hook(partial(sum_gradients, group=mesh.get_group()))
+            if moe.weighs_outputs:
+                moe.router.register_forward_hook(partial(sum_gradients_of_weights, group=mesh.get_group()))
     outer_plan: dict[str, ParallelStyle] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=SEQUENCE),
         "norm": SequenceParallel(),
@@ -123,15 +126,51 @@ def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.Pr
     return with_whole_gradient(tokens, group), counts
 
 
+def sum_gradients_of_weights(
+    _: nn.Module, __: tuple[Tensor, Tensor], routing: tuple[Tensor, Tensor], *, group: dist.ProcessGroup
+) -> tuple[Tensor, Tensor]:
+    """Wrap the weights of experts so that their gradient is summed over the group (a forward hook of a router).
+
+    Needed where they weigh the outputs of experts, of which each rank has a partial sum.
+    """
+    weights, experts = routing
+    return with_whole_gradient(weights, group), experts
+
+
+class Whole(ParallelStyle):
+    """The style of a module whose weights and inputs are whole on each rank, while its outputs lead to split ones."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh)
+
+
+def latent_plan() -> dict[str, ParallelStyle]:
+    """Return PyTorch's parallelize plan {module: style} for latent attention: latents are whole, heads are split."""
+    return {
+        **{f"attention.{name}": Whole() for name in ("wq_a", "q_norm", "wkv_a", "kv_norm")},
+        **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wq_b", "wkv_b")},
+    }
+
+
+def heads_plan(block: nn.Module) -> dict[str, ParallelStyle]:
+    """Return PyTorch's parallelize plan {module: style} for what makes queries, keys and values."""
+    if isinstance(block.attention, LatentAttention):
+        return latent_plan()
+    # A norm sees this rank's heads (B, T, N, H): its weight is whole, and the gradients of all ranks are summed.
+    norms = {
+        f"attention.{name}": SequenceParallel(sequence_dim=HEADS, use_local_output=True)
+        for name in ("q_norm", "k_norm")
+    }
+    return norms | {f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")}
+
+
 def attention_plan(block: nn.Module) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for attention: queries, keys and values are split by heads."""
-    norms = {"attention.q_norm", "attention.k_norm"} & {name for name, _ in block.named_modules()}
+    names = {name for name, _ in block.named_modules()}
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(input_layouts=(SEQUENCE, None), desired_input_layouts=(Replicate(), None)),
-        **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
-        # A norm sees this rank's heads (B, T, N, H): its weight is whole, and the gradients of all ranks are summed.
-        **{name: SequenceParallel(sequence_dim=HEADS, use_local_output=True) for name in norms},
+        **{name: style for name, style in heads_plan(block).items() if name in names},
         "attention.wo": RowwiseParallel(output_layouts=SEQUENCE),
         "ffn_norm": SequenceParallel(),
     }

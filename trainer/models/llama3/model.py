@@ -16,7 +16,7 @@ from trainer.models.decoder import Decoder
 
 def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
     """Return the cosines and sines of the rotary angles at the given positions: (2, T, H/2), float32."""
-    speeds = args.rope_theta ** -(torch.arange(0, args.head_dim, 2).float() / args.head_dim)
+    speeds = args.rope_theta ** -(torch.arange(0, args.rotary_dim, 2).float() / args.rotary_dim)
     if args.rope_scaling:
         speeds = scaled(speeds, args.rope_scaling)
     angles = torch.outer(torch.tensor(positions).float(), speeds)
@@ -97,7 +97,7 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each with a norm before it and a residual connection: (B, T, D) -> (B, T, D)."""
 
-    def __init__(self, args: ModelArgs, attention: Attention) -> None:
+    def __init__(self, args: ModelArgs, attention: nn.Module) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
         self.attention = attention

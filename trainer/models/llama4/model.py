@@ -16,16 +16,12 @@ class SparseBlock(nn.Module):
     D).
     """
 
-    def __init__(self, args: ModelArgs) -> None:
+    def __init__(self, args: ModelArgs, attention: nn.Module, moe: MoE) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
-        self.attention = Attention(args)
+        self.attention = attention
         self.ffn_norm = nn.RMSNorm(args.dim, eps=args.norm_eps)
-        self.moe = MoE(
-            Router(args.dim, args.n_experts, args.top_k),
-            Experts(args.dim, args.expert_dim, args.n_experts),
-            FeedForward(args.dim, args.expert_dim),
-        )
+        self.moe = moe
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
         h: Tensor = x + self.attention(self.attention_norm(x), rope)
@@ -40,7 +36,9 @@ class Llama4(Llama3):
 
     def block(self, number: int) -> nn.Module:
         """Return a new transformer block for layer `number`: a dense block, or one with a mixture of experts."""
-        return super().block(number) if (number + 1) % self.args.moe_every else SparseBlock(self.args)
+        if (number + 1) % self.args.moe_every:
+            return super().block(number)
+        return SparseBlock(self.args, Attention(self.args), mixture(self.args))
 
     def reset_buffers(self) -> None:
         super().reset_buffers()
@@ -52,6 +50,15 @@ class Llama4(Llama3):
         experts = sum(p.numel() for moe in moe_layers(self) for p in moe.experts.parameters())
         idle = experts - experts * self.args.top_k // self.args.n_experts
         return super().flops_per_token(length) - 6 * idle
+
+
+def mixture(args: ModelArgs) -> MoE:
+    """Return a new mixture of experts, whose inputs are weighed, and one shared expert."""
+    return MoE(
+        Router(args.dim, args.n_experts, args.top_k),
+        Experts(args.dim, args.expert_dim, args.n_experts),
+        FeedForward(args.dim, args.expert_dim),
+    )
 
 
 Model = Llama4

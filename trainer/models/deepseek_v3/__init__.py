@@ -1,0 +1,1 @@
+"""The model DeepSeek-V3: latent attention and mixtures of experts."""
