@@ -12,7 +12,7 @@ import importlib
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,9 +21,12 @@ from analyzers.cache.entry_files import CacheFailure, Columns
 from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.isolation import can_fork, read_in_child
+from analyzers.worker_pool import WorkerPool
 
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
+Read = Callable[[Sequence[Path], str, Path, int | None], None]
+"""A function that reads files with a reader into a folder under a memory limit, such as `read_in_child`."""
 ATTEMPTS, SERVERS = 3, 10
 """How many times a file is read whose child is killed from outside; the system's out-of-memory killer is one cause.
 
@@ -44,7 +47,7 @@ class Options:
     time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
     leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that is in no
     table. `columns` says which column of another trainer's log has which quantity: pairs such as ("loss",
-    "train/nll").
+    "train/nll"). `workers` read traces and snapshots in place of child processes of this one.
     """
 
     rank: int | None = None
@@ -54,12 +57,13 @@ class Options:
     max_memory: int | None = None
     peak_flops: float | None = None
     columns: tuple[tuple[str, str], ...] = ()
+    workers: WorkerPool | None = None
 
 
-def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> Columns:
+def load(paths: Sequence[Path], reader: str, options: Options | None = None, read: Read | None = None) -> Columns:
     """Return the columns of one artefact, which may consist of several files, from the cache or by reading them.
 
-    `reader` is the dotted path of the module that reads them.
+    `reader` is the dotted path of the module that reads them, `read` what runs it (None: a child process).
 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
@@ -72,14 +76,14 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None) -> 
     failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
     for folder in locations.folders():
         try:
-            return load_through(folder / key, paths, reader, options)
+            return load_through(folder / key, paths, reader, options, read)
         except CacheFailure as error:
             locations.give_up(folder, error)
             failed = error
     raise failed
 
 
-def load_through(entry: Path, paths: list[Path], reader: str, options: Options) -> Columns:
+def load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
     """Return the columns of an artefact from the cache entry `entry`, which is created from the files if it is missing.
 
     Raises:
@@ -92,7 +96,7 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options) 
 
     if options.cache and (columns := entry_files.open_entry(entry, reread)):
         return columns
-    with read_columns(entry.parent, paths, reader, options.max_memory) as scratch:
+    with read_columns(entry.parent, paths, reader, options.max_memory, read) as scratch:
         if not options.cache:
             return detached_columns(Columns(scratch, reread))
         columns = entry_files.publish(scratch, entry, reread)
@@ -101,11 +105,13 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options) 
 
 
 @contextlib.contextmanager
-def read_columns(folder: Path, paths: list[Path], reader: str, max_memory: int | None) -> Iterator[Path]:
-    """Read the files in a child process, and yield the folder of their columns, which is deleted afterwards.
+def read_columns(
+    folder: Path, paths: list[Path], reader: str, max_memory: int | None, read: Read | None
+) -> Iterator[Path]:
+    """Read the files with `read` (None: in a child process), and yield the folder of their columns.
 
-    A child that is killed from outside is followed by another, which gets a new folder, because the first may still be
-    writing at its end.
+    The folder is deleted afterwards. A child that is killed from outside is followed by another, which gets a new
+    folder, because the first may still be writing at its end.
 
     Raises:
         InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed, or each of
@@ -116,7 +122,7 @@ def read_columns(folder: Path, paths: list[Path], reader: str, max_memory: int |
         scratch = entry_files.make_scratch(folder)
         try:
             try:
-                read_in_child(paths, reader, scratch, max_memory)
+                (read or read_in_child)(paths, reader, scratch, max_memory)
             except ReaderKilled as error:
                 left[type(error)] -= 1
                 if not left[type(error)]:
@@ -135,23 +141,40 @@ def load_many(
 
     Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again by itself.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     options = options or Options()
-    workers = max(1, min(options.jobs, len(artefacts)))
-    few = len(artefacts) <= FEW_FILES
-    if few and (workers == 1 or (can_fork() and are_small(artefacts))):
+    parts = max(1, min(options.workers.size if options.workers else options.jobs, len(artefacts)))
+    few = options.workers is None and len(artefacts) <= FEW_FILES
+    if few and (parts == 1 or (can_fork() and are_small(artefacts))):
         return [load_or_error(paths, reader, options) for paths in artefacts]
     # A limit that holds for all must be divided before it is known who needs how much.
-    shared = replace(options, max_memory=options.max_memory and options.max_memory // workers)
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        loaded = list(pool.map(lambda paths: load_or_error(paths, reader, shared), artefacts))
+    shared = replace(options, max_memory=options.max_memory and options.max_memory // parts)
+    loaded = load_in_threads(artefacts, reader, shared, parts)
     if shared.max_memory is None:
         return loaded
     return [
         load_or_error(paths, reader, options) if isinstance(result, LimitExceeded) else result
         for paths, result in zip(artefacts, loaded, strict=True)
     ]
+
+
+def load_in_threads(
+    artefacts: Sequence[Sequence[Path]], reader: str, options: Options, count: int
+) -> list[Columns | WorkbenchError]:
+    """Return, for each artefact, its columns or its error; `count` of them are read at the same time.
+
+    Each thread waits for a child process, or for a worker of a cluster.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    read = options.workers.read if options.workers else None
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        try:
+            return list(pool.map(lambda paths: load_or_error(paths, reader, options, read), artefacts))
+        except BaseException:
+            # Ctrl-C: the threads need not wait for workers.
+            if options.workers:
+                options.workers.cancel()
+            raise
 
 
 def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
@@ -165,10 +188,12 @@ def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
     return all(size <= SMALL_FILE for size in sizes)
 
 
-def load_or_error(paths: Sequence[Path], reader: str, options: Options) -> Columns | WorkbenchError:
+def load_or_error(
+    paths: Sequence[Path], reader: str, options: Options, read: Read | None = None
+) -> Columns | WorkbenchError:
     """Return the columns of an artefact, or the error that reading it raised."""
     try:
-        return load(paths, reader, options)
+        return load(paths, reader, options, read)
     except WorkbenchError as error:
         return error
 

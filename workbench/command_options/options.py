@@ -95,6 +95,14 @@ MaxMemory = Annotated[
         show_default="by file size",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="Read traces and snapshots on the workers of the Dask cluster whose scheduler is at this address.",
+        rich_help_panel=INPUT,
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON document.", rich_help_panel=OUTPUT)]
 Printed = Annotated[
     Format | None, typer.Option("--format", help="Print in this format.", rich_help_panel=OUTPUT, show_default=False)
@@ -186,13 +194,15 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 class ReadOptions:
     """Options of every command that reads files of a run.
 
-    They select a rank, the number of files to read at the same time, whether to use the cache, and a memory limit.
+    They select a rank, the number of files to read at the same time, whether to use the cache, a memory limit, and a
+    cluster whose workers read.
     """
 
     rank: Rank = None
     jobs: Jobs = None
     no_cache: NoCache = False
     max_memory: MaxMemory = None
+    cluster: Cluster = None
 
 
 @dataclass(frozen=True)

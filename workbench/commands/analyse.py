@@ -9,6 +9,7 @@ from analyzers.errors import Exit, InputError
 from analyzers.report import Report
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
+from analyzers.worker_pool import WorkerPool
 from workbench.ask import ROOMS, ask, find_run, limited_to, memory_report, required_files, room_for, trace_report
 from workbench.command_options.options import (
     DocumentOptions,
@@ -48,16 +49,30 @@ def reader_options(read: ReadOptions) -> Options:
     step = read.step if isinstance(read, StepReadOptions) else None
     peak = read.peak_tflops if isinstance(read, TraceReadOptions) else None
     column_map = read.column_map if isinstance(read, LogReadOptions) else None
-    usual = Options()
+    jobs = read.jobs or Options().jobs
     return Options(
         rank=read.rank,
         step=step,
         cache=not read.no_cache,
         max_memory=size_in_bytes(read.max_memory),
         peak_flops=peak and peak * 1e12,
-        jobs=read.jobs or usual.jobs,
+        jobs=jobs,
         columns=parsed_columns(column_map),
+        workers=connected_workers(read.cluster, jobs),
     )
+
+
+def connected_workers(address: str | None, jobs: int) -> WorkerPool | None:
+    """Return the workers of the cluster at an address; None if no cluster is asked for.
+
+    Raises:
+        InputError: There is no cluster at the address.
+    """
+    if address is None:
+        return None
+    from workbench.remote.cluster import connect
+
+    return connect(address, jobs)
 
 
 def parsed_columns(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,207 @@
+"""Read artefacts by the workers of an executor, which may be on other machines without a disk shared with this one.
+
+A worker returns the files of a cache entry as bytes, which are put into the cache here. Where a worker is lost, lacks
+this version of the reader, or cannot read an artefact for whatever reason, the artefact is read here. So columns and
+errors are always those of a local run.
+"""
+
+import importlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analyzers.cache import entry_files, locations
+from analyzers.errors import WorkbenchError
+from analyzers.isolation import read_in_child
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+EntryFiles = tuple[tuple[str, bytes], ...]
+"""The files of a cache entry: their names and contents."""
+SENT_AT_MOST = 256 << 20
+"""The bytes of an artefact that are sent to a worker which cannot see its files; larger ones are read here."""
+ASKED_EVERY_S = 0.5
+GIVEN_UP_S = 60.0
+"""How long an artefact waits for a worker while there is none; a cluster may be replacing those it has lost."""
+
+
+class Refusal(Enum):
+    """Why a worker has not read an artefact."""
+
+    OTHER_FILES = auto()
+    """The worker does not see these files, or sees others in their place."""
+    OTHER_VERSION = auto()
+    UNREADABLE = auto()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is asked to read: files, by a version of a reader, with a limit of memory in bytes.
+
+    `identities` are size and time of change of each file. `contents`, if given, are read in place of the files.
+    """
+
+    paths: tuple[Path, ...]
+    identities: tuple[tuple[int, int], ...]
+    reader: str
+    version: int
+    max_memory: int | None
+    contents: tuple[bytes, ...] | None = None
+
+
+def read_order(order: Order) -> EntryFiles | Refusal:
+    """Read what an order names, and return the files of its cache entry; this runs in a worker."""
+    if order.version != importlib.import_module(order.reader).VERSION:
+        return Refusal.OTHER_VERSION
+    try:
+        with scratch_folder() as here:
+            paths = written(order, here) if order.contents is not None else order.paths
+            if order.contents is None and identities(paths) != order.identities:
+                return Refusal.OTHER_FILES
+            target = here / "entry"
+            target.mkdir()
+            read_in_child(paths, order.reader, target, order.max_memory)
+            return tuple((path.name, path.read_bytes()) for path in sorted(target.iterdir()))
+    except (WorkbenchError, OSError):
+        # Whoever ordered reads it again, and gets the error with the right path.
+        return Refusal.UNREADABLE
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new folder in the first cache that can be written; if this process is killed, it is deleted later."""
+    folder = entry_files.make_scratch(next(locations.folders()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def written(order: Order, folder: Path) -> tuple[Path, ...]:
+    """Write the contents of an order to files of the same names, and return their paths."""
+    paths = []
+    for number, (path, content) in enumerate(zip(order.paths, order.contents or (), strict=True)):
+        copy = folder / str(number) / path.name
+        copy.parent.mkdir()
+        copy.write_bytes(content)
+        paths.append(copy)
+    return tuple(paths)
+
+
+def identities(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
+    """Return size and time of change of each file; empty if one of them is not there."""
+    try:
+        return tuple((status.st_size, status.st_mtime_ns) for status in (path.stat() for path in paths))
+    except OSError:
+        return ()
+
+
+class Stopped(Exception):  # never seen by a user
+    """The reading was cancelled."""
+
+
+class WorkerPool:
+    """The workers of an executor, as readers of artefacts.
+
+    `size` is how many artefacts are ordered at the same time, `jobs` how many are read here at the same time where
+    workers cannot. `has_workers` says whether the executor has any now, and raises an error if it is lost. `report` is
+    called once with each kind of failure that made artefacts be read here.
+    """
+
+    def __init__(
+        self,
+        executor: "Executor",
+        size: int,
+        jobs: int,
+        has_workers: Callable[[], bool],
+        report: Callable[[Refusal | BaseException], object],
+    ) -> None:
+        self.size = size
+        self._executor, self._has_workers, self._report = executor, has_workers, report
+        self._local = threading.BoundedSemaphore(jobs)
+        self._stopped = threading.Event()
+        self._reported: set[object] = set()
+        self._blind = False
+
+    def read(self, paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
+        """Read files with the module `reader`, and write the columns to the folder `target`, as `read_in_child` does.
+
+        Raises:
+            InputError: As for `read_in_child`.
+        """
+        files = self._ordered(paths, reader, max_memory)
+        if files is not None:
+            for name, content in files:
+                (target / Path(name).name).write_bytes(content)
+            return
+        with self._local:
+            if self._stopped.is_set():
+                raise Stopped
+            read_in_child(paths, reader, target, max_memory)
+
+    def cancel(self) -> None:
+        """Cancel all orders; what is still to be read is not read any more."""
+        self._stopped.set()
+        self._executor.shutdown(wait=False)
+
+    def _ordered(self, paths: Sequence[Path], reader: str, max_memory: int | None) -> EntryFiles | None:
+        """Return the files of a cache entry that a worker has read; None if the artefact is to be read here."""
+        version: int = importlib.import_module(reader).VERSION
+        order = Order(tuple(paths), identities(paths), reader, version, max_memory)
+        result: EntryFiles | Refusal = Refusal.OTHER_FILES
+        if not order.identities:
+            return None
+        try:
+            if not self._blind:
+                result = self._result(order)
+            if result is Refusal.OTHER_FILES and sum(size for size, _ in order.identities) <= SENT_AT_MOST:
+                # Workers that do not see one file hardly see the next: no round trip for each.
+                self._blind = True
+                result = self._result(replace(order, contents=tuple(path.read_bytes() for path in paths)))
+        except Stopped:
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever an executor raises, the artefact can be read here
+            self._report_once(type(error), error)
+            return None
+        if isinstance(result, Refusal):
+            self._report_once(result, result)
+            return None
+        return result
+
+    def _result(self, order: Order) -> EntryFiles | Refusal:
+        """Return what a worker makes of an order.
+
+        Raises:
+            Stopped: The reading was cancelled.
+            TimeoutError: There was no worker for too long.
+        """
+        if self._stopped.is_set():
+            raise Stopped
+        self._has_workers()
+        future = self._executor.submit(read_order, order)
+        alive = time.monotonic()
+        while True:
+            try:
+                return future.result(timeout=ASKED_EVERY_S)
+            except BaseException:
+                if self._stopped.is_set():
+                    raise Stopped from None
+                if future.done():
+                    raise
+            if self._has_workers():
+                alive = time.monotonic()
+            elif time.monotonic() - alive > GIVEN_UP_S:
+                future.cancel()
+                raise TimeoutError
+
+    def _report_once(self, kind: object, what: Refusal | BaseException) -> None:
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self._report(what)

@@ -1,0 +1,112 @@
+"""Artefacts read by workers of an executor: columns and errors are those of a local run."""
+
+import multiprocessing
+import os
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from analyzers import store
+from analyzers.errors import WorkbenchError
+from analyzers.worker_pool import Order, Refusal, WorkerPool, identities, read_order
+
+READER = "analyzers.memory.digest"
+SNAPSHOT = (
+    Path(__file__).parents[1] / "fixtures/leak_2ranks/memory_snapshot/iteration_10/rank0_memory_snapshot.pickle.gz"
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def artefacts(tmp_path):
+    """Fixture: three snapshots, and one that is damaged."""
+    paths = [tmp_path / f"rank{number}_memory_snapshot.pickle.gz" for number in range(4)]
+    for path in paths:
+        path.write_bytes(SNAPSHOT.read_bytes())
+    paths[2].write_bytes(SNAPSHOT.read_bytes()[:5000])
+    return [[path] for path in paths]
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory):
+    """Fixture: one process that works in a folder of its own."""
+    folder = str(tmp_path_factory.mktemp("worker"))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=os.chdir, initargs=(folder,)) as pool:
+        yield pool
+
+
+def pool_of(executor, reports=None):
+    return WorkerPool(executor, 2, 1, lambda: True, (reports if reports is not None else []).append)
+
+
+def contents(loaded):
+    """Return everything that an answer is made from, as bytes, or the error."""
+    if isinstance(loaded, WorkbenchError):
+        return type(loaded), loaded.message, loaded.hint
+    return {name: (str(loaded[name].dtype), loaded[name].tobytes()) for name in loaded}, loaded.meta
+
+
+def load_all(artefacts, **options):
+    return [contents(loaded) for loaded in store.load_many(artefacts, READER, store.Options(cache=False, **options))]
+
+
+def test_columns_and_errors_are_those_of_a_local_run(artefacts, executor):
+    reports = []
+    assert load_all(artefacts, workers=pool_of(executor, reports)) == load_all(artefacts)
+    assert reports == [Refusal.UNREADABLE]
+
+
+def test_what_workers_have_read_is_in_the_cache(artefacts, executor):
+    store.load_many(artefacts, READER, store.Options(workers=pool_of(executor)))
+    entries = [entry for entry in (Path(os.environ["WORKBENCH_CACHE"])).iterdir() if len(entry.name) == 32]
+    assert len(entries) == 3
+
+
+def test_a_worker_that_does_not_see_the_files_gets_their_contents(artefacts, executor, tmp_path, monkeypatch):
+    """Through this path each process sees its own working folder, as machines see their own disks."""
+    monkeypatch.chdir(tmp_path)
+    reports, paths = [], [Path("/proc/self/cwd") / artefacts[0][0].name]
+    for folder in ("near", "far"):
+        (tmp_path / folder).mkdir()
+    store.read_in_child(artefacts[0], READER, tmp_path / "near", None)
+    assert executor.submit(read_order, Order(tuple(paths), identities(paths), READER, version(), None)).result() is (
+        Refusal.OTHER_FILES
+    )
+    pool_of(executor, reports).read(paths, READER, tmp_path / "far", None)
+    assert not reports
+    assert {file.name: file.read_bytes() for file in (tmp_path / "far").iterdir()} == {
+        file.name: file.read_bytes() for file in (tmp_path / "near").iterdir()
+    }
+
+
+def version():
+    from analyzers.memory import digest
+
+    return digest.VERSION
+
+
+def test_another_file_of_the_same_name_is_not_read(artefacts):
+    path = artefacts[0][0]
+    order = Order((path,), identities([path]), READER, version(), None)
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert read_order(order) is Refusal.OTHER_FILES
+
+
+def test_another_version_of_the_reader_is_refused(artefacts):
+    order = Order(tuple(artefacts[0]), identities(artefacts[0]), READER, version() + 1, None)
+    assert read_order(order) is Refusal.OTHER_VERSION
+
+
+def test_without_any_worker_left_the_files_are_read_here(artefacts):
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        os.kill(executor.submit(os.getpid).result(), signal.SIGKILL)
+        reports = []
+        assert load_all(artefacts, workers=pool_of(executor, reports)) == load_all(artefacts)
+    assert [type(report).__name__ for report in reports] == ["BrokenProcessPool"]

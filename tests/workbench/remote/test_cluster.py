@@ -1,0 +1,160 @@
+"""`--cluster`: the answer of a Dask cluster of real processes is that of this machine, whatever is killed."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import command_line
+import pytest
+
+FILES = 48
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def cluster(folder):
+    """Yield the process of a new cluster and the address of its scheduler."""
+    command = [sys.executable, str(HERE / "local_cluster.py")]
+    with (folder / "cluster.log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory):
+    """Fixture: the process and the address of a cluster."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture
+def run(fixtures, tmp_path):
+    """Fixture: a run with many snapshots; one of them is damaged."""
+    folder = tmp_path / "run" / "memory_snapshot" / "iteration_10"
+    folder.mkdir(parents=True)
+    whole = fixtures / "leak_2ranks/memory_snapshot/iteration_10/rank0_memory_snapshot.pickle.gz"
+    for rank in range(FILES):
+        shutil.copy(whole, folder / f"rank{rank}_memory_snapshot.pickle.gz")
+    os.truncate(folder / "rank7_memory_snapshot.pickle.gz", 5000)
+    return tmp_path / "run"
+
+
+def workers_below(process):
+    """Return the process IDs of the workers of a cluster: children of its resource-tracked starter."""
+    children = Path(f"/proc/{process.pid}/task")
+    below = [pid for task in children.iterdir() for pid in (task / "children").read_text().split()]
+    return [int(pid) for pid in below if b"spawn_main" in (Path("/proc") / pid / "cmdline").read_bytes()]
+
+
+def inspect(run, cache, *options):
+    """Start `workbench inspect` with a cache of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "workbench", "inspect", str(run), "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"WORKBENCH_CACHE": str(cache)},
+    )
+
+
+def entries(cache):
+    """Return the files of all entries of a cache."""
+    paths = [path for path in cache.rglob("*") if path.is_file() and len(path.parent.name) == 32]
+    return {str(path.relative_to(cache)): path.read_bytes() for path in paths if path.name != "limit"}
+
+
+def begun(process, cache):
+    """Wait until a command has read some of its files."""
+    while len(list(cache.glob("*/meta.json"))) < 3:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+def test_no_scheduler_at_an_address_is_an_error_with_a_hint(fixtures):
+    ended = command_line.run("inspect", fixtures / "leak_2ranks", "--json", "--cluster", "nowhere")
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert "no scheduler answers there" in ended.stderr
+    assert "hint: start one with `dask scheduler`" in ended.stderr
+
+
+def test_slurm_is_refused_with_a_hint(fixtures):
+    ended = command_line.run("trace", fixtures / "traces", "--json", "--cluster", "slurm")
+    assert ended.returncode == 3
+    assert "dask_jobqueue" in ended.stderr
+
+
+@pytest.mark.slow
+def test_answer_and_cache_are_byte_for_byte_those_of_this_machine(run, tmp_path, scheduler):
+    near = inspect(run, tmp_path / "near").communicate()
+    far = inspect(run, tmp_path / "far", "--cluster", scheduler[1]).communicate()
+    assert far == near
+    assert len(entries(tmp_path / "far")) > FILES
+    assert entries(tmp_path / "far") == entries(tmp_path / "near")
+
+
+@pytest.mark.slow
+def test_files_at_a_url_are_read_by_the_cluster(run, tmp_path, scheduler, serve):
+    """The cache of both commands is one, as paths in the answer are those of the copies."""
+    url = serve(run).url
+    far = inspect(url, tmp_path / "cache", "--cluster", scheduler[1]).communicate()
+    assert "downloaded" in far[1]
+    for entry in (tmp_path / "cache").iterdir():
+        if entry.name != "remote":
+            shutil.rmtree(entry)
+    near = inspect(url, tmp_path / "cache").communicate()
+    assert far[0] == near[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(3))
+def test_killed_workers_are_replaced_and_change_nothing(run, tmp_path, scheduler, number):
+    near = inspect(run, tmp_path / "near").communicate()
+    process = inspect(run, tmp_path / "far", "--cluster", scheduler[1])
+    chance, killed = random.Random(number), 0
+    begun(process, tmp_path / "far")
+    while process.poll() is None and killed < 3:
+        if workers := workers_below(scheduler[0]):
+            os.kill(chance.choice(workers), signal.SIGKILL)
+            killed += 1
+        time.sleep(chance.uniform(0, 1))
+    assert killed
+    assert process.communicate() == near
+
+
+@pytest.mark.slow
+def test_a_killed_scheduler_changes_nothing(run, tmp_path):
+    near = inspect(run, tmp_path / "near").communicate()
+    with cluster(tmp_path) as (process, address):
+        far = inspect(run, tmp_path / "far", "--cluster", address)
+        begun(far, tmp_path / "far")
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = far.communicate()
+    assert out == near[0]
+    assert [line for line in err.splitlines() if not line.startswith("note: --cluster: ")] == []
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_command_and_its_orders(run, tmp_path, scheduler):
+    process = inspect(run, tmp_path / "far", "--cluster", scheduler[1])
+    begun(process, tmp_path / "far")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert len(list((tmp_path / "far").glob("*/meta.json"))) < FILES - 1
+    near = inspect(run, tmp_path / "near").communicate()
+    assert inspect(run, tmp_path / "far", "--cluster", scheduler[1]).communicate() == near
