@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from mesh_flags import BRIEF, CONTEXT, EXPERT, PIPELINE, TENSOR, assert_same_curve, batch
 
 from analyzers import memory, run
 from trainer.config import JobConfig
@@ -15,15 +16,6 @@ from workbench.launch.plan import Request
 
 Train = Callable[..., Any]
 DEEPSEEK = ["--model.name", "deepseek_v3"]
-BRIEF = ["--training.steps", "3", "--lr_scheduler.total_steps", "6"]
-TENSOR = ["--parallelism.tensor_parallel_degree", "2"]
-CONTEXT = ["--parallelism.context_parallel_degree", "2"]
-PIPELINE = ["--parallelism.pipeline_parallel_degree", "2"]
-EXPERT = ["--parallelism.expert_parallel_degree", "2"]
-
-
-def batch(sequences: int) -> list[str]:
-    return ["--training.local_batch_size", str(sequences)]
 
 
 MESHES: dict[str, tuple[int, list[str]]] = {
@@ -41,11 +33,7 @@ MESHES: dict[str, tuple[int, list[str]]] = {
 def test_losses_are_equal_on(mesh: str, run_once: Train) -> None:
     alone = run_once("deepseek", 1, *DEEPSEEK, *batch(8))
     ranks, flags = MESHES[mesh]
-    made = run_once(f"deepseek_{mesh}", ranks, *DEEPSEEK, *flags, *BRIEF)
-    for value in ("loss", "grad_norm"):
-        expected = [line[value] for line in alone.lines()[:3]]
-        assert [line[value] for line in made.lines()] == pytest.approx(expected, rel=1e-5), value
-    assert made.manifest()["parameters"] == alone.manifest()["parameters"]
+    assert_same_curve(run_once(f"deepseek_{mesh}", ranks, *DEEPSEEK, *flags, *BRIEF), alone)
 
 
 @pytest.mark.slow

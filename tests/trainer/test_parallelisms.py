@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mesh_flags import BRIEF, COMPILED, CONTEXT, COPIES, PIPELINE, TENSOR, assert_same_curve
 
 from ranks import start
 from trainer.config import ConfigError, JobConfig, validate
@@ -19,15 +20,9 @@ from workbench.launch.plan import Request, plan, refuse_without_device
 
 Run = Any
 Train = Callable[..., Run]
-TENSOR = ["--parallelism.tensor_parallel_degree", "2"]
-CONTEXT = ["--parallelism.context_parallel_degree", "2"]
-PIPELINE = ["--parallelism.pipeline_parallel_degree", "2"]
 LOOPED = ["--parallelism.pipeline_parallel_schedule", "Interleaved1F1B"]
 CHECKPOINTS = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
 LENGTH, BATCH = 64, 8
-BRIEF = ["--training.steps", "3", "--lr_scheduler.total_steps", "6"]
-"""Flags for only the first steps of the same schedule: a wrong gradient shows in the second loss."""
-COPIES = ["--parallelism.data_parallel_replicate_degree", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +41,6 @@ def tensor(run_once: Train) -> Run:
 def sharded_tensor(run_once: Train) -> Run:
     """Fixture: a run with FSDP2 over two ranks times tensor parallelism over two ranks."""
     return run_once("fsdp2_tp2", 4, *TENSOR, *CHECKPOINTS, "--training.local_batch_size", "4")
-
-
-def assert_same_curve(run: Run, alone: Run) -> None:
-    """Check that every rank logged the same losses and gradient norms as the run of one rank."""
-    expected = {step: loss for step, loss in alone.losses().items() if step in run.losses()}
-    for rank in range(run.manifest()["world_size"]):
-        assert run.losses(rank) == pytest.approx(expected, rel=1e-5)
-    norms = [[line["grad_norm"] for line in lines] for lines in (run.lines(), alone.lines()[: len(expected)])]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
-    assert max(norms[0]) > 1, "gradients were clipped"
 
 
 def groups(run: Run, rank: int) -> set[str]:
@@ -368,10 +353,6 @@ def test_a_schedule_that_is_not_loaded_cannot_be_left_out() -> None:
     config.checkpoint.exclude_from_loading = ["optimizer", "lr_scheduler"]
     with pytest.raises(ConfigError, match="the learning rate follows from the step"):
         validate(config, 1)
-
-
-COMPILED = ["--compile.enable", "--compile.backend", "aot_eager"]
-"""Flags for a backend that differentiates and lowers graphs like the default one, but needs no C++ compiler."""
 
 
 @pytest.mark.slow

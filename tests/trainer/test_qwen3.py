@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from mesh_flags import BRIEF, COMPILED, CONTEXT, COPIES, PIPELINE, TENSOR, assert_same_curve, batch
 
 from analyzers import memory, run
 from trainer.config import JobConfig
@@ -13,16 +14,6 @@ from workbench.launch.plan import Request
 
 Train = Callable[..., Any]
 QWEN3 = ["--model.name", "qwen3"]
-BRIEF = ["--training.steps", "3", "--lr_scheduler.total_steps", "6"]
-TENSOR = ["--parallelism.tensor_parallel_degree", "2"]
-CONTEXT = ["--parallelism.context_parallel_degree", "2"]
-PIPELINE = ["--parallelism.pipeline_parallel_degree", "2"]
-COPIES = ["--parallelism.data_parallel_replicate_degree", "2"]
-COMPILED = ["--compile.enable", "--compile.backend", "aot_eager"]
-
-
-def batch(sequences: int) -> list[str]:
-    return ["--training.local_batch_size", str(sequences)]
 
 
 MESHES: dict[str, tuple[int, list[str]]] = {
@@ -33,14 +24,6 @@ MESHES: dict[str, tuple[int, list[str]]] = {
     "ddp2_tp2_compiled": (4, [*batch(4), *TENSOR, *COPIES, *COMPILED]),
 }
 """{name of a mesh: number of ranks, flags}."""
-
-
-def assert_same_curve(run: Any, alone: Any) -> None:
-    """Check that a run logged the same losses and gradient norms as the run of one rank."""
-    lines = alone.lines()[: len(run.lines())]
-    for value in ("loss", "grad_norm"):
-        assert [line[value] for line in run.lines()] == pytest.approx([line[value] for line in lines], rel=1e-5)
-    assert run.manifest()["parameters"] == alone.manifest()["parameters"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -191,23 +192,33 @@ def test_packed_rows_do_not_see_each_other() -> None:
 def test_fine_tuning_is_the_same_on_any_mesh_and_leaves(
     train: Callable[..., Any], assets: Path, conversations: Path, tmp_path: Path
 ) -> None:
-    """A fine-tune on FSDP2 x TP equals that of one rank, resumes on another mesh, and transformers loads the result."""
-    data = ["--training.dataset_path", str(conversations), "--model.hf_assets_path", str(assets)]
+    """A fine-tune of a model of transformers on FSDP2 x TP equals that of one rank, resumes on another mesh, and loads
+    there again.
+    """
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(assets, tmp_path / "model")
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    described = transformers.Qwen3Config(**shape, intermediate_size=64, head_dim=16, vocab_size=320)
+    described.tie_word_embeddings = True
+    transformers.AutoModelForCausalLM.from_config(described).save_pretrained(folder)
+    model = ["--model.name", "qwen3", "--model.flavor", "hf_assets", "--model.hf_assets_path", str(folder)]
+    loading = ["--checkpoint.enable", "--checkpoint.initial_load_in_hf", "--checkpoint.initial_load_path", str(folder)]
+    data = ["--training.dataset_path", str(conversations), *model, *loading]
     batch = "--training.local_batch_size"
-    one = train(tmp_path / "one", 1, *data, batch, "4")
+    one = train(tmp_path / "one", 1, *data, batch, "4", "--checkpoint.load_only")
     assert one.returncode == 0, one.output
-    saving = ["--checkpoint.enable", "--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
+    saving = ["--checkpoint.interval", "3", "--checkpoint.no_last_save_model_only"]
     mesh = ["--parallelism.tensor_parallel_degree", "2"]
     four = train(tmp_path / "four", 4, *data, batch, "2", *mesh, *saving, "--training.steps", "3")
     assert four.returncode == 0, four.output
     losses = four.losses()
-    two = train(tmp_path / "four", 2, *data, batch, "2", "--checkpoint.enable", "--checkpoint.last_save_in_hf")
+    two = train(tmp_path / "four", 2, *data, batch, "2", "--checkpoint.last_save_in_hf")
     assert two.returncode == 0, two.output
     assert losses | two.losses() == pytest.approx(one.losses(), rel=1e-4)
     assert one.losses()[6] < one.losses()[1]
-    transformers = pytest.importorskip("transformers")
     exported = two.folder / "checkpoint" / "step-6"
-    transformers.AutoModelForCausalLM.from_pretrained(exported)
+    _, report = transformers.AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
+    assert not any(report.values()), report
     assert (exported / "tokenizer.json").read_bytes() == (assets / "tokenizer.json").read_bytes()
 
 
