@@ -189,6 +189,10 @@ class Checkpointer:
             for part, value in self.state.gather().items()
             if part in parts and part not in self.config.exclude_from_loading
         }
+        if "dataloader" in target:
+            # Older checkpoints have only a part of it.
+            saved = FileSystemReader(path).read_metadata().state_dict_metadata
+            target["dataloader"] = {k: v for k, v in target["dataloader"].items() if f"dataloader.{k}" in saved}
         load(target, checkpoint_id=path)
         self.state.restore(target)
         return path

@@ -31,7 +31,7 @@ SETTINGS = {
     "optimizer.beta2": "other updates",
     "optimizer.eps": "other updates",
     "optimizer.weight_decay": "other updates",
-    "training.seq_len": "the data go on at another position",
+    "training.seq_len": "sequences are cut at other tokens",
     "training.max_norm": "gradients are clipped otherwise",
     "training.dtype": "another precision",
     "training.mixed_precision_param": "another precision",
@@ -112,7 +112,7 @@ def made_with(config: JobConfig, degrees: Degrees, loader: Loader, seed: int, to
         * config.training.local_batch_size
         * degrees.data_parallel,
         "schedule": {**values["lr_scheduler"], "steps": config.training.steps, "lr": config.optimizer.lr},
-        "data": {"tokens": len(loader.tokens), "checksum": loader.checksum()},
+        "data": {"bytes": loader.data.size, "checksum": loader.checksum()},
         "seed": seed,
         "mesh": degrees.described(),
         "torch": torch_version,
@@ -160,7 +160,9 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
         meaning = "each step takes other data"
         yield Mismatch("sequences of a step", before["sequences_per_step"], now["sequences_per_step"], meaning)
     if before["data"] != now["data"]:
-        yield Mismatch("training data", data_text(before["data"]), data_text(now["data"]), "other text")
+        yield Mismatch(
+            "training data", data_text(before["data"]), data_text(now["data"]), "other data or another tokenizer"
+        )
     yield from islice(schedule_mismatches(before["schedule"], now["schedule"], step), 1)
     if before["seed"] != now["seed"]:
         yield Mismatch("seed", before["seed"], now["seed"], "other random numbers")
@@ -189,8 +191,8 @@ def rate(schedule: Made, step: int) -> float:
 
 
 def data_text(data: Made) -> str:
-    """Return a description of the training data, such as `1,234 tokens (checksum 0123abcd)`."""
-    return f"{data['tokens']:,} tokens (checksum {data['checksum']:08x})"
+    """Return a description of the training data, such as `1,234 bytes (checksum 0123abcd)`."""
+    return f"{data['bytes']:,} bytes (checksum {data['checksum']:08x})"
 
 
 def shown(value: object) -> object:

@@ -17,6 +17,7 @@ from trainer.data.source import build_loader
 from trainer.data.text import held_out_documents
 from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import DataError
+from trainer.local_data.files import Split
 from trainer.models.decoder import Decoder, model_args
 from trainer.models.document_attention import separate_documents
 from trainer.models.moe import moe_layers
@@ -48,7 +49,7 @@ class Validator:
     def loss(self) -> float:
         """Return the mean validation loss over all ranks, on the same batches each time."""
         # From the start: the losses of two steps compare only if they are of the same text.
-        self.loader.consumed = 0
+        self.loader.restart()
         device = self.world.device
         with torch.no_grad(), untouched(self.models):
             losses = [
@@ -96,7 +97,7 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
     share = Share(validation.local_batch_size, world.data_rank, world.degrees.data_parallel, positions)
     length = validation.seq_len or training.seq_len
     if not is_synthetic:
-        return build_loader(config, source, share, length)
+        return build_loader(config, source, share, length, Split.VALIDATION)
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
     return Loader(held_out_documents(seed), length, share, tokenizer)
 
@@ -108,10 +109,13 @@ def batch_count(validation: Validation, loader: Loader) -> int:
     Raises:
         DataError: The text is too short for one batch per rank.
     """
-    whole_text = loader.sequences // (loader.share.batch * loader.share.ranks)
+    if validation.steps >= 0:
+        return validation.steps
+    sequences = loader.totals().sequences
+    whole_text = sequences // (loader.share.batch * loader.share.ranks)
     if whole_text < 1:
         raise DataError(
-            f"the validation text has {loader.sequences} sequences, fewer than all ranks take at once",
+            f"the validation text has {sequences} sequences, fewer than all ranks take at once",
             "give more text, or lower validation.local_batch_size or validation.seq_len",
         )
-    return whole_text if validation.steps < 0 else validation.steps
+    return whole_text

@@ -70,12 +70,11 @@ def write_inputs(folder: Path) -> None:
     """Write the training text, and a byte tokenizer in the format that torchtitan reads."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    from trainer.config.sections import Training
-    from trainer.data.text import documents
+    from trainer.data.text import training_documents
 
     (folder / "text").mkdir()
     with (folder / "text" / "data.jsonl").open("w", encoding="utf-8") as file:
-        for number, text in enumerate(documents(Training(), 7)):
+        for number, text in enumerate(training_documents(7)):
             file.write(json.dumps({"text": text if isinstance(text, str) else bytes(text).decode()}) + "\n")
             if number > 5000:
                 break

@@ -11,9 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
-from trainer.config.sections import Training
 from trainer.data.loader import Loader, Share
-from trainer.data.text import documents
+from trainer.data.text import training_documents
 from trainer.errors import CheckpointError
 from trainer.hugging_face import INDEX, halves, load_weights, pairs, place_of, to_theirs
 from trainer.models.decoder import build_model, init_weights
@@ -27,7 +26,7 @@ def loss_of(folder: Path) -> float:
     """Return the loss of the first training batch, computed with the transformers package."""
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    inputs, labels = next(iter(Loader(documents(Training(), SEED), LENGTH, Share(BATCH))))
+    inputs, labels = next(iter(Loader(training_documents(SEED), LENGTH, Share(BATCH))))
     with torch.no_grad():
         return float(cross_entropy(model(inputs).logits.flatten(0, 1), labels.flatten()))
 

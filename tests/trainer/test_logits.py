@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
 from trainer.data.loader import Loader, Share
-from trainer.data.text import documents
+from trainer.data.text import training_documents
 from trainer.models.decoder import Decoder, build_model, init_weights
 
 transformers = pytest.importorskip("transformers")
@@ -85,7 +85,7 @@ def checkpointer(config: JobConfig) -> Checkpointer:
     validate(config, 1)
     model = build_model(config).to_empty(device="cpu")
     init_weights(model, 4)  # with 3, two experts of a token have scores that differ by a rounding error
-    loader = Loader(documents(config.training, 7), LENGTH, Share(1))
+    loader = Loader(training_documents(7), LENGTH, Share(1))
     state = TrainState(model, torch.optim.AdamW(model.parameters()), loader)
     return Checkpointer(config, state, {"model": case_name(config)})
 

@@ -10,12 +10,14 @@ import torch
 from trainer.config import ConfigError, JobConfig
 from trainer.config.checks import recompute_interval
 from trainer.config.degrees import Degrees, degrees
-from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism, Training
+from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism
 from trainer.data.loader import Loader, Share
-from trainer.data.text import documents, synthetic_documents
+from trainer.data.text import synthetic_documents
 from trainer.data.tokenizer import VOCAB_SIZE, encode
 from trainer.distributed import set_timeouts
 from trainer.errors import DataError
+from trainer.local_data.files import local_files
+from trainer.local_data.records import Files, Position
 from trainer.metrics import peak_flops
 from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor
@@ -108,21 +110,22 @@ def test_ranks_share_the_data_and_resume_anywhere() -> None:
 def test_data_begin_again_at_the_end() -> None:
     loader = Loader(["abcdefgh"], 3, Share(batch=3))
     first, second = islice(loader, 2)
-    assert loader.sequences == 3
+    assert loader.totals() == (10, 3)
     assert torch.equal(first[0], second[0])
 
 
 def test_local_files_are_read_in_order(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("last")
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    assert list(documents(Training(dataset_path=str(tmp_path)), 0)) == ["one", "two", "last"]
+    records = Files(local_files(tmp_path)).records(Position())
+    assert [record.fields["text"] for record in records] == ["one", "two", "last"]
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.jsonl", "no json"), ("a.jsonl", '{"words": 1}'), ("a.md", "text")])
 def test_files_that_hold_no_text_are_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError):
-        list(documents(Training(dataset_path=str(tmp_path)), 0))
+        Loader(Files(local_files(tmp_path)), 8, Share(batch=1))
 
 
 def test_too_little_text_is_refused() -> None:

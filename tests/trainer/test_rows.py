@@ -15,9 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from trainer.config import JobConfig
 from trainer.data.loader import RowLoader, Share
-from trainer.data.rows import IGNORE, ChatTemplate, TrainedRow, compiled, conversation, has_rows, read_rows
+from trainer.data.rows import IGNORE, ChatTemplate, TrainedRow, compiled, conversation, is_row, read_row
 from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
 from trainer.errors import DataError
+from trainer.local_data.records import Files, InMemory, Position
 from trainer.models.decoder import build_model, init_weights
 from trainer.models.document_attention import separate_documents
 
@@ -98,9 +99,11 @@ def test_the_command_finds_no_mistake_in_what_is_trained(assets: Path, conversat
     from analyzers import tokens
     from analyzers.store import Options
 
+    tokenizer = FileTokenizer(assets)
     rows = [
         {"input_ids": row.tokens, "labels": [t if on else IGNORE for t, on in zip(*row, strict=True)]}
-        for row in read_rows([conversations], FileTokenizer(assets))
+        for record in Files([conversations]).records(Position())
+        for row in [read_row(record, tokenizer, ChatTemplate(tokenizer))]
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -124,14 +127,12 @@ def test_lines_that_are_no_rows_are_refused(tmp_path: Path, line: str, reason: s
     path = tmp_path / "a.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(DataError, match=reason):
-        list(read_rows([path], ByteTokenizer()))
+        RowLoader(Files([path]), 8, Share(1), ByteTokenizer())
 
 
-def test_text_is_told_from_rows(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    for line, expected in (('{"text": "a"}', False), ('{"prompt": "a", "completion": "b"}', True), ("no", False)):
-        path.write_text(f"\n{line}\n")
-        assert has_rows(path) is expected
+@pytest.mark.parametrize(("fields", "expected"), [(["text"], False), (["prompt", "completion"], True), ([], False)])
+def test_text_is_told_from_rows(fields: list[str], *, expected: bool) -> None:
+    assert is_row(dict.fromkeys(fields, "a")) is expected
 
 
 def test_a_tokenizer_must_fit_the_model(assets: Path) -> None:
@@ -139,28 +140,36 @@ def test_a_tokenizer_must_fit_the_model(assets: Path) -> None:
         load_tokenizer(str(assets), 100)
 
 
+def loader_of(rows: list[TrainedRow], seq_len: int, share: Share) -> RowLoader:
+    """Return a loader of rows that are tokens already."""
+    labels = [[token if on else IGNORE for token, on in zip(*row, strict=True)] for row in rows]
+    fields = [{"input_ids": row.tokens, "labels": each} for row, each in zip(rows, labels, strict=True)]
+    return RowLoader(InMemory(fields), seq_len, share)
+
+
 ROWS = [TrainedRow([1, 2, 3], [False, True, True]), TrainedRow([4, 5], [False, True]), TrainedRow([6] * 9, [True] * 9)]
 
 
 def test_rows_are_packed_whole() -> None:
-    loader = RowLoader(ROWS, 5, Share(1), end=0)
+    loader = loader_of(ROWS, 5, Share(1))
     inputs, labels = next(iter(loader))
     assert inputs.tolist() == [[1, 2, 3, 4, 5]]
     # Neither the first token of a row nor padding has a label.
     assert labels.tolist() == [[2, 3, IGNORE, 5, IGNORE]]
     assert loader.documents is not None
     assert loader.documents.tolist() == [[0, 0, 0, 1, 1]]
-    assert (loader.sequences, loader.cut) == (2, 1)
     assert loader.labels_ahead(1) == 5
+    assert loader.cut == 1
+    assert loader.totals().sequences == 2
 
 
 def test_ranks_share_rows_and_resume() -> None:
     rows = [TrainedRow([i, i + 1, i + 2], [False, True, True]) for i in range(40)]
-    whole = iter(RowLoader(rows, 2, Share(4), end=0))
-    halves = [RowLoader(rows, 2, Share(2, rank=rank, ranks=2), end=0) for rank in (0, 1)]
+    whole = iter(loader_of(rows, 2, Share(4)))
+    halves = [loader_of(rows, 2, Share(2, rank=rank, ranks=2)) for rank in (0, 1)]
     expected = [next(whole)[0].tolist() for _ in range(3)]
     assert expected[0] == [row for half in halves for row in next(iter(half))[0].tolist()]
-    again = RowLoader(rows, 2, Share(4), end=0)
+    again = loader_of(rows, 2, Share(4))
     again.load_state_dict(halves[0].state_dict())
     assert next(iter(again))[0].tolist() == expected[1]
 

@@ -9,8 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
-from trainer.config.sections import Training
-from trainer.data.text import documents, held_out_documents
+from trainer.data.text import held_out_documents, training_documents
 
 Run = Any
 Train = Callable[..., Run]
@@ -76,7 +75,7 @@ def test_a_pipeline_validates_as_one_rank_does(
 
 
 def test_held_out_documents_are_no_training_documents() -> None:
-    trained = set(documents(Training(), 3))
+    trained = set(training_documents(3))
     held_out = list(held_out_documents(3))
     assert len(held_out) == 100
     assert not trained & set(held_out)

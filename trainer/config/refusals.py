@@ -55,7 +55,8 @@ ONE_GROUP = "all parameters are in one group"
 GROUPED = "the products of experts stay in their own type"
 
 NO_DATA = (
-    "give --{section}.dataset_path with .txt, .jsonl or .parquet files, or --{section}.dataset synthetic, or"
+    "give --{section}.dataset_path with local files (.txt, .jsonl, .json.gz, .parquet, or a folder of the datasets"
+    " package), or --{section}.dataset synthetic, or"
     " --training.allow_synthetic"
 )
 

@@ -132,8 +132,8 @@ class Training:
     dataset: str = "synthetic"
     """`synthetic` (seeded, generated at the start), or any name together with dataset_path."""
     dataset_path: str | None = None
-    """A .txt, .parquet or .jsonl file, or a folder of them: text, or rows for fine-tuning (messages, prompt and
-    completion, or input_ids and labels)."""
+    """A file or folder of text, or of rows for fine-tuning (messages, prompt and completion, or input_ids and labels):
+    .txt, .csv, .jsonl, .json (also .gz), .parquet, or what the datasets package reads (.arrow, .zst, save_to_disk)."""
     allow_synthetic: bool = False
     """Train on synthetic text where dataset names data that are not shipped, instead of refusing the run."""
     local_batch_size: Positive = 8
@@ -241,7 +241,7 @@ class Validation:
     dataset: str = "synthetic"
     """`synthetic` (documents that follow those to train on), or any name together with dataset_path."""
     dataset_path: str | None = None
-    """A .txt or .jsonl file (field "text"), or a folder of such files."""
+    """A file or folder as for training; where names of files tell splits apart, the validation split."""
     local_batch_size: Positive = 8
     """Sequences of one forward pass on one data-parallel rank."""
     seq_len: Positive | None = None

@@ -22,13 +22,13 @@ def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
     """
     seq_len = config.training.seq_len
     loader = build_loader(config, config.training, Share(batch=1), seq_len)
-    rows = sequence_rows(config, loader, min(count, loader.sequences))
-    total = loader.tokens.numel()
-    used = loader.sequences * seq_len + 1
+    total, sequences = loader.totals()
+    rows = sequence_rows(config, loader, min(count, sequences))
+    used = sequences * seq_len + 1
     return {
         "seq_len": seq_len,
         "tokens": total,
-        "sequences": loader.sequences,
+        "sequences": sequences,
         # Rows are padded and not cut out of one text, so that nothing is left over.
         "left_over": 0 if isinstance(loader, RowLoader) else total - used,
         "rows": rows,

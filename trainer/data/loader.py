@@ -1,16 +1,26 @@
-"""Batches of packed tokens. A single counter stores the position in the data, so a run can resume on any mesh."""
+"""Batches of packed tokens, read from the data as they are needed.
 
+The position in the data is one for all ranks together, so that a run can resume on any mesh.
+"""
+
+import logging
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trainer.data.rows import IGNORE, TrainedRow
-from trainer.data.tokenizer import VOCAB_SIZE, ByteTokenizer, Tokenizer
+from trainer.data.rows import IGNORE, ChatTemplate, Tokenizers, TrainedRow, read_row
+from trainer.data.tokenizer import ByteTokenizer
 from trainer.errors import DataError
+from trainer.local_data.records import Data, InMemory, Position, Record
+
+logger = logging.getLogger("root")
 
 
 @dataclass(frozen=True)
@@ -24,55 +34,135 @@ class Share:
     """The positions of each sequence that the rank reads; None: all."""
 
 
+class Packed(NamedTuple):
+    """A sequence and the token that follows it (T + 1,), and where the next sequence begins."""
+
+    tokens: Tensor
+    following: Position
+    trained: Tensor | None = None
+    """Whether each token is to be learned; None: all."""
+    documents: Tensor | None = None
+    """The number of each token's row, -1 for padding; None: attention crosses the borders of documents."""
+
+
+class Totals(NamedTuple):
+    """How many tokens the whole data have, and how many sequences they make."""
+
+    tokens: int
+    sequences: int
+
+
+class Piece(NamedTuple):
+    """Tokens of one document: where the first of them is, and how many there are."""
+
+    position: Position
+    length: int
+
+
 class Loader:
     """Cuts the concatenated documents into sequences and gives each rank its share.
 
-    After the last sequence of the documents it starts again with the first one. Example with batch 1 and 2 ranks: rank
-    0 reads sequences 0, 2, 4, ..., rank 1 reads 1, 3, 5, ...
+    Every rank reads all data, and holds in memory only what the next step needs. After the last sequence of the
+    documents it starts again with the first one. Example with batch 1 and 2 ranks: rank 0 reads sequences 0, 2, 4, ...,
+    rank 1 reads 1, 3, 5, ...
     """
 
     documents: Tensor | None = None
     """The number of each token's document in the latest batch, (B, T); None: attention crosses borders of documents."""
 
     def __init__(
-        self, documents: Iterable[str], seq_len: int, share: Share, tokenizer: Tokenizer | None = None
+        self, data: Data | Iterable[str], seq_len: int, share: Share, tokenizer: Tokenizers | None = None
     ) -> None:
-        tokenizer = tokenizer or ByteTokenizer()
-        # Two bytes per token where that is enough: the whole text stays in memory.
-        is_small = tokenizer.vocab_size <= VOCAB_SIZE
-        tokens, dtype = array("h" if is_small else "i"), torch.int16 if is_small else torch.int32
-        for document in documents:
-            tokens.extend(tokenizer.encode(document))
-        self.tokens = torch.frombuffer(tokens, dtype=dtype) if tokens else torch.empty(0, dtype=dtype)
-        self.seq_len, self.share = seq_len, share
-        self.sequences = (len(tokens) - 1) // seq_len
-        self.consumed = 0
-        if self.sequences < 1:
-            raise DataError(
-                f"{len(tokens)} tokens are fewer than one sequence needs", "give more text, or lower training.seq_len"
-            )
+        self.data = InMemory({"text": text} for text in data) if isinstance(data, Iterable) else data
+        self.seq_len, self.share, self.tokenizer = seq_len, share, tokenizer or ByteTokenizer()
+        self.tokens_read = 0
+        self.restart()
+        # Data that are missing, damaged from the start or too little end the run here.
+        self.upcoming(1)
+
+    def restart(self) -> None:
+        """Go back to the first sequence."""
+        self.load_state_dict({"consumed": 0, **Position()._asdict()})
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (inputs, labels) of this rank without end, each (B, T) int64; labels are the inputs shifted by one
         token.
         """
+        share = self.share
         while True:
-            first = self.consumed + self.share.rank * self.share.batch
-            rows = torch.stack([self.sequence(first + i) for i in range(self.share.batch)])
-            self.consumed += self.share.batch * self.share.ranks
-            inputs, labels = rows[:, :-1], rows[:, 1:]
-            positions = self.share.positions
-            yield (inputs, labels) if positions is None else (inputs[:, positions], labels[:, positions])
+            of_all = self.upcoming(share.batch * share.ranks)
+            for _ in of_all:
+                self.ahead.popleft()
+            self.consumed += len(of_all)
+            self.following = of_all[-1].following
+            yield self.batch(of_all[share.rank * share.batch :][: share.batch])
 
-    def sequence(self, index: int) -> Tensor:
-        """Return sequence number `index` of the text and the token that follows it, as one tensor (T + 1,) int64."""
-        # Sequences overlap by one token: the last label of one is the first input of the next.
-        start = index % self.sequences * self.seq_len
-        return self.tokens[start : start + self.seq_len + 1].long()
+    def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
+        """Return (inputs, labels) of these sequences, and keep the numbers of their documents."""
+        rows = torch.stack([each.tokens for each in sequences]).long()
+        inputs, labels = rows[:, :-1], rows[:, 1:]
+        positions = self.share.positions
+        return (inputs, labels) if positions is None else (inputs[:, positions], labels[:, positions])
+
+    def upcoming(self, count: int) -> list[Packed]:
+        """Return the next `count` sequences of all ranks together, which stay to be read."""
+        self.ahead.extend(islice(self.stream, max(0, count - len(self.ahead))))
+        return list(islice(self.ahead, count))
+
+    def endless(self, start: Position) -> Iterator[Packed]:
+        """Yield the sequences from a position on, and all of them again after the last one.
+
+        Raises:
+            DataError: There is not one sequence.
+        """
+        while True:
+            # With the first token behind the last full sequence begins the next pass.
+            is_empty, whole = True, start == Position()
+            for packed in self.pack(start):
+                yield packed
+                is_empty = False
+            if whole and is_empty:
+                raise self.too_little()
+            start = Position()
+
+    def pack(self, start: Position) -> Iterator[Packed]:
+        """Yield the sequences from a position to the end of the documents."""
+        tokens, pieces = array("i"), deque[Piece]()
+        for record in self.data.records(start):
+            encoded = self.tokenizer.encode(text) if (text := text_of(record)) else []
+            skip = start.token if record.position[:2] == start[:2] else 0
+            pieces.append(Piece(record.position._replace(token=skip), len(encoded) - skip))
+            tokens.extend(encoded[skip:])
+            self.tokens_read += len(encoded) - skip
+            begin = 0
+            # Sequences overlap by one token: the last label of one is the first input of the next.
+            while len(tokens) - begin > self.seq_len:
+                window = tokens[begin : begin + self.seq_len + 1]
+                begin += self.seq_len
+                yield Packed(torch.frombuffer(window, dtype=torch.int32), next_position(pieces, self.seq_len))
+            del tokens[:begin]
+
+    def too_little(self) -> DataError:
+        """Return the error of data that do not fill one sequence."""
+        return DataError(
+            f"{self.tokens_read:,} tokens are fewer than one sequence needs",
+            "give more text, or lower training.seq_len",
+        )
+
+    def totals(self) -> Totals:
+        """Read all data once, and return how much they are; the position stays.
+
+        Raises:
+            DataError: A record cannot be read.
+        """
+        before, self.tokens_read = self.tokens_read, 0
+        sequences = sum(1 for _ in self.pack(Position()))
+        total, self.tokens_read = self.tokens_read, before
+        return Totals(total, sequences)
 
     def checksum(self) -> int:
-        """Return a checksum of the data, by which a resumed run notices other data."""
-        return zlib.crc32(self.tokens.numpy().tobytes())
+        """Return a checksum of the data and of the tokenizer, by which a resumed run notices others."""
+        return zlib.crc32(str(self.data.checksum()).encode(), self.tokenizer.checksum)
 
     def labels_ahead(self, batches: int) -> int | None:
         """Return how many labels count in the next `batches` batches of all ranks together; None: all of them."""
@@ -80,79 +170,107 @@ class Loader:
         return None
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many sequences all ranks together have read."""
-        return {"consumed": self.consumed}
+        """Return how many sequences all ranks together have read, and where the next one begins."""
+        return {"consumed": self.consumed, **self.following._asdict()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue after the sequences that all ranks together had read when `state` was saved."""
         self.consumed = state["consumed"]
+        self.following = Position(*(state.get(name, 0) for name in Position._fields))
+        self.ahead: deque[Packed] = deque()
+        self.stream = self.endless(self.following)
+        # Older checkpoints have only the number of sequences.
+        if "file" not in state:
+            for packed in islice(self.stream, self.consumed):
+                self.following = packed.following
+
+
+def text_of(record: Record) -> str:
+    """Return the text of a record; empty where it is missing in a row of a table.
+
+    Raises:
+        DataError: The record has no text.
+    """
+    text = record.fields.get("text", 0)
+    if text is None or isinstance(text, str):
+        return text or ""
+    names = ", ".join(record.fields) or "nothing"
+    raise DataError(f"{record.where}: no text, but {names}", 'give each record a "text", or a row for fine-tuning')
+
+
+def next_position(pieces: deque[Piece], count: int) -> Position:
+    """Drop the first `count` tokens of the pieces, and return the position of the token after them."""
+    while count >= pieces[0].length:
+        count -= pieces.popleft().length
+    position, length = pieces[0]
+    pieces[0] = Piece(position._replace(token=position.token + count), length - count)
+    return pieces[0].position
 
 
 class RowLoader(Loader):
     """Packs rows for fine-tuning into sequences: whole rows, one behind the other, and padding where no row fits.
 
     Tokens that are not to be learned have the label -100. `documents` numbers the rows of each sequence, so that no row
-    attends to another. A row that is longer than a sequence is cut at its end, which `cut` counts.
+    attends to another. A row that is longer than a sequence is cut at its end.
     """
 
-    def __init__(self, rows: Iterable[TrainedRow], seq_len: int, share: Share, end: int) -> None:
-        self.seq_len, self.share, self.consumed, self.cut = seq_len, share, 0, 0
+    cut = 0
+    """How many rows were cut so far."""
+
+    def pack(self, start: Position) -> Iterator[Packed]:
+        """Yield the sequences from a position to the last row; rows that would train nothing are left out."""
+        template = ChatTemplate(self.tokenizer)
         # One token more than a sequence has, because labels are the inputs shifted by one.
-        packed = [*self.packed(rows, seq_len + 1)]
-        if not packed:
-            raise DataError("there are no rows with tokens to learn", "give rows in which the assistant answers")
-        self.sequences = len(packed)
-        self.tokens = torch.full((len(packed), seq_len + 1), end, dtype=torch.int32)
-        self.trained = torch.zeros(len(packed), seq_len + 1, dtype=torch.bool)
-        self.numbers = torch.full((len(packed), seq_len + 1), -1, dtype=torch.int32)
-        for i, rows_of_one in enumerate(packed):
-            self.fill(i, rows_of_one)
-
-    def packed(self, rows: Iterable[TrainedRow], room: int) -> Iterator[list[TrainedRow]]:
-        """Yield the rows of each sequence, in order; rows that would train nothing are left out."""
-        current: list[TrainedRow] = []
-        free = room
-        for row in rows:
-            whole = TrainedRow(row.tokens[:room], row.trained[:room])
-            self.cut += len(row.tokens) > room
+        current, room = list[TrainedRow](), self.seq_len + 1
+        for record in self.data.records(start):
+            row = self.shortened(read_row(record, self.tokenizer, template), record.where)
             # Nothing predicts the first token of a row, so that it alone trains nothing.
-            if not any(whole.trained[1:]):
+            if not any(row.trained[1:]):
                 continue
-            if len(whole.tokens) > free:
-                yield current
-                current, free = [], room
-            current.append(whole)
-            free -= len(whole.tokens)
+            if sum(len(each.tokens) for each in current) + len(row.tokens) > room:
+                yield self.filled(current, record.position)
+                current = []
+            current.append(row)
+            self.tokens_read += len(row.tokens)
         if current:
-            yield current
+            yield self.filled(current, Position())
 
-    def fill(self, index: int, rows: list[TrainedRow]) -> None:
-        """Write the rows of one sequence into the tensors."""
-        start = 0
+    def shortened(self, row: TrainedRow, where: str) -> TrainedRow:
+        """Return a row, cut at the length of a sequence."""
+        room = self.seq_len + 1
+        if len(row.tokens) > room:
+            # Every rank reads all rows, so that one warning is enough.
+            if not self.cut and not self.share.rank:
+                logger.warning("%s is longer than %d tokens, and is cut, like all such rows", where, room)
+            self.cut += 1
+        return TrainedRow(row.tokens[:room], row.trained[:room])
+
+    def filled(self, rows: list[TrainedRow], following: Position) -> Packed:
+        """Return rows as a sequence with padding behind them."""
+        room, start = self.seq_len + 1, 0
+        tokens = torch.full((room,), self.tokenizer.eos, dtype=torch.int32)
+        trained, documents = torch.zeros(room, dtype=torch.bool), torch.full((room,), -1, dtype=torch.int32)
         for number, row in enumerate(rows):
             part = slice(start, start + len(row.tokens))
-            self.tokens[index, part] = torch.tensor(row.tokens, dtype=torch.int32)
+            tokens[part] = torch.tensor(row.tokens, dtype=torch.int32)
             # The first token of a row does not follow from the row before.
-            self.trained[index, part] = torch.tensor([False, *row.trained[1:]])
-            self.numbers[index, part] = number
+            trained[part] = torch.tensor([False, *row.trained[1:]])
+            documents[part] = number
             start = part.stop
+        return Packed(tokens, following, trained, documents)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, labels) of this rank without end, each (B, T) int64."""
-        while True:
-            first = self.consumed + self.share.rank * self.share.batch
-            chosen = [(first + i) % self.sequences for i in range(self.share.batch)]
-            tokens = self.tokens[chosen].long()
-            self.consumed += self.share.batch * self.share.ranks
-            self.documents = self.numbers[chosen][:, :-1]
-            yield tokens[:, :-1], torch.where(self.trained[chosen][:, 1:], tokens[:, 1:], IGNORE)
+    def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
+        """Return (inputs, labels) of these sequences; tokens that are not to be learned have the label -100."""
+        inputs, labels = super().batch(sequences)
+        self.documents = torch.stack([each.documents for each in sequences if each.documents is not None])[:, :-1]
+        trained = torch.stack([each.trained for each in sequences if each.trained is not None])[:, 1:]
+        return inputs, torch.where(trained, labels, IGNORE)
 
-    def checksum(self) -> int:
-        """Return a checksum of the data and of what is trained of them."""
-        return zlib.crc32(self.trained.numpy().tobytes(), super().checksum())
+    def too_little(self) -> DataError:
+        """Return the error of rows none of which trains anything."""
+        return DataError("there are no rows with tokens to learn", "give rows in which the assistant answers")
 
     def labels_ahead(self, batches: int) -> int | None:
         """Return how many labels count in the next `batches` batches of all ranks together."""
-        ahead = range(self.consumed, self.consumed + batches * self.share.batch * self.share.ranks)
-        counts = self.trained[:, 1:].sum(1)
-        return int(sum(int(counts[number % self.sequences]) for number in ahead))
+        ahead = self.upcoming(batches * self.share.batch * self.share.ranks)
+        return sum(int(each.trained[1:].sum()) for each in ahead if each.trained is not None)

@@ -2,16 +2,15 @@
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, special_text
 from trainer.errors import DataError
+from trainer.local_data.records import Fields, Record
 
 IGNORE = -100
 FORMS = (("messages",), ("prompt", "completion"), ("input_ids", "labels"))
-KNOWN = 'each line needs "messages", "prompt" and "completion", or "input_ids" and "labels", like the first'
+KNOWN = 'each row needs "messages", "prompt" and "completion", or "input_ids" and "labels", like the first'
 NO_TEMPLATE = "give --model.hf_assets_path a folder whose tokenizer_config.json has a chat_template"
 Tokenizers = ByteTokenizer | FileTokenizer
 Messages = list[dict[str, Any]]
@@ -24,48 +23,26 @@ class TrainedRow(NamedTuple):
     trained: list[bool]
 
 
-def has_rows(path: Path) -> bool:
-    """Return whether a file holds rows for fine-tuning, rather than text, by its first line."""
-    if path.suffix not in (".jsonl", ".json"):
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        first = next((line for line in file if line.strip()), "")
-    try:
-        row = json.loads(first)
-    except ValueError:
-        return False
-    return isinstance(row, dict) and any(all(name in row for name in form) for form in FORMS)
+def is_row(fields: Fields) -> bool:
+    """Return whether a record is a row for fine-tuning, rather than text."""
+    return any(all(name in fields for name in form) for form in FORMS)
 
 
-def read_rows(paths: Iterable[Path], tokenizer: Tokenizers) -> Iterator[TrainedRow]:
-    """Yield the rows of files as tokens with a mask.
+def read_row(record: Record, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
+    """Return one record as tokens with a mask.
 
     Raises:
-        DataError: A line is no such row, or needs a chat template and there is none.
+        DataError: The record is no row for fine-tuning, or needs a chat template and there is none.
     """
-    template = ChatTemplate(tokenizer)
-    for path in paths:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield read_row(line, f"{path}, line {number}", tokenizer, template)
-
-
-def read_row(line: str, where: str, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
-    """Return one line as tokens with a mask; `where` names it in errors.
-
-    Raises:
-        DataError: The line is no row for fine-tuning.
-    """
+    row = record.fields
     try:
-        row = json.loads(line)
         if "input_ids" in row:
             return labelled_row(row["input_ids"], row["labels"])
         if "messages" in row:
             return conversation(row["messages"], tokenizer, template)
         return completion(row["prompt"], row["completion"], tokenizer)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{where}: {type(error).__name__}: {error}", KNOWN) from error
+        raise DataError(f"{record.where}: {type(error).__name__}: {error}", KNOWN) from error
 
 
 def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:

@@ -1,40 +1,56 @@
 """Build the loader of the configured data: text that is cut into sequences, or rows for fine-tuning."""
 
-import logging
 from pathlib import Path
 
 from trainer.config import JobConfig
+from trainer.config.refusals import NO_DATA
 from trainer.config.sections import Training
 from trainer.data.loader import Loader, RowLoader, Share
-from trainer.data.rows import has_rows, read_rows
-from trainer.data.text import documents, local_files
+from trainer.data.rows import is_row
+from trainer.data.text import training_documents
 from trainer.data.tokenizer import load_tokenizer
 from trainer.errors import DataError
+from trainer.local_data.files import Split, local_files
+from trainer.local_data.records import Data, Files, InMemory, Position
 from trainer.models.decoder import model_args
 
-logger = logging.getLogger("root")
+CHECKED_AT_START = 8 << 20
+"""Data of at most this many bytes are read once before the first step, so that a wrong row ends the run there."""
 
 
-def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int) -> Loader:
+def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int, split: Split = Split.TRAIN) -> Loader:
     """Return the loader of a rank's share of the data that `source` names, with the configured tokenizer.
 
     Raises:
         DataError: There are no such data, or they do not go with the configured parallelism.
     """
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
-    files = local_files(Path(source.dataset_path)) if source.dataset_path else []
-    try:
-        are_rows = bool(files) and has_rows(files[0])
-    except OSError as error:
-        raise DataError(f"{files[0]}: {error.strerror}", "give --training.dataset_path a file or folder") from error
-    if not are_rows:
-        return Loader(documents(source, config.debug.seed or 0), seq_len, share, tokenizer)
-    check_parallelism(config)
-    loader = RowLoader(read_rows(files, tokenizer), seq_len, share, tokenizer.eos)
-    # Every rank reads all rows, so that one warning is enough.
-    if loader.cut and not share.rank:
-        logger.warning("%d rows are longer than %d tokens, and were cut", loader.cut, seq_len + 1)
+    data = data_of(source, config.debug.seed or 0, split)
+    first = next(iter(data.records(Position())), None)
+    if first is None or not is_row(first.fields):
+        loader = Loader(data, seq_len, share, tokenizer)
+    else:
+        check_parallelism(config)
+        loader = RowLoader(data, seq_len, share, tokenizer)
+    if isinstance(data, Files) and data.size <= CHECKED_AT_START:
+        loader.totals()
     return loader
+
+
+def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
+    """Return the data that are named by a path, or synthetic text.
+
+    Raises:
+        DataError: The path does not exist or holds no data, or a data set is named without a path.
+    """
+    if source.dataset_path:
+        path = Path(source.dataset_path)
+        # Copies of c4 have a folder for each variant; torchtitan, too, trains on this one.
+        is_c4 = source.dataset.startswith("c4") and (path / "en").is_dir()
+        return Files(local_files(path / "en" if is_c4 else path, split))
+    if source.dataset == "synthetic" or source.allow_synthetic:
+        return InMemory({"text": text} for text in training_documents(seed))
+    raise DataError(f"data set {source.dataset!r} is not shipped", NO_DATA.format(section="training"))
 
 
 def check_parallelism(config: JobConfig) -> None:

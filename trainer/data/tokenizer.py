@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,8 @@ class Tokenizer(Protocol):
 
     eos: int
     vocab_size: int
+    checksum: int
+    """A checksum of its files."""
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a document, between a begin token, if there is one, and an end token."""
@@ -40,7 +43,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """The tokenizer that needs no files."""
 
-    eos, vocab_size = EOS, VOCAB_SIZE
+    eos, vocab_size, checksum = EOS, VOCAB_SIZE, 0
     special = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}  # noqa: RUF012
 
     def encode(self, text: str) -> list[int]:
@@ -70,6 +73,7 @@ class FileTokenizer:
         except Exception as error:  # the package raises bare exceptions
             raise DataError(f"{folder / FILE}: {error}", "check that the file was copied whole") from error
         self.config = tokenizer_config(folder)
+        self.checksum = zlib.crc32((folder / FILE).read_bytes(), zlib.crc32(json.dumps(self.config).encode()))
         # Not the number of tokens: ids may have gaps, and the largest one needs a row of the embedding.
         self.vocab_size = 1 + max(self.encoder.get_vocab(with_added_tokens=True).values())
         self.bos = self.special("bos_token", BOS_NAMES)

@@ -9,9 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from analyzers.errors import MissingExtra
+from analyzers.errors import InputError, MissingExtra
 from trainer.config import ConfigError, JobConfig, load_for_training, startup_notes, validate
 from trainer.config.devices import check_devices
+from trainer.config.local_data import check_local_data
+from trainer.errors import DataError
 from workbench.command_options.options import Scheduler
 from workbench.errors import UsageProblem
 from workbench.launch.job_command import Form, JobCommand, job_command
@@ -167,6 +169,9 @@ def plan_own_trainer(request: Request) -> Plan:
     config = training_config(arguments, world_size)
     if request.scheduler is Scheduler.LOCAL and not gpu_count():
         refuse_without_device(config)
+    # The data of a dry run are made up, and those of a scheduler's nodes may lie there alone.
+    if request.scheduler is Scheduler.LOCAL and config.comm.mode != "fake_backend":
+        refuse_missing_data(config)
     folder, notes = Path(config.job.dump_folder), tuple(startup_notes(arguments, world_size))
     environment = own_environment(request)
     if config.comm.mode in IN_ONE_PROCESS:
@@ -260,6 +265,14 @@ def refuse_without_device(config: JobConfig) -> None:
         check_devices(config, None)
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
+
+
+def refuse_missing_data(config: JobConfig) -> None:
+    """Raise InputError if the configured data are missing, or need a package that is not installed."""
+    try:
+        check_local_data(config)
+    except DataError as error:
+        raise InputError(error.message, error.hint) from error
 
 
 def gpu_count() -> int:

@@ -1,0 +1,276 @@
+"""Read local data one record at a time, from any position: text, JSON, Parquet, and what the datasets package reads."""
+
+import csv
+import gzip
+import importlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from trainer.errors import DataError
+
+BLOCK, BLOCKS = 1 << 20, 64
+"""A checksum reads this many blocks of this many bytes at most, so that data of any size are checked in a moment."""
+FILE_HINT = "give --training.dataset_path a file or folder"
+Fields = dict[str, Any]
+Numbered = Iterator[tuple[str, Fields]]
+"""Records of a file from some number on: (where it is in the file, its fields)."""
+
+
+class Position(NamedTuple):
+    """Where a sequence begins: the number of the file, of the record in the file, and of the token in the record."""
+
+    file: int = 0
+    record: int = 0
+    token: int = 0
+
+
+class Record(NamedTuple):
+    """A record of the data: its position, its place as text for messages, and its fields."""
+
+    position: Position
+    where: str
+    fields: Fields
+
+
+class Data(Protocol):
+    """Data that can be read from any position, on every rank and again after a resume."""
+
+    size: int
+    """The size of the data in bytes, as they are stored."""
+
+    def records(self, start: Position) -> Iterator[Record]:
+        """Yield the records from that of `start` on; none where the data end before it."""
+
+    def checksum(self) -> int:
+        """Return a checksum of the data, by which a resumed run notices other data."""
+
+
+class InMemory:
+    """Records that are already in memory, such as synthetic text."""
+
+    def __init__(self, fields: Iterable[Fields]) -> None:
+        self.fields = list(fields)
+        self.content = json.dumps(self.fields).encode()
+        self.size = len(self.content)
+
+    def records(self, start: Position) -> Iterator[Record]:
+        first = start.record if start.file == 0 else len(self.fields)
+        for number in range(first, len(self.fields)):
+            yield Record(Position(0, number), f"record {number}", self.fields[number])
+
+    def checksum(self) -> int:
+        return zlib.crc32(self.content)
+
+
+class Files:
+    """The records of local files, one file after the other. Only what is being read is in memory."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+        try:
+            self.stored = [file for path in paths for file in files_below(path)]
+            self.size = sum(file.stat().st_size for file in self.stored)
+        except OSError as error:
+            raise DataError(f"{error.filename}: {error.strerror}", FILE_HINT) from error
+
+    def records(self, start: Position) -> Iterator[Record]:
+        """Yield the records from that of `start` on.
+
+        Raises:
+            DataError: A file is missing or damaged, or the package that reads it is not installed.
+        """
+        for number, path in list(enumerate(self.paths))[start.file :]:
+            skip = start.record if number == start.file else 0
+            for record, (where, fields) in enumerate(read_file(path, skip), start=skip):
+                yield Record(Position(number, record), where, fields)
+
+    def checksum(self) -> int:
+        """Return a checksum of small data, and of evenly spaced blocks of large data."""
+        result, share = self.size, max(1, BLOCKS // max(1, len(self.stored)))
+        for path in self.stored:
+            length = path.stat().st_size
+            count = -(-length // BLOCK)
+            # All blocks where they fit, else as many as each file may have, the first and the last among them.
+            chosen = count if self.size <= BLOCK * BLOCKS else min(count, share)
+            with path.open("rb") as file:
+                for i in range(chosen):
+                    file.seek((length - BLOCK) * i // max(1, chosen - 1) if chosen < count else i * BLOCK)
+                    result = zlib.crc32(file.read(BLOCK), result)
+        return result
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return the file at a path, or all files below a folder."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def read_file(path: Path, skip: int) -> Numbered:
+    """Yield the records of a file, or of a folder that the datasets package saved, without the first `skip`.
+
+    Raises:
+        DataError: The file is missing, damaged, or of no known format, or the package that reads it is not installed.
+    """
+    reader = saved_records if path.is_dir() else reader_of(path)
+    if reader is None:
+        raise DataError(f"{path}: not a file of a known format", f"give files that end in {', '.join(FORMATS)}")
+    try:
+        yield from reader(path, skip)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}", FILE_HINT) from error
+    except (ValueError, EOFError, KeyError, zlib.error) as error:
+        raise DataError(f"{path}: {error}", "check that the file was copied whole") from error
+
+
+def reader_of(path: Path) -> Callable[[Path, int], Numbered] | None:
+    """Return the function that reads files with such a name; None if there is none."""
+    return next((reader for suffix, reader in FORMATS.items() if path.name.lower().endswith(suffix)), None)
+
+
+def text_records(path: Path, skip: int) -> Numbered:
+    """Yield a text file as one record."""
+    if not skip:
+        yield str(path), {"text": path.read_text(encoding="utf-8")}
+
+
+def json_records(path: Path, skip: int) -> Numbered:
+    """Yield the objects in a file of JSON lines, or in one JSON array; the file may be compressed by gzip.
+
+    Raises:
+        DataError: A line is no JSON object.
+    """
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+        # A file that begins with a lone bracket is an array, whose lines are no JSON.
+        if (first := next(lines, None)) and first[1].lstrip().startswith("["):
+            file.seek(0)
+            for number, value in enumerate(islice(json.load(file), skip, None), start=skip):
+                yield f"{path}, item {number}", as_object(value, f"{path}, item {number}")
+            return
+        file.seek(0)
+        lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+        for number, line in islice(lines, skip, None):
+            where = f"{path}, line {number}"
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{where}: {type(error).__name__}: {error}", "write one JSON object per line"
+                ) from error
+            yield where, as_object(value, where)
+
+
+def as_object(value: object, where: str) -> Fields:
+    """Return a JSON object.
+
+    Raises:
+        DataError: The value is something else.
+    """
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: not a JSON object", 'write one {"text": "..."} per line, or a row for fine-tuning')
+    return value
+
+
+def csv_records(path: Path, skip: int) -> Numbered:
+    """Yield the rows of a table with commas, whose first line names the columns."""
+    with path.open(encoding="utf-8", newline="") as file:
+        for number, fields in islice(enumerate(csv.DictReader(file)), skip, None):
+            yield f"{path}, row {number}", fields
+
+
+def parquet_records(path: Path, skip: int) -> Numbered:
+    """Yield the rows of a Parquet file, reading a part of it at a time; whole row groups are skipped unread."""
+    file = package("pyarrow.parquet", "pyarrow", path).ParquetFile(path)
+    groups: list[int] = []
+    number = 0
+    for group in range(file.metadata.num_row_groups):
+        length = file.metadata.row_group(group).num_rows
+        if number + length > skip or groups:
+            groups.append(group)
+        else:
+            number += length
+    for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=wanted(file.schema_arrow.names)):
+        for fields in batch.to_pylist():
+            if number >= skip:
+                yield f"{path}, row {number}", without_nulls(fields)
+            number += 1
+
+
+def saved_records(path: Path, skip: int) -> Numbered:
+    """Yield the rows of a folder that the datasets package saved (`save_to_disk`)."""
+    rows = package("datasets", "datasets", path).load_from_disk(str(path))
+    yield from numbered(rows.select_columns(wanted(rows.column_names)).skip(skip), path, skip)
+
+
+def streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
+    """Return a function that reads local files of a format by the datasets package; it downloads nothing."""
+
+    def read(path: Path, skip: int) -> Numbered:
+        # Set before the package is imported: it reads the variable once.
+        os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+        module = package("datasets", "datasets", path)
+        rows = module.load_dataset(kind, data_files=[str(path)], split="train", streaming=True)
+        yield from numbered(rows.skip(skip), path, skip)
+
+    return read
+
+
+def numbered(rows: Iterable[Fields], path: Path, first: int) -> Numbered:
+    """Yield rows of the datasets package with their numbers, which begin with `first`."""
+    for number, fields in enumerate(rows, start=first):
+        yield f"{path}, row {number}", without_nulls(fields)
+
+
+def package(module: str, name: str, path: Path) -> Any:
+    """Return a module that reads the file at `path`.
+
+    Raises:
+        DataError: Its package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        hint = f"pip install {name}, or use .jsonl files"
+        raise DataError(f"{path}: the package {name} is not installed", hint) from error
+
+
+COLUMNS = ("messages", "prompt", "completion", "input_ids", "labels", "text")
+
+
+def wanted(columns: list[str]) -> list[str]:
+    """Return the columns that are trained on; all of them if none has a known name, so that errors can name them."""
+    return [name for name in columns if name in COLUMNS] or columns
+
+
+def without_nulls(fields: Fields) -> Fields:
+    """Return a row without the empty fields of the objects in its lists.
+
+    In a table all messages have the fields of all others, such as the tool calls of a few, or their weight.
+    """
+    return {name: stripped(value) for name, value in fields.items()}
+
+
+def stripped(value: object) -> object:
+    """Return a list of objects without their empty fields; any other value unchanged."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+        return value
+    return [{name: part for name, part in item.items() if part is not None} for item in value]
+
+
+FORMATS: dict[str, Callable[[Path, int], Numbered]] = {
+    ".txt": text_records,
+    ".jsonl": json_records,
+    ".json": json_records,
+    ".jsonl.gz": json_records,
+    ".json.gz": json_records,
+    ".parquet": parquet_records,
+    ".csv": csv_records,
+    ".arrow": streamed_records("arrow"),
+    ".jsonl.zst": streamed_records("json"),
+    ".json.zst": streamed_records("json"),
+}
+"""{end of a file's name: function that reads such a file}."""
