@@ -42,7 +42,7 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         title=f"{title}; the inputs were about {abnormal} times as large as in earlier steps"
         if (abnormal := abnormal_batch(oom))
         else title,
-        why=f"Only {size(oom.device_free_bytes)} were free. {size(oom.allocated_bytes)} were allocated already,"
+        why=f"{free_memory(device, oom)} Tensors held {size(oom.allocated_bytes)},"
         f" {share(total, oom.allocated_bytes)} of it for {in_words(category)}.",
         next=f"{CHECK_BATCH} {uncapitalised(advice(device, category))}."
         if abnormal
@@ -60,6 +60,16 @@ def memory_name(device: Device) -> str:
     """
     # Only recordings of a CPU have segments that are made up.
     return "host memory (CPU)" if device.fragmentation.made_up_segments else "device memory (GPU)"
+
+
+def free_memory(device: Device, oom: Oom) -> str:
+    """Return a sentence on how much memory was free when a request failed, and which limit that refers to."""
+    free = size(oom.device_free_bytes)
+    if not device.fragmentation.made_up_segments:
+        return f"Only {free} of the device's memory were free."
+    if device.limit_bytes is None:
+        return "The process has no `ulimit` of memory, so the machine or its container had no more."
+    return f"Only {free} were free below the `ulimit` of the process, which counts more than tensors."
 
 
 def abnormal_batch(oom: Oom) -> str:
