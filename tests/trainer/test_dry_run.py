@@ -14,11 +14,11 @@ from wild import DATA
 
 TOMLS = sorted((DATA / "titan_toml").glob("**/*.toml"))
 FAKE, LOCAL = (["--comm.mode", mode] for mode in ("fake_backend", "local_tensor"))
-NOT_HERE = ("there is no model", "1F1B on 4 ranks cannot take 1 microbatches", "there is no torchft")
+NOT_HERE = ("there is no model", "has no flavor", "1F1B on 4 ranks cannot take 1 microbatches", "there is no torchft")
 """Reasons for which files of torchtitan are refused.
 
-The trainer lacks their models, PyTorch requires as many microbatches as stages for a schedule, or another package
-restarts ranks.
+The trainer lacks their models or flavors, PyTorch requires as many microbatches as stages for a schedule, or another
+package restarts ranks.
 """
 
 

@@ -205,7 +205,6 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
             ["--checkpoint.enable", "--checkpoint.last_save_in_hf", "--checkpoint.no_last_save_model_only"],
             "last_save_in_hf with",
         ),
-        (["--checkpoint.export_dtype", "bfloat16", "--checkpoint.no_last_save_model_only"], "export_dtype with"),
     ],
 )
 def test_a_wish_for_weights_that_cannot_be_is_refused_before_a_process_starts(flags: list[str], says: str) -> None:

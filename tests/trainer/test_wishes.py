@@ -253,6 +253,11 @@ def test_an_older_name_does_what_the_newer_one_does(tmp_path: Path, old: str, ne
         ),
         (["--checkpoint.enable", "--checkpoint.no_initial_load_model_only"], "initial_load_model_only", "_path FOLDER"),
         (["--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.interval", "5"], "interval", "no_load_only"),
+        (
+            ["--checkpoint.enable", "--checkpoint.export_dtype", "bfloat16", "--checkpoint.no_last_save_model_only"],
+            "checkpoint.export_dtype",
+            "last_save_model_only, as a checkpoint to resume from",
+        ),
         (["--lr_scheduler.decay_ratio", "0", "--lr_scheduler.decay_type", "sqrt"], "decay_type", "decay_ratio SHARE"),
         (["--faults.name", "oom", "--faults.seconds", "2"], "faults.seconds", "straggler, straggler_data"),
         (["--float8.emulate"], "float8.emulate", "converters float8"),

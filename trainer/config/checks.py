@@ -214,14 +214,11 @@ def check_exports(config: JobConfig) -> None:
     if checkpoint.initial_load_in_hf and checkpoint.initial_load_path:
         name, flavor, path = config.model.name, config.model.flavor, Path(checkpoint.initial_load_path)
         hf_format.check_same_shape(name, flavor, model_shape(config), config.training.seq_len, path)
-    exported = ["last_save_in_hf"] * checkpoint.last_save_in_hf + ["export_dtype"] * (
-        checkpoint.export_dtype != Checkpoint.export_dtype
-    )
-    if exported and not checkpoint.last_save_model_only:
+    if checkpoint.last_save_in_hf and not checkpoint.last_save_model_only:
         raise ConfigError(
-            f"checkpoint.{exported[0]} with checkpoint.no_last_save_model_only: a checkpoint to resume from keeps the"
-            " types and names of training",
-            f"leave out no_last_save_model_only, or checkpoint.{exported[0]}",
+            "checkpoint.last_save_in_hf with checkpoint.no_last_save_model_only: a checkpoint to resume from keeps the"
+            " names of training",
+            "leave out no_last_save_model_only, or checkpoint.last_save_in_hf",
         )
 
 

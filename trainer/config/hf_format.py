@@ -142,7 +142,7 @@ def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, fold
     nothing is.
     """
     form = format_of(model)
-    if not (folder / DESCRIPTION).is_file():
+    if not has_file(folder, DESCRIPTION):
         return
     stated = stated_settings(form, folder)
     check_span(form, folder, length)
@@ -158,6 +158,14 @@ def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, fold
             f"choose the flavor of these weights, or take their shape: --model.flavor {FLAVOR} --model.hf_assets_path"
             f" {folder}",
         )
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Return whether a folder has a file of this name; False if its path is not possible, such as one too long."""
+    try:
+        return (folder / name).is_file()
+    except OSError:
+        return False
 
 
 def check_span(form: Format, folder: Path, length: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.config.converters import RegisteredNames, is_installed
-from trainer.config.hf_format import FLAVOR
+from trainer.config.hf_format import FLAVOR, has_file
 
 
 class Refusal(NamedTuple):
@@ -186,7 +186,7 @@ def is_without_assets(key: str, value: object, values: Mapping[str, object]) -> 
     `values` holds all written values by key: a folder that is to have the shape is not ignored, but read, and refused.
     """
     files = ("tokenizer.json", "config.json")
-    is_needed = values.get("model.flavor") == FLAVOR or any(Path(str(value), file).is_file() for file in files)
+    is_needed = values.get("model.flavor") == FLAVOR or any(has_file(Path(str(value)), file) for file in files)
     return key == ASSETS and value is not None and not is_needed
 
 

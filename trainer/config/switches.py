@@ -136,6 +136,13 @@ SWITCHES = (
         is_always_reported=True,
     ),
     Switch(
+        "checkpoint.last_save_model_only",
+        "--checkpoint.last_save_model_only, as a checkpoint to resume from keeps the types of training",
+        lambda c: c.checkpoint.last_save_model_only,
+        ("checkpoint.export_dtype",),
+        is_always_reported=True,
+    ),
+    Switch(
         "lr_scheduler.decay_ratio",
         "--lr_scheduler.decay_ratio SHARE",
         lambda c: c.lr_scheduler.decay_ratio != 0,

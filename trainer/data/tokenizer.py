@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer.config.hf_format import has_file
 from trainer.errors import DataError
 
 BOS, EOS = 256, 257
@@ -130,7 +131,7 @@ def load_tokenizer(path: str | None, vocabulary: int) -> ByteTokenizer | FileTok
     Raises:
         DataError: The tokenizer cannot be loaded, or has more tokens than the model.
     """
-    if path is None or (Path(path, "config.json").is_file() and not Path(path, FILE).exists()):
+    if path is None or (has_file(Path(path), "config.json") and not has_file(Path(path), FILE)):
         return ByteTokenizer()
     tokenizer = FileTokenizer(Path(path))
     if tokenizer.vocab_size > vocabulary:
