@@ -22,11 +22,17 @@ def main() -> None:
     options = parser.parse_args()
 
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    recorders.start(options.outputs)
+    recorders.start(options.outputs, steps=True)
+    # A function of its own: with gloo, a DDP model that outlives its process group may hang at the end (torch 2.13).
+    train(accelerator, options.steps)
+    accelerator.end_training()
 
+
+def train(accelerator: Accelerator, steps: int) -> None:
+    """Train a small model for `steps` steps."""
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    batches = DataLoader(TensorDataset(torch.randn(16 * options.steps, 16)), batch_size=8)
+    batches = DataLoader(TensorDataset(torch.randn(16 * steps, 16)), batch_size=8)
     model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
     for step, (batch,) in enumerate(batches):
         loss = model(batch).square().mean()
@@ -34,7 +40,8 @@ def main() -> None:
         accelerator.backward(loss)
         optimizer.step()
         accelerator.print(f"step {step + 1}: loss {loss.item():.4f}")
-    accelerator.end_training()
+    # It holds what it has prepared.
+    accelerator.free_memory()
 
 
 if __name__ == "__main__":

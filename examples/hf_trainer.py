@@ -32,7 +32,7 @@ class StartRecorders(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Start the recorders on every rank."""
-        recorders.start(self.outputs)
+        recorders.start(self.outputs, steps=True)
 
 
 class RandomTokens(Dataset[dict[str, Tensor]]):

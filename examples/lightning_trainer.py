@@ -22,7 +22,7 @@ class StartRecorders(lightning.Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Start the recorders on every rank."""
-        recorders.start(self.outputs)
+        recorders.start(self.outputs, steps=True)
 
 
 class Regression(lightning.LightningModule):

@@ -22,7 +22,7 @@ def main() -> None:
     options = parser.parse_args()
 
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    recorders.start(options.outputs)
+    recorders.start(options.outputs, steps=True)
     # A function of its own: with gloo, a DDP model that outlives its process group may hang at the end (torch 2.13).
     train(options.steps)
     dist.destroy_process_group()

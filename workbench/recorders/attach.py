@@ -23,6 +23,7 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
@@ -36,15 +37,40 @@ RING_ON_BY_DEFAULT_SINCE = (2, 11)
 logger = logging.getLogger(__name__)
 
 
-def start(folder: str | Path = "outputs", *, timeout_s: float | None = None) -> "Attached":
-    """Start the recorders of hangs on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
+def start(
+    folder: str | Path = "outputs",
+    *,
+    timeout_s: float | None = None,
+    steps: bool = False,
+    profile_step: int | None = None,
+) -> "Attached":
+    """Start the recorders on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
 
     `timeout_s` is the timeout of the job's collectives, by default that of its default group; dumps are taken well
     before it expires. An error that ends the script is recorded too. A second call returns the first call's object.
+
+    With `steps`, all that `workbench launch --` records is recorded as well: steps and their phases, on CUDA the memory
+    history with a snapshot when memory runs out, and profiler traces, of step `profile_step` (from 1) and after
+    SIGUSR1. Steps are counted from the first optimizer step after this call.
     """
+    if Attached.now is None and (steps or profile_step):
+        record_steps(Path(folder), timeout_s, profile_step)
     if Attached.now is None:
         Attached.now = Attached(Path(folder), default_timeout() if timeout_s is None else timeout_s)
     return Attached.now
+
+
+def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
+    """Attach the recorders of hangs, steps, memory and traces, as the start-up hook of the launcher does."""
+    from workbench.recorders.startup.recording import Recording
+    from workbench.recorders.startup.settings import Settings
+
+    settings = Settings(folder=folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s, profile_step=profile_step)
+    recording = Recording(settings)
+    os.register_at_fork(after_in_child=recording.abandon)
+    register_optimizer_step_pre_hook(lambda optimizer, *_: recording.before_step(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: recording.after_step(optimizer))
+    recording.attach()
 
 
 def attach(

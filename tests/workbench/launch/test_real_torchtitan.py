@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -145,6 +146,24 @@ def test_its_debug_model_trains_and_all_of_it_is_read(home):
     assert [row["rank"] for row in report["data"]["trace"]["ranks"]] == [0, 1]
     assert {"steps", "tensorboard", "trace", "log"} <= kinds
     assert not list(folder.glob("dumps/rank_*"))
+
+
+def test_its_gantt_chart_has_the_steps_of_our_step_logs(tmp_path):
+    """Each step and phase of each rank is a bar of its own length."""
+    charts = pytest.importorskip("torchtitan.observability.structured_logger.gantt_generator")
+    from workbench.recorders.timing.step_log import StepRecorder
+    from workbench.recorders.timing.structured_log import export
+
+    recorder = StepRecorder(tmp_path)
+    for step in (1, 2):
+        with recorder.step(step), recorder.phase("fwd"):
+            time.sleep(0.02)
+    recorder.close()
+    export(tmp_path)
+    events = charts.generate_gantt_trace(str(tmp_path / "structured_logs"), str(tmp_path / "gantt.json"))["traceEvents"]
+    bars = [(event["name"], event["args"]["step"]) for event in events if event["ph"] == "X"]
+    assert sorted(bars) == [("fwd_bwd", 1), ("fwd_bwd", 2), ("step", 1), ("step", 2)]
+    assert all(20_000 <= event["dur"] < 2_000_000 for event in events if event["ph"] == "X")
 
 
 @pytest.mark.timeout(PATIENCE_S)
