@@ -22,6 +22,7 @@ BYTES_BEFORE_STACKS = 1 << 16
 NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
 """Lines in which PyTorch's own servers report that they start or stop."""
 GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 UNKNOWN_RANK = -1
 
 
@@ -153,8 +154,8 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the last lines of a log, joined into one; empty if it cannot be read."""
-    lines = (line.strip() for line in read_tail(log).splitlines())
+    """Return the last lines of a log without colours, joined into one; empty if it cannot be read."""
+    lines = (line.strip() for line in COLOURS.sub("", read_tail(log)).splitlines())
     return " | ".join([line for line in lines if line and not NOTICE.match(line)][-LOG_LINES:])[:500]
 
 
