@@ -47,6 +47,8 @@ class Part(StrEnum):
     SEVENTH = "seventh"
     KEPT = "kept"
     """The cases on which no rule was tuned; nobody looks at how they fail."""
+    EIGHTH_KEPT = "eighth, kept"
+    """The eighth collection, on which no rule was tuned."""
 
 
 PARTS = {
@@ -61,6 +63,7 @@ PARTS = {
     "sixth, kept back": Part.SIXTH_KNOWN,
     "seventh": Part.SEVENTH,
     "seventh, kept back": Part.KEPT,
+    "eighth, kept back": Part.EIGHTH_KEPT,
 }
 
 
