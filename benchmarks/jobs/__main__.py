@@ -218,7 +218,7 @@ def main() -> None:
 def show(case: Case, form: str, said: Answer) -> None:
     """Print the answer to a case; for a kept-back case only whether it is right."""
     hit, line = said.hit(case, by_logs=form == BARE), said.names_line(case)
-    detail = "" if case.part is Part.KEPT else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
+    detail = "" if case.part in {Part.KEPT, Part.EIGHTH_KEPT} else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
     where = {None: "", True: "line named", False: "line not named"}[line]
     print(f"{hit:10} {form:9} {case.script.parent.name}/{case.name} {where}  {detail}", flush=True)
 

@@ -3,7 +3,7 @@
 class: skipped, mismatch
 culprit: 2
 ranks: 3
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

@@ -4,7 +4,7 @@ class: mismatch, crashed
 culprit: 2
 ranks: 3
 logs: mismatch 1,2 | mismatch 0,2
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

@@ -3,7 +3,7 @@
 class: crashed, dead
 culprit: 2
 ranks: 3
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

@@ -3,7 +3,7 @@
 class: crashed
 culprit: 0
 ranks: 3
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

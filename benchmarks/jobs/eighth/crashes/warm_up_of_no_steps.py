@@ -3,7 +3,7 @@
 class: crashed
 culprit: any
 ranks: 2
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

@@ -3,7 +3,7 @@
 class: healthy
 culprit: none
 ranks: 2
-collection: eighth, kept back
+collection: eighth
 """
 
 import logging

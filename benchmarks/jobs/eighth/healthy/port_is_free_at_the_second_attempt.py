@@ -4,7 +4,7 @@ class: healthy
 culprit: none
 ranks: 2
 restarts: 1
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

@@ -3,7 +3,7 @@
 class: mismatch, skipped
 culprit: 3
 ranks: 4
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

@@ -4,7 +4,7 @@ class: mismatch, skipped
 culprit: 2
 ranks: 3
 logs: mismatch | collective_timeout | unknown
-collection: eighth, kept back
+collection: eighth
 """
 
 import os

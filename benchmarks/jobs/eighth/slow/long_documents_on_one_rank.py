@@ -3,7 +3,7 @@
 class: healthy, slow, straggler
 culprit: none | 2
 ranks: 3
-collection: eighth, kept back
+collection: eighth
 """
 
 import os
