@@ -79,7 +79,7 @@ def workbench_version() -> str | None:
 
 
 def host_names(world_size: int) -> dict[str, str]:
-    """Return {rank: host name} of all ranks. This is a collective: every rank must call it."""
+    """Return the host names of all ranks, as in `{"0": "node7"}`. This is a collective: every rank must call it."""
     names: list[str] = [""] * world_size
     dist.all_gather_object(names, socket.gethostname())
     return {str(rank): name for rank, name in enumerate(names)}

@@ -96,7 +96,11 @@ def clear(folder: Path) -> list[Entry]:
 
 
 def remove_scratch(folder: Path, older_than_s: float) -> None:
-    """Delete the scratch folders that killed processes left behind: those older than `older_than_s` seconds."""
+    """Delete the scratch folders in the cache folder `folder` that did not change for more than `older_than_s` seconds.
+
+    Their processes were killed before they could delete them. Only the age is checked, so it must be longer than the
+    reading of any file takes.
+    """
     for path in folder.glob(f"{SCRATCH}*"):
         try:
             if time.time() - path.stat().st_mtime > older_than_s:

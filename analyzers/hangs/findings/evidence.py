@@ -7,7 +7,7 @@ from statistics import median
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.model import HangClass, is_library, user_frame
+from analyzers.hangs.model import HangClass, is_library, operation_text, user_frame
 from analyzers.hangs.reading.child_stacks import Child, read_children
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
@@ -27,8 +27,23 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     side = context.side
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
-    facts = (stack(side, cause), processes(side, cause), child_processes(side, cause), times, log)
+    own = (stack(side, cause), processes(side, cause), child_processes(side, cause), times, log)
+    facts = (recorded_operations(cause), *own)
     return [*chain.from_iterable((*facts, victims_locations(context, cause.victims)))]
+
+
+def recorded_operations(cause: Cause) -> list[Evidence]:
+    """Return evidence of the operations with different shapes or types that the dumps have; empty for other causes."""
+    sides = (cause.issued, cause.expected) if cause.kind is HangClass.MISMATCH else ()
+    return [
+        Evidence(
+            text=f"Flight Recorder: {rank_names(side.ranks)} issued {operation_text(side.operation, side.shape)}"
+            f" as #{side.seq} of process group {side.group}",
+            line=f"{side.line.filename}:{side.line.line}" if side.line else "",
+        )
+        for side in sides
+        if side and side.ranks and side.shape and not side.p2p
+    ]
 
 
 def stack(side: SideFiles, cause: Cause) -> list[Evidence]:

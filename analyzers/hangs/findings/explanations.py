@@ -49,6 +49,7 @@ def why(cause: Cause) -> str:
     return f"{text}. {capitalised(because if named else evidence)}"
 
 
+DEBUG_SERVER = "this server runs as long as the process does, so a refused connection means that the process has ended"
 MECHANISMS_OF_REASONS = {
     Reason.OTHER_GROUPS: OTHER_GROUPS,
     Reason.DIFFERENT_TAGS: "a recv only takes a message with its own tag",
@@ -68,7 +69,7 @@ def mechanism(cause: Cause) -> str:
         waiting = f"the ranks that wait for it cannot go on: {needs}"
         # The title says it in the same words.
         in_title = cause.end is not None and cause.end.ending is Ending.CONNECTION_REFUSED
-        return waiting if in_title else f"{end_of_process(cause)}. {capitalised(waiting)}"
+        return f"{DEBUG_SERVER if in_title else end_of_process(cause)}. {capitalised(waiting)}"
     if cause.kind is HangClass.MISMATCH:
         return mismatch(cause)
     if cause.kind is HangClass.ALL_ARRIVED:

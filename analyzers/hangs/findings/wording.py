@@ -15,7 +15,7 @@ EXCEPTION_LENGTH = 200
 ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",
-    Ending.CONNECTION_REFUSED: "the debug server of its process no longer answers",
+    Ending.CONNECTION_REFUSED: "PyTorch's debug server in its process refuses connections",
 }
 
 

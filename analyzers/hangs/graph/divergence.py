@@ -162,7 +162,11 @@ def similar_groups(job: Job, group: int) -> set[int]:
 
 
 def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
-    """Return the signatures of collective number `seq` in the other groups of the same description."""
+    """Return what the groups beside `group` issued as collective number `seq`: operation, shapes and types.
+
+    These are the groups with the same description as the group with index `group`, such as all groups of the mesh axis
+    `mesh_tp`. They do the same work, so they show what its members should have issued.
+    """
     states = (
         (i, state) for i in similar_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m))
     )

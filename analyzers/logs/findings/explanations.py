@@ -54,7 +54,8 @@ MECHANISMS: Mapping[LogClass, str] = {
     LogClass.MISMATCH: "all ranks of a process group must call the same collective with the same shapes",
     LogClass.UNUSED_PARAMETERS: "DDP waits in each step for a gradient of every parameter, and a parameter that takes"
     " no part in the loss gets none",
-    LogClass.HARDWARE: "this message is about the GPU, a link or the node, not about the training program",
+    LogClass.HARDWARE: "such a message comes from the driver, the network or the scheduler; the training program is not"
+    " its cause",
     LogClass.DISK_FULL: "a write stopped before all bytes were written, as on a full disk or beyond a quota",
     LogClass.TIME_LIMIT: "the job was still running when its time was used up",
     LogClass.NONFINITE_LOSS: "once a NaN is in the loss, its gradients and the updated weights become NaN, too",

@@ -91,7 +91,10 @@ def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
 
 
 def clean_lines(raw: bytes) -> str:
-    """Return several lines as clean text; each version of a line that a progress bar rewrote becomes its own line."""
+    """Decode lines of a log, without colours and other control sequences (see `clean`).
+
+    Each version of a line that a progress bar rewrote becomes its own line.
+    """
     return "\n".join(clean(line) for line in raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
 
 

@@ -6,7 +6,7 @@ from analyzers.memory.findings.evidence import fact, in_words, innermost, larges
 from analyzers.memory.findings.remedies import advice, remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import capitalised, figures, quantity, share, size, uncapitalised
+from analyzers.words import capitalised, quantity, rank_names, share, size, uncapitalised
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
@@ -77,7 +77,13 @@ def abnormal_batch(oom: Oom) -> str:
 
     The result is empty unless that step alone needed far more memory and its inputs are clearly larger.
     """
-    return figures(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
+    return about(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
+
+
+def about(ratio: float) -> str:
+    """Return a ratio rounded to two digits, as the sizes beside it are rounded, too: `1.5`, `130`."""
+    rounded = float(f"{ratio:.2g}")
+    return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def input_growth(oom: Oom) -> float:
@@ -125,7 +131,7 @@ def larger_inputs(oom: Oom) -> str:
     if not growth:
         return ""
     now, usual = size(oom.categories["inputs"]), size(oom.usual_inputs_bytes)
-    return f"the inputs take {now} in this step, about {figures(growth)} times as much as before ({usual})"
+    return f"the inputs take {now} in this step, about {about(growth)} times as much as before ({usual})"
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
@@ -143,7 +149,8 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
-        title=f"The failing step needed at least {size(wanted)}, earlier steps at most {size(oom.usual_peak_bytes)}",
+        title=f"{failing_step(device, oom)} needed at least {size(wanted)}, earlier steps at most"
+        f" {size(oom.usual_peak_bytes)}",
         why=f"{what_differs(oom)} {size(oom.allocated_bytes)} were allocated when the request for"
         f" {size(oom.requested_bytes)} failed, which makes {size(wanted)}.",
         next=smaller_request(oom),
@@ -152,6 +159,12 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
         evidence=spike_evidence(device, oom),
         confidence=0.7,
     )
+
+
+def failing_step(device: Device, oom: Oom) -> str:
+    """Return the name of the step in which a request failed, such as `Step 6 of rank 3`, as far as it is known."""
+    step = "The failing step" if oom.step is None else f"Step {oom.step}"
+    return f"{step} of {rank_names(ranks)}" if (ranks := ranks_of(device)) else step
 
 
 def large_request_finding(device: Device, oom: Oom) -> Finding:

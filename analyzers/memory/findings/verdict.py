@@ -90,8 +90,9 @@ def state_sentence(devices: Sequence[Device]) -> str:
 
 
 def peak_sentence(devices: Sequence[Device]) -> str:
-    """Return the sentence for a run in which nothing failed: the highest peak of a device in bytes, and which category
-    took most of it.
+    """Return the verdict of a run in which nothing failed: the device with the highest memory peak, and that peak.
+
+    The sentence also names the memory category that took most of the peak, such as activations.
     """
     fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)

@@ -105,9 +105,9 @@ def hide_advice(account: RankTrace) -> str:
     free = account.compute_ns - account.overlapped_communication_ns
     if free < account.exposed_communication_ns:
         return (
-            f"Otherwise compute can hide at most {duration_ns(max(free, 0))} of it: there is no more compute outside of"
-            " collectives. Measure such a collective alone (for NCCL with nccl-tests): if it is fast there, ranks wait"
-            " for each other, else the network is slow."
+            "Otherwise there is little to hide them behind: outside of collectives this rank computes for only"
+            f" {duration_ns(max(free, 0))}. Measure the longest collective alone (for NCCL with nccl-tests): if it is"
+            " fast there, ranks wait for each other, else the network is slow."
             " Then communicate less often, for example with gradient accumulation."
         )
     return (

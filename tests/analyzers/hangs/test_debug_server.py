@@ -61,7 +61,7 @@ def test_tables_hold_what_each_rank_issued(name):
 def test_a_rank_that_refused_the_server_is_dead():
     report = analyze(run.discover(PAGES / "tables/dead.html.gz"))
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [3])
-    assert "no dump of rank 3: the debug server of its process no longer answers" in report.verdict.missing
+    assert "no dump of rank 3: PyTorch's debug server in its process refuses connections" in report.verdict.missing
 
 
 def test_other_pages_say_which_to_save():

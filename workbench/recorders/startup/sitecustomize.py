@@ -48,7 +48,7 @@ class Watcher:
 def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[[ModuleType], None]":
     """Return a function that executes a module with `execute`, and then patches it.
 
-    `patch` is the name of a function in `startup.hook`. If it fails, the script continues without recorders.
+    `patch` is the name of a function in `startup.hook`. If that function fails, the script continues without recorders.
     """
 
     def exec_module(module: "ModuleType") -> None:

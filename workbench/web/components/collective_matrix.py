@@ -12,7 +12,7 @@ FEW = 30
 
 
 def collective_matrix(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of the states of collectives; colour and sign of a cell show the state.
+    """Return a heat map of the states of collectives; colour and symbol of a cell show the state.
 
     `frame` is the result of `hangs.views.matrix`, with a row per rank and a column per collective.
     """

@@ -33,7 +33,10 @@ LISTED = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page that compares two runs."""
+    """Return the page that compares the two runs with which `compare A B --web` started the dashboard, else a hint.
+
+    `query` has the choices in the page's address, such as ranks and steps.
+    """
     data = served.rooms.compare
     if data is None or served.other is None:
         return html.Div("To compare two runs, start the dashboard with: workbench compare A B --web")
