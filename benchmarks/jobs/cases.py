@@ -51,6 +51,8 @@ class Part(StrEnum):
     """The cases of the eighth collection whose answers have been seen; no rule was changed for them yet."""
     EIGHTH_KEPT = "eighth, kept"
     """The third of the eighth collection that stays kept back; nobody looks at how they fail."""
+    NINTH = "ninth"
+    """The ninth collection, which was labelled and run after the last rule; no rule changed before it was counted."""
 
 
 PARTS = {
@@ -67,6 +69,7 @@ PARTS = {
     "seventh, kept back": Part.KEPT,
     "eighth": Part.EIGHTH,
     "eighth, kept back": Part.EIGHTH_KEPT,
+    "ninth, kept back": Part.NINTH,
 }
 
 
