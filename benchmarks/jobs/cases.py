@@ -78,8 +78,9 @@ class Case:
     """A script and its expected answer.
 
     `culprits` are the accepted sets of ranks: an empty set among them accepts an answer without ranks, and None accepts
-    any ranks. `lines` are the marked source lines, empty if no line of the script causes the problem. `from_logs` has
-    (class, ranks) answers that are accepted if only logs exist, because logs cannot show more.
+    any ranks. `classes` has no class that the header names after `except:`, because it does not apply to the script
+    although `MORE_EXACT` accepts it. `lines` are the marked source lines, empty if no line of the script causes the
+    problem. `from_logs` has (class, ranks) answers that are accepted if only logs exist, because logs cannot show more.
     """
 
     script: Path
@@ -129,7 +130,7 @@ def case_of(script: Path) -> Case:
     return Case(
         script,
         header["title"],
-        classes_of(fields["class"]),
+        classes_of(fields["class"]) - frozenset(fields.get("except", "").split(", ")),
         culprits_of(fields["culprit"]),
         frozenset(n for n, line in enumerate(text.splitlines(), 1) if line.endswith(CULPRIT_LINE)),
         int(fields["ranks"]),

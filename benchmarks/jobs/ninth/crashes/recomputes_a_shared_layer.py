@@ -1,6 +1,7 @@
 """A layer that is used twice is recomputed in backward in the old way, which marks its parameters as ready twice.
 
 class: crashed
+except: unused_parameters
 culprit: any
 ranks: 2
 pattern: https://github.com/huggingface/accelerate/issues/389
