@@ -430,6 +430,24 @@ n3:211:260 [0] NCCL INFO [Service thread] Connection closed by localRank 0
     ),
     Case("running", "unknown", [], (), "step 1 loss 2.31\nstep 2 loss 2.20\nstep 3 loss 2.11\n"),
     Case(
+        "ready_twice",
+        "crashed",
+        [0, 1],
+        ("ready only once", "train.py:40"),
+        "".join(
+            f"""\
+[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/user/llm/train.py", line 40, in main
+[rank{rank}]:     loss.backward()
+[rank{rank}]:   File "/home/user/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py", line 331, in backward
+[rank{rank}]:     torch.autograd.backward(outputs_with_grad, args_with_grad)
+[rank{rank}]: RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module parameter outside the `forward` function.
+[rank{rank}]: Parameter at index 3 with name shared.bias has been marked as ready twice. This means that multiple autograd engine  hooks have fired for this particular parameter during this iteration.
+"""
+            for rank in (0, 1)
+        ),
+    ),
+    Case(
         "glued_and_coloured",
         "crashed",
         [1],

@@ -83,6 +83,13 @@ PORT_CLOSED = (
     " there any more, and then the error that ended that process is the cause. If it was alive, check the firewall, and"
     " whether NCCL_SOCKET_IFNAME names the right interface"
 )
+# DistributedDataParallel raises this where two backward passes reach a parameter, not where none does.
+READY_TWICE = "mark a variable ready only once"
+RECOMPUTED = (
+    "pass `use_reentrant=False` to torch.utils.checkpoint, because reentrant recomputation of a layer that is used"
+    " twice reaches its parameters twice. If nothing is recomputed, use the parameters only within the wrapped"
+    " forward(), or pass `static_graph=True` to DistributedDataParallel if all steps have the same graph"
+)
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
 TIMEOUTS = {
     Basis.FIRST_OPERATION: "run once with NCCL_DEBUG=INFO and read which transport and interface NCCL chose; then try"
@@ -110,7 +117,7 @@ def for_startup(cause: Cause) -> str:
 
 
 def for_crash(cause: Cause) -> str:
-    """Return where to look after an exception. After a CUDA error this is not the line that reports it."""
+    """Return what to do about an exception. After a CUDA error its line is not the one that reports it."""
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
             "check indices and labels against the sizes that they index"
@@ -121,7 +128,7 @@ def for_crash(cause: Cause) -> str:
             "run once with CUDA_LAUNCH_BLOCKING=1, so that the traceback points to the failing kernel, or under"
             f" compute-sanitizer; {suspects}"
         )
-    return STEPS[LogClass.CRASHED]
+    return RECOMPUTED if READY_TWICE in cause.lead.message else STEPS[LogClass.CRASHED]
 
 
 def for_signal(cause: Cause) -> str:

@@ -63,6 +63,12 @@ def test_the_launchers_root_cause_is_not_believed_when_it_names_a_victim(log_of)
     assert '"Root Cause" names rank 0, only because it ended first' in report.findings[0].why
 
 
+def test_a_parameter_that_is_ready_twice_is_not_said_to_be_unused(log_of):
+    finding = logs.analyze(log_of(next(case for case in COMPOSED if case.name == "ready_twice"))).findings[0]
+    assert "no gradient" not in finding.title + finding.why
+    assert "use_reentrant=False" in finding.next
+
+
 def test_all_numbers_of_cuda_out_of_memory_are_read(log_of):
     case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
     facts = logs.analyze(log_of(case)).data.events[0].facts

@@ -149,7 +149,6 @@ PATTERNS = (
     pattern("did not receive grad for rank", r"did not receive grad for rank (\d{1,9}): (.{1,400})", unused),
     plain("Stack trace of the failed collective:", EventKind.WATCHDOG_STATUS),
     plain("Expected to have finished reduction in the prior iteration", EventKind.UNUSED_PARAMETERS),
-    plain("mark a variable ready only once", EventKind.UNUSED_PARAMETERS),
     pattern(
         "DDP expects same model",
         r"but Rank (\d{1,9}) has \d+ params, while rank (\d{1,9}) has inconsistent",
