@@ -4,6 +4,7 @@ Jobs are simulated with a fault and without it, so that the ideal time is known:
 the time of the second. Exits with 1 if an error exceeds `ERROR_AT_MOST`.
 """
 
+import hashlib
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from analyzers import run, traces
 from analyzers.traces.across.what_if import Change
+from benchmarks.pipeline_job import Pipeline, write_job
 from benchmarks.traced_job import US, Collective, Fault, Host, Op, Part, job, llama
 
 ERROR_AT_MOST = 0.05
@@ -72,6 +74,43 @@ CASES = [
     Case("all_reduces twice as fast", 4, changed(PIPELINE, transfer=10), (),
          (Change.COLLECTIVE_TWICE_AS_FAST, "allreduce", None), changed(PIPELINE, transfer=5)),
 ]  # fmt: skip
+
+
+class StageCase(NamedTuple):
+    """A job of pipeline stages, one of which is slow or has too many layers, and the job without this fault."""
+
+    name: str
+    job: Pipeline
+    stage: int
+    factor: float
+    ideal: Pipeline
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The fault of each rank of the slow stage."""
+        replicas = self.job.replicas
+        return [Fault(rank, self.factor) for rank in range(self.stage * replicas, (self.stage + 1) * replicas)]
+
+    @property
+    def kept_aside(self) -> bool:
+        """Whether the case was not looked at until the rule was finished; a hash of the name says so."""
+        return hashlib.sha256(self.name.encode()).digest()[0] % 4 == 0
+
+
+def slow(name: str, job: Pipeline, stage: int, factor: float) -> StageCase:
+    return StageCase(name, job, stage, factor, job)
+
+
+STAGE_CASES = [
+    slow("stage 1 of 2 computes 1.5 times as long", Pipeline((4, 4)), 1, 1.5),
+    slow("stage 2 of 4 computes 2.0 times as long", Pipeline((3, 3, 3, 3)), 2, 2.0),
+    slow("stage 0 of 3 computes 1.3 times as long", Pipeline((4, 4, 4), described=False, fused=False), 0, 1.3),
+    slow("stage 0 of 2, on two ranks, computes 1.6 times", Pipeline((4, 4), replicas=2), 0, 1.6),
+    slow("stage 1 of 3, on two ranks, computes 1.4 times", Pipeline((3, 3, 3), 2, described=False), 1, 1.4),
+    slow("stage 3 of 4, uneven, computes 1.5 times", Pipeline((4, 3, 4, 4), microbatches=6), 3, 1.5),
+    StageCase("stage 2 of 4 has 5 layers, the others 3", Pipeline((3, 3, 5, 3)), 2, 1.0, Pipeline((3, 3, 3, 3))),
+    slow("stage 0 of 2, no collective, 1.5 times", Pipeline((4, 4), norm=False, fused=False), 0, 1.5),
+]
 
 
 def window(folder: Path) -> traces.TraceData:

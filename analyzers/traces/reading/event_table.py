@@ -23,14 +23,17 @@ FIRST_TEXT_ID = -2
 """In pid, tid and stream the text with number n is `FIRST_TEXT_ID - n`; -1 means that the event has none."""
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 SPARSE_TABLES = {
-    "collective": ("row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
+    "collective": (
+        "row", "name", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits", "source",
+        "destination",
+    ),
     "shape": ("row", "text"),
     "autograd": ("row", "sequence", "thread"),
     "copy": ("row", "bytes"),
     "graph": ("row", "id"),
     "unfinished": ("row",),
     "occupancy": ("row", "text"),
-}
+}  # fmt: skip
 """Tables of events with rare arguments; their columns are named `collective_row` and so on."""
 ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", "device_type", "device")
 """The table of allocations and frees, which have no duration; its columns are named `memory_at` and so on."""
@@ -199,7 +202,8 @@ class EventTable:
         sizes = bounded(args.elements), bounded(args.elements_out)
         texts = self.text_id(args.collective), self.text_id(str(args.group))
         dtype, splits = self.text_id(args.dtype), self.text_id(raw_text(args.splits))
-        return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits)
+        peers = bounded(args.source), bounded(args.destination)
+        return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits, *peers)
 
     def text_id(self, text: str) -> int:
         """Return the index of a text in the list of distinct texts, to which a new text is added."""

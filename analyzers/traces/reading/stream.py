@@ -67,6 +67,8 @@ class Args(
         "elements_out": "Out msg nelems",
         "members": "Group size",
         "sequence": "Seq",
+        "source": "Src Rank",
+        "destination": "Dst Rank",
         "splits": "In split size",
         "graph": "graph id",
         "dims": "Input Dims",
@@ -98,6 +100,8 @@ class Args(
     dtype: str = ""
     members: int = 0
     sequence: int = -1
+    source: int = -1
+    destination: int = -1
     bytes: int = -1
     size: msgspec.Raw = NO_TEXT
     graph: int = 0

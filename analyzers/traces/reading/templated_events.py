@@ -41,14 +41,17 @@ FLOAT_EXACT_BELOW = 1 << 43
 """The time in microseconds below which a float64 can represent each nanosecond."""
 TARGETS = [FIELDS[TO_EVENTS], FIELDS[TO_ALLOCATIONS]]
 SPARSE_FIELDS = {
-    "collective": ("collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits"),
+    "collective": (
+        "collective", "group", "elements", "elements_out", "dtype", "members", "sequence", "splits", "source",
+        "destination",
+    ),
     "shape": ("shape",),
     "autograd": ("autograd", "forward_thread"),
     "copy": ("bytes",),
     "graph": ("graph",),
     "unfinished": ("unfinished",),
     "occupancy": ("occupancy",),
-}
+}  # fmt: skip
 """The fields of each of `event_table.SPARSE_TABLES`; an event has a row if the first field is not negative."""
 
 

@@ -51,6 +51,8 @@ NUMBER_FIELDS = (
     "elements_out",
     "members",
     "sequence",
+    "source",
+    "destination",
     "bytes",
     "graph",
     "autograd",
