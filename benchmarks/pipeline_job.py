@@ -40,8 +40,8 @@ class Pipeline:
     """A job of `len(layers)` stages, stage s with `layers[s]` layers, each of them on `replicas` ranks.
 
     A layer computes for `layer_ns` forward and twice as long backward. With `described` process groups the traces name
-    the groups of the stages `mesh_pp`. With `fused` sends and receives, the kernel itself has no arguments, and those of
-    each message are with the operator that issued it. `norm`: all ranks reduce the norm of the gradients in each step.
+    the groups of the stages `mesh_pp`. With `fused` messages no kernel has arguments, not even of a single message; those
+    are with the operators that issued them. `norm`: all ranks reduce the norm of the gradients in each step.
     """
 
     layers: Sequence[int]
@@ -59,7 +59,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Messages:
-    """A kernel that sends to some stages and receives from others; one of a negative offset is the stage before."""
+    """A kernel that sends to a stage and receives from one: 1 is the stage after the own, -1 the one before, 0 none."""
 
     send: int = 0
     receive: int = 0
@@ -70,29 +70,25 @@ Step = Messages | Collective | Host | Op
 
 def schedule(job: Pipeline, stage: int) -> Iterator[Step]:
     """Yield what a rank of `stage` does in a step, by the 1F1B schedule of Megatron-LM (arXiv:2104.04473, figure 4)."""
-    last, number = len(job.layers) - 1, job.microbatches
-    first_stage, last_stage = stage == 0, stage == last
-    warm = min(last - stage, number)
+    last = len(job.layers) - 1
+    warm = min(last - stage, job.microbatches)
+    steady = job.microbatches - warm
+    before, after = -(stage > 0), int(stage < last)
     yield Host("dataloader", 100 * US)
     for _ in range(warm):
-        if not first_stage:
-            yield Messages(receive=-1)
+        yield Messages(receive=before)
         yield from layers(job, stage, "forward")
-        yield Messages(send=1)
-    if number > warm and not first_stage:
-        yield Messages(receive=-1)
-    for done in range(number - warm):
+        yield Messages(send=after)
+    yield Messages(receive=before * (steady > 0))
+    for done in range(1, steady + 1):
         yield from layers(job, stage, "forward")
-        if not last_stage:
-            yield Messages(send=1, receive=1)
+        yield Messages(send=after, receive=after)
         yield from layers(job, stage, "backward")
-        if not first_stage:
-            yield Messages(send=-1, receive=-1 if done < number - warm - 1 else 0)
+        yield Messages(send=before, receive=before * (done < steady))
     for _ in range(warm):
-        yield Messages(receive=1)
+        yield Messages(receive=after)
         yield from layers(job, stage, "backward")
-        if not first_stage:
-            yield Messages(send=-1)
+        yield Messages(send=before)
     if job.replicas > 1:
         yield Collective("allreduce", 1 << 24, 400 * US, size=job.replicas)
     if job.norm:
@@ -158,9 +154,7 @@ class Simulation:
             start = rank.host
             for part in schedule(self.job, rank.rank // self.job.replicas):
                 if isinstance(part, Messages):
-                    issued = self.issue(rank, part)
-                    yield issued
-                    self.write(issued)
+                    yield from self.exchange(rank, part)
                 elif isinstance(part, Collective):
                     yield self.join(rank, part)
                 elif isinstance(part, Host):
@@ -168,6 +162,13 @@ class Simulation:
                 else:
                     rank.op(part)
             rank.step(number, start)
+
+    def exchange(self, rank: Rank, messages: Messages) -> Iterator[Issued]:
+        """Let a rank send and receive; an end of the pipeline has no stage before or after it, and no messages there."""
+        if messages != Messages():
+            issued = self.issue(rank, messages)
+            yield issued
+            self.write(issued)
 
     def issue(self, rank: Rank, messages: Messages) -> Issued:
         """Let a rank arrive at a kernel of messages, and end all kernels whose messages have now met their peers."""

@@ -16,6 +16,7 @@ from analyzers.store import code_version
 from analyzers.traces.answers.between_collectives import collective_columns
 from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.flops import Formulas
+from analyzers.traces.answers.messages import message_columns
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
 from analyzers.traces.columns.work import Work, work_of_accounts
@@ -60,7 +61,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     answers = msgspec.to_builtins(accounts)
     # The tables of collectives bring texts of their own, which join those of the events.
     texts = {name: number for number, name in enumerate(columns.meta["names"])}
-    columns |= collective_columns(collectives, texts)
+    columns |= collective_columns(collectives, texts) | message_columns(collectives)
     account_problems = msgspec.to_builtins([problems(work) for work in works])
     added = {"accounts": answers, "account_problems": account_problems, "names": list(texts)}
     return dict(columns), columns.meta | added

@@ -65,6 +65,15 @@ class Recording:
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values
 
+    def table(self, prefix: str, names: Sequence[str]) -> Integers:
+        """Return this device's or host's rows of one of the tables that `answers.messages` explains, such as `block`.
+
+        `names` are the wanted columns. Times are in ns of the trace.
+        """
+        c = self.trace.columns
+        mine = np.flatnonzero(c[f"{prefix}_account"] == self.number)
+        return np.column_stack([np.asarray(c[f"{prefix}_{name}"])[mine].astype(np.int64) for name in names])
+
     def texts(self, name: str) -> list[str]:
         """Return the column `meet_{name}` as texts: the column itself holds indices into `trace.names`."""
         return [self.trace.names[i] for i in self.column(name).tolist()]

@@ -20,6 +20,7 @@ from analyzers.traces.across.rank_waits import (
     compare_ranks,
     summed_waits,
 )
+from analyzers.traces.across.stage_what_if import job_what_ifs
 from analyzers.traces.across.stragglers import Straggler, late_ranks
 from analyzers.traces.across.what_if import WhatIf
 from analyzers.traces.findings.findings import time_findings
@@ -44,8 +45,9 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     `opportunities` has one item per kind of opportunity: the one of the rank that can save most. All fields but
     `ranks`, `opportunities` and `critical` need collectives that several ranks recorded, and are empty without them.
     `waits` and `stragglers` cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting),
-    `clocks` and `what_ifs` cover the last recorded step. `critical` covers the last profiled step of the first of
-    `ranks`; only `with_critical_path` fills it in.
+    `clocks` and `what_ifs` cover the last recorded step. `stages_unknown` says why a job with sends and receives has no
+    answers about its pipeline stages in `what_ifs`. `critical` covers the last profiled step of the first of `ranks`;
+    only `with_critical_path` fills it in.
     """
 
     ranks: list[RankTrace]
@@ -57,6 +59,7 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     meetings: list[CollectiveWait]
     clocks: list[Clock]
     what_ifs: list[WhatIf] = []
+    stages_unknown: str = ""
     critical: list[CriticalPart] = []
 
 
@@ -107,7 +110,7 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
         inputs=[artefact.as_input() for artefact in inputs],
         verdict=verdict(accounts, findings, clocks, rows),
         findings=findings,
-        data=trace_data(accounts, comparisons, waits, stragglers, rows),
+        data=with_what_ifs(trace_data(accounts, comparisons, waits, stragglers, rows), recordings, comparisons),
     )
 
 
@@ -129,8 +132,14 @@ def trace_data(
         axes=axis_waits(last.groups) if last else [],
         meetings=last.longest_waits if last else [],
         clocks=last.clocks if last else [],
-        what_ifs=last.what_ifs if last else [],
     )
+
+
+def with_what_ifs(data: TraceData, recordings: Sequence[Recording], comparisons: Sequence[RankComparison]) -> TraceData:
+    """Return the tables of a report with the answers of what would save time in the last recorded step of the run."""
+    last = comparisons[-1] if comparisons else None
+    answers, unknown = job_what_ifs(last.lateness.matched.recordings if last else grouped_by_step(recordings)[-1], last)
+    return msgspec.structs.replace(data, what_ifs=answers, stages_unknown=unknown)
 
 
 def with_problems(recording: Recording) -> RankTrace:
@@ -188,8 +197,14 @@ def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
 
     Steps at which no ranks can be compared are left out.
     """
+    groups = grouped_by_step(recordings)
+    return [comparison for group in groups if (comparison := compare_ranks(group))]
+
+
+def grouped_by_step(recordings: Sequence[Recording]) -> list[list[Recording]]:
+    """Return the recordings of each step of the run, in the order of the steps."""
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:
         # Files outside an `iteration_N` folder name no step: they belong together.
         by_step[NO_STEP if recording.artefact.step is None else recording.artefact.step].append(recording)
-    return [comparison for step in sorted(by_step) if (comparison := compare_ranks(by_step[step]))]
+    return [by_step[step] for step in sorted(by_step)]

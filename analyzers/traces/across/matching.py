@@ -155,10 +155,12 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
     `end` is the end of the collective on one rank, in Unix ns; `members` says which collective it is in each rank's
     recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives.
     """
+    # Two sends of one number are two messages: a send meets a receive, and each rank numbers its own.
+    messages = [set(one.table("message", ["position"])[:, 0].tolist()) for one in known]
     members_of = defaultdict[Key, Members](list)
     for rank, rank_keys in enumerate(keys):
         for position, key in enumerate(rank_keys):
-            if position or known[rank].trace.steps:
+            if position not in messages[rank] and (position or known[rank].trace.steps):
                 members_of[key].append((rank, position))
     present = {one.rank for one in known}
     ends = [one.column("end") for one in known]

@@ -18,19 +18,24 @@ WORTH, COLLECTIVES_AT_MOST = 0.01, 3
 
 
 class Change(StrEnum):
-    """The assumed change: a rank works as long as the others, a phase takes no time, or a transfer half its time."""
+    """The assumed change.
+
+    A rank works as long as the others, a phase takes no time, a transfer half its time, or a pipeline stage computes as
+    fast as the others.
+    """
 
     RANK_AS_OTHERS = "rank_as_others"
     WITHOUT_PHASE = "without_phase"
     COLLECTIVE_TWICE_AS_FAST = "collective_twice_as_fast"
+    STAGE_AS_OTHERS = "stage_as_others"
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The time that an assumed change would save: the recorded collectives would take `saved_ns` less than `window_ns`.
 
     `window_ns` is the time from the first work to the end of the last collective. `name` is the phase (`data`) or the
-    collective that is assumed to be faster; `rank` is None unless only one rank is changed. `steps` is the number of
-    recorded steps.
+    collective that is assumed to be faster; `rank` is None unless only one rank is changed. `stage` (from 0) and its
+    `ranks` are those of a pipeline stage that is assumed to compute faster. `steps` is the number of recorded steps.
     """
 
     change: Change
@@ -39,6 +44,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     window_ns: int
     saved_ns: int
+    stage: int | None = None
+    ranks: list[int] = []
 
 
 def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) -> list[WhatIf]:

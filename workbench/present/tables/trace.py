@@ -10,7 +10,7 @@ from analyzers.traces.kernel_names import kernel_name, shortened
 from analyzers.traces.model import CriticalPart, RankTrace
 from analyzers.traces.opportunity_model import Advice
 from analyzers.traces.report import TraceData
-from analyzers.words import duration_ns, figures, flops, percent, rank_ranges, share, size
+from analyzers.words import duration_ns, figures, flops, percent, rank_names, rank_ranges, share, size
 from workbench.present.table import Table, table
 from workbench.present.tables.trace_memory import memory_tables
 from workbench.present.tables.trace_rank import NO_GROUP, detail_tables
@@ -27,7 +27,7 @@ def trace_tables(data: TraceData) -> list[Table]:
         time_by_rank(data.ranks),
         opportunities(data.opportunities),
         idle_causes([r for r in data.ranks if r.device is not None]),
-        what_if(data.what_ifs),
+        what_if(data.what_ifs, data.stages_unknown),
         waiting(data.waits),
         waiting_by_axis([a for a in data.axes if a.groups > 1]),
         waiting_by_group(data.groups),
@@ -201,20 +201,28 @@ CHANGES = {
     Change.RANK_AS_OTHERS: "rank {rank} works no longer than the others",
     Change.WITHOUT_PHASE: "{name} takes no time on any rank",
     Change.COLLECTIVE_TWICE_AS_FAST: "{name} transfers in half the time",
+    Change.STAGE_AS_OTHERS: "stage {stage} ({ranks}) computes as fast as the others",
 }
 
 
-def what_if(answers: Iterable[WhatIf]) -> Table:
-    """Return a table of how much shorter a step of all ranks would be after one change, such as without a phase."""
-    rows = (
+def what_if(answers: Iterable[WhatIf], stages_unknown: str = "") -> Table:
+    """Return a table of how much shorter a step of all ranks would be after one change, such as without a phase.
+
+    `stages_unknown` is why the answer about pipeline stages is unknown; it is empty if it is known or not asked.
+    """
+    rows: list[tuple[object, ...]] = [
         (
-            CHANGES[answer.change].format(rank=answer.rank, name=answer.name),
+            CHANGES[answer.change].format(
+                rank=answer.rank, name=answer.name, stage=answer.stage, ranks=rank_names(answer.ranks)
+            ),
             duration_ns(answer.saved_ns // answer.steps),
             duration_ns(answer.window_ns // answer.steps),
             share(answer.saved_ns, answer.window_ns),
         )
         for answer in answers
-    )
+    ]
+    if stages_unknown:
+        rows.append((f"a pipeline stage computes as fast as the others: unknown, {stages_unknown}", None, None, None))
     return table("What if (the ranks played again)", "if | saves a step> | of> | share>", rows, EVENTS)
 
 

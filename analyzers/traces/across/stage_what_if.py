@@ -1,0 +1,124 @@
+"""Estimate the time that a pipeline would save if one of its stages computed as fast as the others."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from analyzers.traces.across.lateness import Lateness
+from analyzers.traces.across.rank_waits import RankComparison
+from analyzers.traces.across.stage_replay import StageReplay, meetings, program_of
+from analyzers.traces.across.stages import Kernel, Message, UnknownStages, find_stages, messages_of, partners
+from analyzers.traces.across.what_if import WORTH, Change, WhatIf
+from analyzers.traces.loading import Recording
+from analyzers.traces.reading.trace import NO_STEP
+
+OFF_AT_MOST = 0.05
+"""By which share the simulation of the recorded job may miss its recorded time; else nothing is estimated by it."""
+
+
+def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | None) -> tuple[list[WhatIf], str]:
+    """Return the answers about a job, and why those about its pipeline stages are unknown (empty if they are not).
+
+    `recordings` are of one step of the run, `comparison` is that of their collectives. In a pipeline the ranks wait for
+    each other in messages, which the simulation of collectives alone leaves out: its answers do not apply there.
+    """
+    answers = comparison.what_ifs if comparison else []
+    try:
+        of_stages = stage_what_ifs(recordings, comparison.lateness if comparison else None)
+    except UnknownStages as error:
+        return answers, str(error)
+    return (answers if of_stages is None else of_stages), ""
+
+
+def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -> list[WhatIf] | None:
+    """Return what the job would save if each of its pipeline stages computed only as long as the others.
+
+    The answers that save more than 1 % come first to last by what they save. `recordings` are of one step of the run,
+    `lateness` has their matched collectives. The result is None if the job sends no messages between ranks.
+
+    Raises:
+        UnknownStages: The job sends messages, but its stages cannot be found or not be simulated; the text says why.
+    """
+    messages = {one.rank: messages_of(one) for one in recordings if one.rank is not None}
+    if not any(messages.values()):
+        return None
+    by_rank = {one.rank: one for one in recordings if one.rank is not None}
+    if len(by_rank) < len(recordings):
+        raise UnknownStages("several recordings are of one rank, or of none")
+    stages = find_stages(by_rank, messages)
+    replay = replay_of(by_rank, messages, lateness)
+    before = replay.duration({})
+    if abs(before - replay.recorded) > OFF_AT_MOST * replay.recorded:
+        raise UnknownStages(f"simulated as recorded, the job is off by {abs(before / replay.recorded - 1):.0%}")
+    compute = [[replay.programs[rank].compute for rank in ranks] for ranks in stages]
+    steps = {step for one in recordings for step in one.column("step").tolist() if step != NO_STEP}
+    answers = [
+        WhatIf(
+            change=Change.STAGE_AS_OTHERS,
+            name="",
+            rank=None,
+            stage=stage,
+            ranks=ranks,
+            steps=max(1, len(steps)),
+            window_ns=before,
+            saved_ns=max(0, before - replay.duration(dict(zip(ranks, shares_left(compute, stage), strict=True)))),
+        )
+        for stage, ranks in enumerate(stages)
+    ]
+    return sorted((row for row in answers if row.saved_ns > WORTH * before), key=lambda row: -row.saved_ns)
+
+
+def shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
+    """Return for each rank of a stage the share of its computing that is left if it takes as long as the other stages.
+
+    `compute` has the ns for each rank of each stage. The typical time is the lower median of the other stages, and that
+    of a stage the median of its ranks. A rank that already takes less keeps its time.
+    """
+    others = sorted(int(np.median(ranks)) for number, ranks in enumerate(compute) if number != stage)
+    typical = others[(len(others) - 1) // 2]
+    return [min(1.0, typical / max(own, 1)) for own in compute[stage]]
+
+
+def replay_of(
+    recordings: dict[int, Recording], messages: dict[int, list[Message]], lateness: Lateness | None
+) -> StageReplay:
+    """Return the simulation of all ranks of a job.
+
+    Raises:
+        UnknownStages: The clocks of the ranks cannot be compared, or some messages have no other end.
+    """
+    ahead = clocks_ahead(recordings, lateness)
+    steps = {rank: one.column("step") for rank, one in recordings.items()}
+    pairs = partners(messages, steps) | (collective_partners(lateness, messages) if lateness else {})
+    programs = {
+        rank: program_of(one, messages[rank], ahead[rank]) for rank, one in recordings.items() if messages[rank]
+    }
+    receives = {(rank, one.kernel) for rank, own in messages.items() for one in own if not one.sends}
+    return StageReplay(programs, meetings(programs, pairs, receives))
+
+
+def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) -> dict[int, int]:
+    """Return by how many ns each rank's clock is ahead of the first one's, in the middle of its recording."""
+    hosts = {one.trace.header.get("host") for one in recordings.values()}
+    if len(hosts) == 1 and None not in hosts:
+        return dict.fromkeys(recordings, 0)
+    clocks = {clock.rank: clock for clock in lateness.clocks} if lateness else {}
+    unknown = [rank for rank in recordings if rank not in clocks or clocks[rank].low_ns is None]
+    if unknown:
+        raise UnknownStages(f"no collective shows how far the clock of rank {unknown[0]} is from the others'")
+    middle = {rank: np.array([int(np.median(one.column("start")))]) for rank, one in recordings.items()}
+    return {rank: int(clocks[rank].ahead(middle[rank])[0]) for rank in recordings}
+
+
+def collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
+    """Return, for each kernel of a matched collective, the kernels of its other ranks that send or receive `messages`."""
+    matched = lateness.matched
+    ranks = [matched.ranks[i] for i in matched.rank_index.tolist()]
+    members = list(zip(ranks, matched.position.tolist(), strict=True))
+    bounds = [*matched.first_row.tolist(), len(members)]
+    return {
+        kernel: [other for other in members[low:high] if other != kernel and messages[other[0]]]
+        for low, high in pairwise(bounds)
+        for kernel in members[low:high]
+    }

@@ -1,0 +1,160 @@
+"""Find the sends and receives of a rank with their peers, and its computing between them, for pipeline stages.
+
+`torch.distributed.batch_isend_irecv` launches one kernel for several messages. The kernel then has no arguments, and
+each message is described by an operator before the launch.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Column, Integers, Mask
+from analyzers.traces.answers.collectives import UNKNOWN, RankCollectives
+from analyzers.traces.answers.launches import waiting_calls
+from analyzers.traces.columns.intervals import COMMUNICATION, CoveredTime
+from analyzers.traces.columns.nesting import NONE
+from analyzers.traces.columns.work import Work
+from analyzers.traces.reading.event_table import downcast
+from analyzers.traces.reading.trace import OPS
+
+SEND, RECEIVE = re.compile(r"^(\w+:)?i?send$"), re.compile(r"^(\w+:)?i?recv$")
+MESSAGE_KERNEL = re.compile(r"SendRecv", re.IGNORECASE)
+MESSAGE_COLUMNS = ("account", "position", "peer", "sends")
+ISSUE_COLUMNS = ("account", "launch", "after", "lane")
+BLOCK_COLUMNS = ("account", "launch", "after", "start", "end", "compute_ns")
+
+
+@dataclass(frozen=True)
+class RankMessages:
+    """The sends and receives of one device or host; a row of `table` for each message.
+
+    The columns of `table` are the index of the message's kernel among the rank's collectives, the rank of the peer
+    (UNKNOWN if it was not recorded), and 1 for a send or 0 for a receive.
+    """
+
+    collectives: RankCollectives
+
+    @cached_property
+    def table(self) -> Integers:
+        return np.concatenate([self.described, self.batched])
+
+    @cached_property
+    def described(self) -> Integers:
+        """The messages whose own kernel or annotation is called a send or a receive."""
+        name, entry = self.collectives.name, np.asarray(self.collectives.entry)
+        sends, receives = (matching(pattern, name.texts)[name.code] for pattern in (SEND, RECEIVE))
+        position = np.flatnonzero(sends | receives)
+        return np.column_stack([position, *self.peers(entry[position], sends[position])])
+
+    @cached_property
+    def batched(self) -> Integers:
+        """The messages that share a kernel without arguments, from the operators that issued them before its launch."""
+        work, c = self.collectives.work, self.collectives.work.trace.columns
+        names = matching(MESSAGE_KERNEL, self.collectives.name.texts)[self.collectives.name.code]
+        launch = work.launch[self.collectives.indices]
+        kernel = np.flatnonzero(names & (self.collectives.entry < 0) & (launch != NONE))
+        operators = self.operators
+        if not len(kernel) or not len(operators):
+            return np.zeros((0, 3), np.int64)
+        launched = np.flatnonzero(launch != NONE)
+        launched = launched[np.argsort(c["start"][launch[launched]], kind="stable")]
+        # A message belongs to the first kernel that is launched after its operator began.
+        following = np.searchsorted(c["start"][launch[launched]], c["start"][c["collective_row"][operators]])
+        inside = following < len(launched)
+        operators, position = operators[inside], launched[following[inside]]
+        mine = np.isin(position, kernel)
+        sends = matching(SEND, work.trace.names)[c["collective_name"][operators]]
+        return np.column_stack([position[mine], *self.peers(operators[mine], sends[mine])])
+
+    @property
+    def operators(self) -> Integers:
+        """The rows of the trace's table of collectives that describe the operator of a send or a receive."""
+        trace = self.collectives.work.trace
+        texts = matching(SEND, trace.names) | matching(RECEIVE, trace.names)
+        rows = trace.columns["collective_row"].astype(np.int64)
+        return np.flatnonzero(texts[trace.columns["collective_name"]] & trace.category_matches(OPS)[rows])
+
+    def peers(self, entries: Integers, sends: Mask) -> tuple[Integers, Mask]:
+        """Return the peer of each message, given its row in the table of collectives (NONE: unknown), and `sends`.
+
+        If the peer was not recorded, but the process group has only two ranks, it is the other one.
+        """
+        trace = self.collectives.work.trace
+        columns = trace.columns["collective_destination"], trace.columns["collective_source"]
+        if not len(columns[0]):
+            return np.full(len(entries), UNKNOWN), sends
+        peer = np.where(entries >= 0, np.where(sends, *(column[entries] for column in columns)), UNKNOWN)
+        pairs = {group["name"]: set(group["ranks"]) for group in trace.header.get("groups", [])}
+        own = trace.header.get("rank")
+        for row in np.flatnonzero((peer < 0) & (entries >= 0)).tolist():
+            others = pairs.get(trace.names[int(trace.columns["collective_group"][entries[row]])], set()) - {own}
+            peer[row] = others.pop() if len(others) == 1 else UNKNOWN
+        return peer, sends
+
+
+def matching(pattern: "re.Pattern[str]", texts: Sequence[str]) -> Mask:
+    return np.array([pattern.search(text) is not None for text in texts], bool)
+
+
+def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
+    """Return the columns of three tables: messages (`message_`), communication (`issue_`) and computing (`block_`).
+
+    Accounts without messages have no rows in any of them. `message_position` is the index of the message's kernel among
+    the collectives of the account, for each of which there is a row of `issue_`. A block is a run of kernels that
+    compute, with no communication launched or ended between them. `launch` is when the host launched the communication
+    or the first kernel of the block, `after` the end of the last wait of the host before this (-1: none), `start` and
+    `end` are when the block ran, and `compute_ns` is the time in which one of its kernels ran.
+    """
+    names = {"message": MESSAGE_COLUMNS, "issue": ISSUE_COLUMNS, "block": BLOCK_COLUMNS}
+    tables = {prefix: [np.zeros((0, len(columns)), np.int64)] for prefix, columns in names.items()}
+    for number, collectives in enumerate(accounts):
+        messages = RankMessages(collectives).table
+        if len(messages):
+            rows = {"message": messages, "issue": issues(collectives), "block": compute_blocks(collectives)}
+            for prefix, table in rows.items():
+                tables[prefix].append(np.insert(table, 0, number, axis=1))
+    return {
+        f"{prefix}_{name}": downcast(np.concatenate(tables[prefix])[:, i])
+        for prefix, columns in names.items()
+        for i, name in enumerate(columns)
+    }
+
+
+def issues(collectives: RankCollectives) -> Integers:
+    """Return, for each collective of an account, when it was launched, the host's last wait before, and its stream."""
+    work = collectives.work
+    launch = launch_times(work)[collectives.indices]
+    return np.column_stack([launch, host_waits(work, launch), work.trace.columns["lane"][collectives.rows]])
+
+
+def compute_blocks(collectives: RankCollectives) -> Integers:
+    """Return the rows of the table of blocks for one account, without the account, in the order of their launches."""
+    work, communicates = collectives.work, collectives.indices
+    kernels = np.flatnonzero(work.kind != COMMUNICATION)
+    launch = launch_times(work)
+    kernels = kernels[np.lexsort((work.start[kernels], launch[kernels]))]
+    if not len(kernels):
+        return np.zeros((0, 5), np.int64)
+    ended = np.searchsorted(np.sort(work.end[communicates]), work.start[kernels], side="right")
+    issued = np.searchsorted(np.sort(launch[communicates]), launch[kernels])
+    changes = (np.diff(issued) != 0) | (np.diff(np.maximum.accumulate(ended)) != 0)
+    first = np.append(0, np.flatnonzero(changes) + 1)
+    start = np.minimum.reduceat(work.start[kernels], first)
+    end = np.maximum.reduceat(work.end[kernels], first)
+    computing = CoveredTime(work.start[kernels], work.end[kernels]).between(start, end)
+    return np.column_stack([launch[kernels[first]], host_waits(work, launch[kernels[first]]), start, end, computing])
+
+
+def launch_times(work: Work) -> Integers:
+    """Return when the host launched each event of `work`; the event's own start if its launching call is unknown."""
+    return np.where(work.linked, work.launch_start, work.start)
+
+
+def host_waits(work: Work, moments: Integers) -> Integers:
+    """Return, for each moment, the end of the last call before it in which the host waited; -1 if there is none."""
+    rows = waiting_calls(work.trace)
+    ends = np.sort(work.trace.columns["end"][rows])
+    return np.append(-1, ends)[np.searchsorted(ends, moments, side="right")]
