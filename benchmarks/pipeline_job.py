@@ -40,8 +40,8 @@ class Pipeline:
     """A job of `len(layers)` stages, stage s with `layers[s]` layers, each of them on `replicas` ranks.
 
     A layer computes for `layer_ns` forward and twice as long backward. With `described` process groups the traces name
-    the groups of the stages `mesh_pp`. With `fused` messages no kernel has arguments, not even of a single message; those
-    are with the operators that issued them. `norm`: all ranks reduce the norm of the gradients in each step.
+    the groups of the stages `mesh_pp`. With `fused` messages no kernel has arguments, not even that of one message;
+    they are with the operators that issued the messages. `norm`: in each step all ranks reduce a norm.
     """
 
     layers: Sequence[int]
@@ -164,7 +164,7 @@ class Simulation:
             rank.step(number, start)
 
     def exchange(self, rank: Rank, messages: Messages) -> Iterator[Issued]:
-        """Let a rank send and receive; an end of the pipeline has no stage before or after it, and no messages there."""
+        """Let a rank send and receive, unless it is at that end of the pipeline and has no stage to exchange with."""
         if messages != Messages():
             issued = self.issue(rank, messages)
             yield issued
@@ -249,17 +249,18 @@ class Simulation:
         return group
 
 
-def write_job(folder: Path, job: Pipeline, steps: int, faults: Sequence[Fault] = ()) -> None:
-    """Write a trace for each rank of `steps` steps of `job` to `folder`."""
+def write_job(folder: Path, job: Pipeline, steps: int, faults: Sequence[Fault] = (), offset: int = 0) -> None:
+    """Write a trace for each rank of `steps` steps of `job` to `folder`; rank r's clock is r * `offset` ns ahead."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         texts: list[io.TextIOWrapper] = [
             files.enter_context((folder / f"rank{r}_trace.json").open("w")) for r in range(job.world)
         ]
-        ranks = [Rank(r, job.world, text, faults=faults) for r, text in enumerate(texts)]
+        ranks = [Rank(r, job.world, text, offset=r * offset, faults=faults) for r, text in enumerate(texts)]
         simulation = Simulation(job, ranks, steps)
         for rank in ranks:
-            rank.out.write(HEAD % (rank.rank, job.world, groups(simulation, rank.rank), 0, BASE_NS))
+            host = rank.rank if offset else 0
+            rank.out.write(HEAD % (rank.rank, job.world, groups(simulation, rank.rank), host, BASE_NS))
         simulation.run()
         for rank in ranks:
             rank.out.write(TAIL % (*divmod(rank.shown(rank.host), 1000), rank.rank))

@@ -112,7 +112,7 @@ def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) ->
 
 
 def collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
-    """Return, for each kernel of a matched collective, the kernels of its other ranks that send or receive `messages`."""
+    """Return, for each kernel of a matched collective, those of its other ranks that have messages."""
     matched = lateness.matched
     ranks = [matched.ranks[i] for i in matched.rank_index.tolist()]
     members = list(zip(ranks, matched.position.tolist(), strict=True))

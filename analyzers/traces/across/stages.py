@@ -51,7 +51,7 @@ def find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequ
         raise UnknownStages("the peers of its sends and receives are not recorded")
     missing = sorted({peer for named in peers.values() for peer in named} - set(recordings))
     if missing:
-        raise UnknownStages(f"no trace is there of rank {missing[0]}, which sends or receives")
+        raise UnknownStages(f"there is no trace of rank {missing[0]}, which sends or receives")
     chains = described_chains(recordings, peers) or chains_of_peers(senders, peers)
     if len({len(chain) for chain in chains}) != 1:
         raise UnknownStages("the chains of its sends and receives differ in length")
@@ -128,7 +128,8 @@ def partners(messages: Mapping[int, Sequence[Message]], steps: Mapping[int, Inte
         if len(others) != len(kernels):
             sent, received = (kernels, others) if sends else (others, kernels)
             raise UnknownStages(
-                f"rank {source} recorded {len(sent)} sends to rank {destination}, which recorded {len(received)}"
+                f"rank {source} recorded {len(sent)} sends to rank {destination} in a step, which recorded"
+                f" {len(received)} receives"
             )
         for kernel, other in zip(kernels, others, strict=True):
             pairs[kernel].append(other)
