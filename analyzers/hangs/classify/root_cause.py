@@ -3,6 +3,7 @@
 A root is a cycle of ranks, a single rank, or an operation that all ranks have joined.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from analyzers.hangs.classify.cause import Cause, make_cause, ranks_at_node, ranks_in_op
@@ -79,10 +80,22 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 
 
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
-    """Return the ranks of a cycle that are not in the operation of its majority; empty if there is no majority."""
+    """Return the ranks of a cycle that are not in the operation of its majority; empty if there is no majority.
+
+    If the cycle itself has none, the ranks that wait outside of it count, too: of ranks 2 and 3, which wait for each
+    other, rank 3 is the odd one if ranks 0 and 1 are in the operation of rank 2.
+    """
     inside = set(ranks)
-    sides = sorted((sorted(inside.intersection(context.graph.arrived(node))) for node in nodes), key=len)
-    return sorted(rank for side in sides[:-1] for rank in side) if sum(map(len, sides[:-1])) < len(sides[-1]) else []
+    arrived = sorted((set(context.graph.arrived(node)) for node in nodes), key=len)
+    sides = sorted((inside & members for members in arrived), key=len)
+    return other_than_largest(sides) or sorted(inside.intersection(other_than_largest(arrived)))
+
+
+def other_than_largest(sides: Sequence[set[int]]) -> list[int]:
+    """Return the ranks of all sides but the last and largest, if it has more than the others together; else none."""
+    *smaller, largest = sides
+    odd = set[int]().union(*smaller)
+    return sorted(odd - largest) if sum(map(len, smaller)) < len(largest) else []
 
 
 def classify_operation(context: HangContext, node: OpNode) -> Cause | None:

@@ -19,7 +19,10 @@ SAYS_DONE = re.compile(
     re.IGNORECASE,
 )
 """Matches the last line of a job that ended well: `done`, `all steps done`, `Finished training!`."""
-CAUGHT_KINDS = (EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.HOST_OUT_OF_MEMORY, EventKind.DISK_FULL)
+CAUGHT_KINDS = (
+    *(EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.OUT_OF_MEMORY, EventKind.HOST_OUT_OF_MEMORY),
+    EventKind.DISK_FULL,
+)
 """The kinds of errors that a rank raises itself and that its program can catch."""
 ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 

@@ -152,7 +152,8 @@ class Scanner:
             return
         if self.stacks.takes_timeout_frame(body):
             return
-        found = None if FRAME.search(body) else recognise(text)
+        is_of_stack = FRAME.search(body) or self.tracebacks.is_code(prefix.key, body)
+        found = None if is_of_stack else recognise(text)
         if found:
             self.filter.read_on()
             if is_handled(found.kind, text):

@@ -78,7 +78,7 @@ class OpenTraceback:
     def add_code(self, body: str) -> None:
         """Add a line of source text to the last frame, unless that frame has one already."""
         if self.frames:
-            self.code.setdefault(self.frames[-1][:2], body.strip()[:CODE_LENGTH])
+            self.code.setdefault(self.frames[-1][:2], code_of(body))
 
 
 @dataclass
@@ -127,6 +127,14 @@ class Tracebacks:
             return None
         return self.exception(key, body)
 
+    def is_code(self, key: str, body: str) -> bool:
+        """Return whether the last line that was read of a process is the source line of a frame.
+
+        Such a line can have the words of a failure: `raise OutOfMemoryError("CUDA out of memory")`.
+        """
+        trace = self.open.get(key)
+        return trace is not None and bool(trace.frames) and trace.code.get(trace.frames[-1][:2]) == code_of(body)
+
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
         """Add a frame to the open traceback of a process.
 
@@ -165,6 +173,11 @@ class Tracebacks:
         raised = Raised(match[1], (match[2] or "").strip(), trace.frames, chain, trace.code, trace.of_rank)
         self.last[key] = raised
         return raised
+
+
+def code_of(body: str) -> str:
+    """Return a source line of a traceback as it is kept: without indentation, shortened."""
+    return body.strip()[:CODE_LENGTH]
 
 
 def is_exception_name(name: str) -> bool:

@@ -73,6 +73,17 @@ def test_order_cycle_of_two_names_both(folder, recorder):
     assert (report.verdict.kind, report.verdict.ranks) == ("order_cycle", [0, 1])
 
 
+def test_ranks_that_wait_outside_of_a_cycle_decide_who_left_the_order(folder, recorder):
+    groups = {"a": ("g_a", range(4)), "b": ("g_b", [2, 3])}
+    dumps = {
+        rank: recorder.dump([recorder.entry((name, f"g_{name}"), 1, done=False)], groups)
+        for rank, name in enumerate("aaab")
+    }
+    report = folder.write(dumps).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("order_cycle", [3])
+    assert report.data.culprits[0].victims == [0, 1, 2]
+
+
 def test_order_cycle_of_four_names_the_one_that_left_the_order(folder, recorder):
     groups = {"a": ("g_a", range(4)), "b": ("g_b", range(4))}
     dumps = {

@@ -53,6 +53,28 @@ def test_tracebacks_that_a_process_prints_one_after_another_did_not_end_it(job):
     assert [f.id for f in report.findings] == []
 
 
+MEMORY = """{before}Traceback (most recent call last):
+  File "/home/me/tune.py", line 9, in tune
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+
+
+@pytest.mark.parametrize("before", ["ERROR:root:ignoring the choice BLOCK=256\n", ""])
+def test_a_lack_of_memory_before_the_last_word_of_its_rank_was_caught(job, before):
+    text = MEMORY.format(before=before)
+    report = logs.analyze(job(text, text, stdout="step 7 loss 0.2\ndone\n"))
+    assert (report.verdict.kind, report.verdict.ranks) == ("healthy", [])
+    assert not [f for f in report.findings if f.severity == "error"]
+
+
+def test_a_lack_of_memory_without_a_last_word_is_the_failure_and_told_once(job):
+    report = logs.analyze(job(MEMORY.format(before=""), "", stdout="step 7 loss 0.2\n"))
+    assert (report.verdict.kind, report.verdict.ranks) == ("oom", [0])
+    [finding] = [f for f in report.findings if f.severity == "error"]
+    assert [fact.line for fact in finding.evidence] == ["/home/me/tune.py:9"]
+
+
 def test_a_step_after_a_traceback_shows_that_the_job_went_on(job):
     report = logs.analyze(job(f"step 1\n{CAUGHT.format(line=3)}step 2\n"))
     assert report.verdict.kind == "unknown"
