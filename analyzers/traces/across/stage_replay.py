@@ -60,10 +60,13 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
     issues = recording.table("issue", ["launch", "after", "lane"]) + np.array([shift, shift, 0])
     blocks = recording.table("block", ["launch", "after", "start", "end", "compute_ns"])
     blocks[:, :4] += shift
+    on_host = recording.account.device is None
     receives = {one.kernel for one in messages if not one.sends}
+    if on_host:
+        receives = set(range(len(start))) - {one.kernel for one in messages if one.sends}
     launches = [(int(row[0]), 0, i) for i, row in enumerate(issues)]
     launches += [(int(row[0]), 1, i) for i, row in enumerate(blocks)]
-    builder = ProgramBuilder(receives)
+    builder = ProgramBuilder(receives, on_host)
     for _, is_block, i in sorted(launches):
         if is_block:
             _, after, begun, ended, compute = blocks[i].tolist()
@@ -75,12 +78,15 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
 
 @dataclass
 class ProgramBuilder:
-    """Collects the tasks of a rank in the order of their launches; `receives` are the kernels that receive.
+    """Collects the tasks of a rank in the order of their launches.
 
-    `pending` are communications that no block has waited for so far, with their recorded ends.
+    `receives` are the communications whose result the next block needs; if the rank computes on its host, these are all
+    but its sends, and also what it communicates next comes after them. `pending` are communications that no block has
+    waited for so far, with their recorded ends.
     """
 
     receives: set[int]
+    on_host: bool
     tasks: list[Task] = field(default_factory=list)
     pending: dict[int, int] = field(default_factory=dict)
     last_block: int | None = None
@@ -106,8 +112,14 @@ class ProgramBuilder:
     def add_communication(self, kernel: int, start: int, end: int, lane: int, after: int) -> None:
         """Add a kernel that communicates on the stream `lane`; the host waited until `after` before it launched it."""
         needs = [] if self.last_block is None else [self.last_block]
-        needs += [self.last_of_lane[lane]] if lane in self.last_of_lane else []
-        needs += [task for task, ended in self.pending.items() if ended <= after and task not in needs]
+        before = self.last_of_lane.get(lane)
+        # Messages of the host run beside each other on one thread.
+        needs += [before] if before is not None and self.tasks[before].end <= start else []
+        needs += [
+            task
+            for task, ended in self.pending.items()
+            if ended <= after or (self.on_host and ended <= start and self.tasks[task].kernel in self.receives)
+        ]
         self.last_of_lane[lane] = len(self.tasks)
         self.pending[len(self.tasks)] = end
         self.add(start, end, 0, kernel, needs)

@@ -4,16 +4,14 @@ Example: rank 0 sends to 2 and rank 2 to 4, and gradients come back; 1, 3 and 5 
 5 form two chains of three stages. Rank 0 is the first of its chain, as it sends before it receives anything.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analyzers.columns import Integers
+from analyzers.traces.answers.collectives import UNKNOWN
+from analyzers.traces.answers.messages import PIPELINE_GROUP
 from analyzers.traces.loading import Recording
-
-PIPELINE_GROUP = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)([^a-z]|$)|pipeline_(model_)?parallel", re.IGNORECASE)
-UNKNOWN_PEER = -1
 
 
 class UnknownStages(Exception):
@@ -47,7 +45,7 @@ def find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequ
     """
     senders = {rank: own for rank, own in messages.items() if own}
     peers = {rank: {one.peer for one in own} for rank, own in senders.items()}
-    if any(UNKNOWN_PEER in named for named in peers.values()):
+    if any(UNKNOWN in named for named in peers.values()):
         raise UnknownStages("the peers of its sends and receives are not recorded")
     missing = sorted({peer for named in peers.values() for peer in named} - set(recordings))
     if missing:

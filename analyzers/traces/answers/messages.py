@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
@@ -18,9 +19,11 @@ from analyzers.traces.columns.intervals import COMMUNICATION, CoveredTime
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.event_table import downcast
-from analyzers.traces.reading.trace import OPS
+from analyzers.traces.reading.trace import OPS, Trace
 
 SEND, RECEIVE = re.compile(r"^(\w+:)?i?send$"), re.compile(r"^(\w+:)?i?recv$")
+SEND_CALL, RECEIVE_CALL = re.compile(r"^c10d::send$"), re.compile(r"^c10d::recv_$")
+PIPELINE_GROUP = re.compile(r"(^|[^a-z])(pp|pipe|pipeline)([^a-z]|$)|pipeline_(model_)?parallel", re.IGNORECASE)
 MESSAGE_KERNEL = re.compile(r"SendRecv", re.IGNORECASE)
 MESSAGE_COLUMNS = ("account", "position", "peer", "sends")
 ISSUE_COLUMNS = ("account", "launch", "after", "lane")
@@ -47,7 +50,23 @@ class RankMessages:
         name, entry = self.collectives.name, np.asarray(self.collectives.entry)
         sends, receives = (matching(pattern, name.texts)[name.code] for pattern in (SEND, RECEIVE))
         position = np.flatnonzero(sends | receives)
-        return np.column_stack([position, *self.peers(entry[position], sends[position])])
+        peer, sends = self.peers(entry[position], sends[position])
+        bare = np.flatnonzero((peer < 0) & (entry[position] < 0))
+        peer[bare] = self.peers_of_calls(position[bare], sends[bare])
+        return np.column_stack([position, peer, sends])
+
+    def peers_of_calls(self, position: Integers, sends: Mask) -> Integers:
+        """Return the peers of messages without arguments, from the operators `c10d::send` and `c10d::recv_`.
+
+        Their recorded values have the peer's rank in a process group, but not the group: it must be the only one, or
+        the only one that is described as a pipeline.
+        """
+        trace = self.collectives.work.trace
+        peer = np.full(len(position), UNKNOWN)
+        for pattern, mine in ((SEND_CALL, sends), (RECEIVE_CALL, ~sends)):
+            calls = trace.rows_named(matching(pattern, trace.names), OPS)
+            peer[mine] = peers_in_calls(trace, calls, self.collectives.rows[position[mine]])
+        return peer
 
     @cached_property
     def batched(self) -> Integers:
@@ -93,6 +112,43 @@ class RankMessages:
             others = pairs.get(trace.names[int(trace.columns["collective_group"][entries[row]])], set()) - {own}
             peer[row] = others.pop() if len(others) == 1 else UNKNOWN
         return peer, sends
+
+
+def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
+    """Return the rank of the peer for the annotation of a message in each of `rows`; UNKNOWN where it is not recorded.
+
+    `calls` are the rows of the operators that send, or of those that receive.
+    """
+    c, ranks = trace.columns, pipeline_ranks(trace)
+    shapes = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
+    calls = calls[np.argsort(c["start"][calls], kind="stable")]
+    # The annotation begins inside of the call, but ends with the message, which may be long after it.
+    before = np.searchsorted(c["start"][calls], c["start"][rows], side="right") - 1
+    peers = []
+    for row, index in zip(rows.tolist(), before.tolist(), strict=True):
+        call = int(calls[index]) if index >= 0 else NONE
+        inside = call in shapes and c["start"][row] <= c["end"][call]
+        number = peer_in_call(c.meta["shapes"][shapes[call]]) if inside else UNKNOWN
+        peers.append(ranks[number] if 0 <= number < len(ranks) else UNKNOWN)
+    return np.array(peers, np.int64)
+
+
+def peer_in_call(shapes: str) -> int:
+    """Return the third argument of `c10d::send` or `c10d::recv_`, the peer's rank in its group; UNKNOWN if unreadable.
+
+    `shapes` has the sizes, types and values of the arguments, separated by zero bytes.
+    """
+    try:
+        return int(msgspec.json.decode(f"{shapes}\0\0".split("\0")[2])[2])
+    except (msgspec.DecodeError, IndexError, TypeError, ValueError, KeyError):
+        return UNKNOWN
+
+
+def pipeline_ranks(trace: Trace) -> list[int]:
+    """Return the ranks of the only process group of several ranks, or of the only pipeline; empty if there are more."""
+    groups = {tuple(group["ranks"]): group["desc"] for group in trace.header.get("groups", []) if group["ranks"][1:]}
+    pipelines = [ranks for ranks, desc in groups.items() if len(groups) == 1 or PIPELINE_GROUP.search(desc)]
+    return list(pipelines[0]) if len(pipelines) == 1 else []
 
 
 def matching(pattern: "re.Pattern[str]", texts: Sequence[str]) -> Mask:

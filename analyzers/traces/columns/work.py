@@ -15,6 +15,7 @@ from analyzers.traces.reading.trace import ANNOTATIONS, COMMUNICATION, COPIES, L
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
+HOST_MESSAGE = re.compile(r":(send|recv)")
 # Issuing a collective is not computing, and what autograd calls its own may do nothing but wait for one.
 HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)\w+::")
 
@@ -119,7 +120,8 @@ def host_work(trace: Trace) -> Work:
     """
     c = trace.columns
     collective = trace.name_matches(HOST_COLLECTIVE) & trace.category_matches(ANNOTATIONS)
-    collective_lanes = distinct_values(c["lane"][collective])
+    # Only a send or a receive is in the lane of the thread that calls it, which computes beside it.
+    collective_lanes = distinct_values(c["lane"][collective & ~trace.name_matches(HOST_MESSAGE)])
     operators = trace.category_matches(OPS) & trace.name_matches(HOST_OPERATOR)
     working = collective | (operators & ~np.isin(c["lane"], collective_lanes))
     rows = np.flatnonzero(working)
