@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -111,6 +114,23 @@ def test_peers_of_two_ranks_follow_from_the_group(tmp_path):
 def test_sends_and_receives_are_not_matched_as_collectives(tmp_path):
     write_job(tmp_path, Pipeline((1, 1), microbatches=4, fused=False), STEPS)
     assert {meeting.name for meeting in analyse(tmp_path).meetings} == {"allreduce"}
+
+
+def train_on_gloo(folder, slow):
+    script = Path(__file__).parents[4] / "benchmarks" / "gloo_pipeline.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", script]
+    subprocess.run([*command, folder, str(slow)], check=True, timeout=120, capture_output=True)
+    return analyse(folder)
+
+
+@pytest.mark.slow
+def test_a_real_pipeline_on_gloo(tmp_path):
+    slow, healthy = train_on_gloo(tmp_path / "slow", 1), train_on_gloo(tmp_path / "healthy", -1)
+    answer = slow.what_ifs[0]
+    assert (answer.stage, answer.ranks) == (1, [1])
+    # The steps of three processes scatter by some per cent; the slow stage costs half of the healthy step.
+    assert steps_ns(slow) - answer.saved_ns == pytest.approx(steps_ns(healthy), rel=0.15)
+    assert steps_ns(slow) > 1.3 * steps_ns(healthy)
 
 
 def messages(*peers):
