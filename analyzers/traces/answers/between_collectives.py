@@ -6,15 +6,18 @@ others keeps them waiting. The collectives are in order of time.
 
 Example: a rank arrives at 100 ms, is blocked until 130 ms, computes and arrives at the next collective at 200 ms. Its
 work for that collective is 200 - 100 - 30 = 70 ms.
+
+A send or a receive is no arrival: only two ranks meet in it, and each stage of a pipeline does so at other times.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from analyzers.columns import Column, Integers
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.collectives import Labels, RankCollectives
 from analyzers.traces.answers.idle import standing_still, subtract
+from analyzers.traces.answers.messages import RankMessages
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.phases import GC, HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
@@ -42,7 +45,8 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
     """
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
-    since = np.maximum.accumulate(previous_arrivals(work.trace, start))
+    meets = ~np.isin(np.arange(len(start)), RankMessages(collectives).table[:, 0])
+    since = np.maximum.accumulate(previous_arrivals(work.trace, start, meets))
     still = CoveredTime(*standing_still(work, collectives.blocking))
     # A phase of the host delays the launch, not the kernel, so phases are measured up to the launching call.
     launched = work.launch_start[collectives.indices]
@@ -60,11 +64,11 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
         "end": end,
         "since": since,
         "work_ns": start - since - still.between(since, start),
-        "overlap_ns": overlaps(start, still),
-        "blocked_ns": still.between(start, np.append(start[1:], end.max(initial=0))),
+        "overlap_ns": overlaps(start, following(start, meets, start.max(initial=0)), still),
+        "blocked_ns": still.between(start, following(start, meets, end.max(initial=0))),
         "compute_ns": time_of_kind(work, COMPUTE).between(since, start),
         "copy_ns": time_of_kind(work, MEMORY).between(since, start),
-        **host_phase_columns(work.trace, previous_arrivals(work.trace, host), host),
+        **host_phase_columns(work.trace, previous_arrivals(work.trace, host, meets), host),
     }
 
 
@@ -73,23 +77,29 @@ def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 
-def previous_arrivals(trace: Trace, arrival: Column) -> Column:
+def following(arrival: Column, meets: Mask, last: int) -> Column:
+    """Return, for each arrival time (ns), the next one that `meets` selects; `last` if there is none."""
+    return np.append(arrival[meets], last)[np.cumsum(meets)]
+
+
+def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
     """Return, for each arrival time at a collective (ns), the arrival time at the collective before it.
 
-    For the first collective it is the start of the step around it, or of the recording if there is no such step.
+    Only those that the mask `meets` selects count as collectives before others. For the first collective it is the
+    start of the step around it, or of the recording if there is no such step.
     """
     if not len(arrival):
         return arrival
     starts = [start for _, start, end in trace.steps if start <= arrival[0] < end]
-    return np.append(starts[-1] if starts else min(trace.origin, int(arrival[0])), arrival[:-1])
+    first = starts[-1] if starts else min(trace.origin, int(arrival[0]))
+    return np.append(first, arrival[meets])[np.cumsum(meets) - meets]
 
 
-def overlaps(arrival: Column, still: CoveredTime) -> Integers:
-    """Return how long (ns) the rank kept working after each arrival: until it was blocked, or until its next arrival.
+def overlaps(arrival: Column, until: Column, still: CoveredTime) -> Integers:
+    """Return how long (ns) the rank kept working after each arrival: until it was blocked, or `until` its next arrival.
 
     `still` is the time in which the rank did nothing.
     """
-    until = np.append(arrival[1:], arrival[-1:])
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]
     return np.asarray(np.minimum(stands, until) - arrival).clip(min=0)
