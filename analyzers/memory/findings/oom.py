@@ -69,7 +69,7 @@ def free_memory(device: Device, oom: Oom) -> str:
         return f"Only {free} of the device's memory were free."
     if device.limit_bytes is None:
         return "The process has no `ulimit` of memory, so the machine or its container had no more."
-    return f"Only {free} were free below the `ulimit` of the process, which counts more than tensors."
+    return f"Only {free} of the process's `ulimit` were free."
 
 
 def abnormal_batch(oom: Oom) -> str:
