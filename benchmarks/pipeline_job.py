@@ -228,8 +228,8 @@ class Simulation:
         members = self.stages_of(rank.rank)
         self.sequences[f"{rank.rank}"] = number = self.sequences.get(f"{rank.rank}", 0) + 1
         group, desc = f"pp{rank.rank % self.job.replicas}", "mesh_pp" if self.job.described else ""
-        told = COLLECTIVE_ARGS % (name, ELEMENTS, ELEMENTS, len(members), group, desc, members, number)
-        return f'{told}, "{"Dst" if name == "send" else "Src"} Rank": {peer}'
+        arguments = COLLECTIVE_ARGS % (name, ELEMENTS, ELEMENTS, len(members), group, desc, members, number)
+        return f'{arguments}, "{"Dst" if name == "send" else "Src"} Rank": {peer}'
 
     def stages_of(self, rank: int) -> list[int]:
         return list(range(rank % self.job.replicas, self.job.world, self.job.replicas))

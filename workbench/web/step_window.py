@@ -32,7 +32,7 @@ class WindowState(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """The range that a page shows: `span` in the unit of its own axis (trace entries or ns), and `steps` in steps.
+    """The range that a page shows: `span` on its own axis (ns for traces, entries for memory), and `steps` in steps.
 
     `span` is None for the whole axis; `steps` is None for all steps, or if the steps are unknown.
     """

@@ -66,7 +66,7 @@ class OpenTraceback:
     """The beginning of a path that goes on in the next line, if the traceback is drawn in a box."""
 
     def add_boxed(self, text: str) -> None:
-        """Add a line of a traceback that is drawn in a box of characters: a frame, or the source line of a frame."""
+        """Add a line of a traceback that `rich` drew in a box, without its border: a frame, or its source line."""
         if match := BOXED_FRAME.match(text):
             path = match[1] if match[1].startswith("/") else self.part_of_path + match[1]
             if len(self.frames) < FRAMES_AT_MOST:

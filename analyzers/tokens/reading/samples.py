@@ -60,7 +60,7 @@ class Sample:
 
 
 class Sampler:
-    """Makes samples of raw rows, with the tokenizer if there is one."""
+    """Converts raw rows of a data set to samples of tokens and labels; rows of text need a tokenizer."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self.vocabulary = vocabulary

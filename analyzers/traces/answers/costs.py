@@ -115,7 +115,7 @@ class Attribution:
         return self._around[what]
 
     def outer_index(self, what: str, rows: Column) -> Integers:
-        """Return, for each of `rows`, the index in `rows` of the innermost event that strictly encloses it, or NONE.
+        """Return, for each of `rows`, the index in `rows` of the innermost other event that encloses it, or NONE.
 
         `rows` are the trace rows of all events of kind `what`, ascending.
         """

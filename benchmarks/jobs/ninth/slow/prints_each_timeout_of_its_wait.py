@@ -1,4 +1,4 @@
-"""The main process prepares the data for some seconds; the others wait for its key a second at a time and print each timeout.
+"""Rank 0 prepares the data for some seconds; the others poll the store for its key and print each timeout of a second.
 
 class: healthy, slow, straggler
 culprit: none | 0
