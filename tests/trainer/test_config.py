@@ -78,7 +78,6 @@ def test_every_key_of_every_age_is_known() -> None:
             "2",
             "honoured",
         ),
-        ('[training]\ndataset = "c4_test"', "training.dataset", "synthetic", "translated"),
         ("[profiler]\nprofile_freq = 5", "profiling.profile_freq", 5, "translated"),
         ("[parallelism]\ntensor_parallel_degree = 1", "parallelism.tensor_parallel_degree", 1, "honoured"),
         (
@@ -242,7 +241,27 @@ def test_the_schema_needs_no_torch_and_prints() -> None:
 
 
 def test_what_is_replaced_or_without_effect_is_said(tmp_path: Path) -> None:
-    path = write(tmp_path, '[training]\ndataset = "c4_test"\n[mx]\nrecipe_name = "mxfp8"\n[job]\nprint_args = false')
+    path = write(tmp_path, '[mx]\nrecipe_name = "mxfp8"\n[job]\nprint_args = false\n[training]\nwarmup_pct = 0.01')
     replaced, ignored = startup_notes(["--config", str(path), "--checkpoint.no_last_save_in_hf"])
-    assert replaced.startswith("training.dataset became training.dataset = 'synthetic': c4_test is not shipped")
+    assert replaced.startswith("training.warmup_pct became lr_scheduler.warmup_steps = 100: 0.01 of 10000 steps")
     assert ignored.startswith("without effect here: mx.recipe_name (it belongs to a conversion")
+
+
+@pytest.mark.parametrize("name", ["c4", "c4_test", "c4_mini", "c4_validation", "my_corpus"])
+@pytest.mark.parametrize("section", ["training", "validation"])
+def test_data_that_are_not_shipped_are_replaced_only_if_the_user_allows_it(
+    tmp_path: Path, section: str, name: str
+) -> None:
+    path = write(tmp_path, f'[{section}]\ndataset = "{name}"')
+    words = ["--config", str(path), "--validation.enable"]
+    with pytest.raises(ConfigError, match=f"{section}.dataset = '{name}' .line .*is not shipped") as caught:
+        load_for_training(words)
+    assert f"--{section}.dataset_path" in caught.value.hint
+    assert "--training.allow_synthetic" in caught.value.hint
+    config = load_for_training([*words, "--training.allow_synthetic"])
+    assert getattr(config, section).dataset == "synthetic"
+    (note,) = startup_notes([*words, "--training.allow_synthetic"])
+    assert note.startswith(f"{section}.dataset = 'synthetic': {name!r} is not shipped; seeded synthetic text")
+    local = [*words, f"--{section}.dataset_path", str(tmp_path), "--training.allow_synthetic"]
+    assert getattr(load_for_training(local), section).dataset == name
+    assert startup_notes(local) == []

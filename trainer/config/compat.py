@@ -189,21 +189,6 @@ def float8_converter(value: object, _: Values) -> Translation:
     return Translation("model.converters", ["float8"] if value else [], "float8 is a converter of the model")
 
 
-def test_dataset(section: str) -> Converter:
-    """Return a converter of SECTION.dataset from c4_test, which only torchtitan ships, to synthetic text.
-
-    Other data, and data with a path, stay as they are.
-    """
-
-    def convert(value: object, written: Values) -> Translation | None:
-        if value != "c4_test" or written.get(f"{section}.dataset_path"):
-            return None
-        reason = "c4_test is not shipped; seeded synthetic text replaces it"
-        return Translation(f"{section}.dataset", "synthetic", reason)
-
-    return convert
-
-
 def converter_names(value: object, _: Values) -> Translation | None:
     """Convert model.converters from a comma-separated string to a list, and translate the names in it.
 
@@ -231,7 +216,6 @@ CONVERTED: dict[str, Converter] = {
     "parallelism.pipeline_parallel_microbatches": microbatch_size("parallelism.pipeline_parallel_microbatches"),
     "training.data_parallel_degree": data_parallel,
     "training.data_parallel_type": data_parallel_type,
-    "training.dataset": test_dataset("training"),
     "training.enable_float8_linear": float8_converter,
     "training.enable_fp8_linear": float8_converter,
     "training.enable_loss_parallel": negate("parallelism.disable_loss_parallel"),
@@ -242,7 +226,6 @@ CONVERTED: dict[str, Converter] = {
     "training.num_tokens_per_microbatch_per_dp_rank": tokens_to_sequences("training.local_batch_size"),
     "training.num_tokens_per_train_step": tokens_to_sequences("training.global_batch_size"),
     "training.warmup_pct": warmup_share,
-    "validation.dataset": test_dataset("validation"),
 }
 """{key of another torchtitan version: function that translates it}; the function returns None to change nothing."""
 

@@ -116,7 +116,7 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
     resolved = resolve(None, overrides)
     reports = resolved.reports
     replaced = [
-        f"{r.source} became {r.key} = {r.value!r}: {r.reason}"
+        f"{'' if r.source == r.key else f'{r.source} became '}{r.key} = {r.value!r}: {r.reason}"
         for r in reports
         if r.cls == "translated" and r.reason and r.value
     ]
@@ -184,8 +184,26 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
         resolved.config.job.config_file = str(file)
         apply(resolved, read_toml(file), own)
     apply(resolved, [with_value(flag, own) for flag in line.flags], own)
+    if resolved.config.training.allow_synthetic:
+        replace_missing_data(resolved)
     resolved.reports = [settled(report, resolved.config) for report in resolved.reports]
     return resolved
+
+
+def replace_missing_data(resolved: Resolved) -> None:
+    """Set the names of data sets that are not shipped to `synthetic`, and say so in the reports on these keys."""
+    for key in DATA_SETS:
+        if not missing_data(key, resolved.config):
+            continue
+        source = data_source(key, resolved.config)
+        name, source.dataset = source.dataset, "synthetic"
+        reason = f"{name!r} is not shipped; seeded synthetic text replaces it (training.allow_synthetic)"
+        resolved.reports = [
+            replace(r, value="synthetic", cls="translated", source=r.source or key, reason=reason)
+            if r.key == key and r.value == name
+            else r
+            for r in resolved.reports
+        ]
 
 
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
@@ -233,12 +251,17 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
     """Return (reason, hint) if `key` names a data set that is not available, else None."""
     # A dry run reads no data, and without validation there is nothing to validate on.
     is_read = config.comm.mode != "fake_backend" and (key == "training.dataset" or config.validation.enable)
-    source: Training | Validation = config.validation if key == "validation.dataset" else config.training
-    if key not in DATA_SETS or not is_read or source.dataset == "synthetic" or source.dataset_path:
+    if key not in DATA_SETS or not is_read:
         return None
-    if config.training.allow_synthetic:
+    source = data_source(key, config)
+    if source.dataset == "synthetic" or source.dataset_path:
         return None
     return f"data set {source.dataset!r} is not shipped", NO_DATA.format(section=key.partition(".")[0])
+
+
+def data_source(key: str, config: JobConfig) -> Training | Validation:
+    """Return the section of `key`, which is one of DATA_SETS."""
+    return config.validation if key == "validation.dataset" else config.training
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:

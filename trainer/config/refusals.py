@@ -56,8 +56,7 @@ GROUPED = "the products of experts stay in their own type"
 
 NO_DATA = (
     "give --{section}.dataset_path with local files (.txt, .jsonl, .json.gz, .parquet, or a folder of the datasets"
-    " package), or --{section}.dataset synthetic, or"
-    " --training.allow_synthetic"
+    " package), or use seeded synthetic text instead: --training.allow_synthetic"
 )
 
 REFUSED: dict[str, Refusal] = {

@@ -48,7 +48,7 @@ def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
         # Copies of c4 have a folder for each variant; torchtitan, too, trains on this one.
         is_c4 = source.dataset.startswith("c4") and (path / "en").is_dir()
         return Files(local_files(path / "en" if is_c4 else path, split))
-    if source.dataset == "synthetic" or source.allow_synthetic:
+    if source.dataset == "synthetic":
         return InMemory({"text": text} for text in training_documents(seed))
     raise DataError(f"data set {source.dataset!r} is not shipped", NO_DATA.format(section="training"))
 

@@ -159,8 +159,11 @@ def test_config_diff_shows_the_keys_that_differ(tmp_path):
 def test_launch_prints_what_each_rank_would_say_of_the_configuration(tmp_path):
     toml = tmp_path / "x.toml"
     toml.write_text("[training]\ndataset = 'c4_test'\n[model]\ntokenizer_path = 'files'\n")
-    launched = run("launch", "--config", toml, "--dry-run")
-    assert "c4_test is not shipped; seeded synthetic text replaces it" in launched.stderr
+    refused = run("launch", "--config", toml, "--dry-run")
+    assert refused.returncode == 2
+    assert "training.dataset = 'c4_test' (line 2): data set 'c4_test' is not shipped" in refused.stderr
+    launched = run("launch", "--config", toml, "--training.allow_synthetic", "--dry-run")
+    assert "'c4_test' is not shipped; seeded synthetic text replaces it" in launched.stderr
     assert "without effect here: model.tokenizer_path (a tokenizer of bytes" in launched.stderr
 
 
