@@ -9,10 +9,10 @@
 The scripts use nothing of this project but the two lines of the recorders. In the form `recorders` a script runs
 unchanged, in the form `bare` without these lines, so that only torchrun's logs exist. In the form `launch` it runs
 without them under `workbench launch --`. In the form `stacks` nothing is recorded and `workbench hang --pid` reads the
-processes, which is useful only for jobs that hang. There are nine collections of scripts. A third of each is kept back
-by chance, the sixth and the ninth as a whole: rules must never be tuned on the part `kept`. What was kept back of the
-first six collections is now the parts whose names end in `known`, because their answers have been seen; the misses of
-the ninth are published. The processes of a case are real ranks under gloo.
+processes, which is useful only for jobs that hang. There are ten collections of scripts. A third of each is kept back
+by chance, the sixth, ninth and tenth as a whole: rules must never be tuned on the part `kept`. What was kept back of
+the first six collections is now the parts whose names end in `known`, because their answers have been seen; the misses
+of the ninth and the tenth are published. The processes of a case are real ranks under gloo.
 """
 
 import argparse

@@ -53,6 +53,8 @@ class Part(StrEnum):
     """The third of the eighth collection that stays kept back; nobody looks at how they fail."""
     NINTH = "ninth"
     """The ninth collection, which was labelled and run after the last rule; no rule changed before it was counted."""
+    TENTH = "tenth"
+    """The tenth collection, written and labelled by somebody who had not read the rules, before any run on it."""
 
 
 PARTS = {
@@ -70,6 +72,7 @@ PARTS = {
     "eighth": Part.EIGHTH,
     "eighth, kept back": Part.EIGHTH_KEPT,
     "ninth, kept back": Part.NINTH,
+    "tenth, kept back": Part.TENTH,
 }
 
 
