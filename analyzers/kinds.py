@@ -14,6 +14,10 @@ HEAD_BYTES = 1 << 16
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
 CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
 """Matches the lines that torchtitan or this project's trainer print on the console."""
+GANTT = re.compile(
+    rb'"traceEvents"\s*:\s*\[\s*\{\s*"name"\s*:\s*"process_name"[^{}]*\{\s*"name"\s*:\s*"[^"]*global_rank_\d+\.'
+)
+"""Matches the beginning of torchtitan's Gantt chart: each process has the name of a structured log."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
 """Matches text of PyTorch's debug server: in its pages, in its pages with an error, and in the files that it writes."""
@@ -35,6 +39,8 @@ class Kind(StrEnum):
     EXIT = "exit"
     STEPS = "steps"
     STRUCTURED_LOG = "structured_log"
+    GANTT = "gantt"
+    """The chart that torchtitan makes of its structured logs; it has the format of a profiler trace, and no kernels."""
     MANIFEST = "run"
     ERROR = "error"
     LOG = "log"
@@ -181,16 +187,20 @@ def kind_by_content(head: bytes) -> Kind | None:
     return json_kind(text) if re.match(rb"\{|\[\s*[\[{]", text) else None
 
 
+OWN_SCHEMAS = ((b'"workbench.not_finite/', Kind.NOT_FINITE), (b'"workbench.values/', Kind.VALUES))
+
+
 def json_kind(text: bytes) -> Kind | None:
     """Return the kind of a JSON text according to the keys near its beginning; None if they show no kind."""
     if b'"log_type"' in text and b'"log_type_name"' in text:
         return Kind.STRUCTURED_LOG
     if b'"workbench.step' in text:
         return Kind.STEPS
-    if b'"workbench.not_finite/' in text[:200]:
-        return Kind.NOT_FINITE
-    if b'"workbench.values/' in text[:200]:
-        return Kind.VALUES
+    for schema, kind in OWN_SCHEMAS:
+        if schema in text[:200]:
+            return kind
+    if GANTT.search(text) and b'"schemaVersion"' not in text:
+        return Kind.GANTT
     if b'"traceEvents"' in text or re.match(rb'\[\s*\{[^{}]*"ph"\s*:', text) or b'"schemaVersion"' in text:
         return Kind.TRACE
     return pickled_kind(text)

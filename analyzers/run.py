@@ -52,9 +52,9 @@ DEEPEST = 64
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
-ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.METRICS)
+ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.GANTT, Kind.METRICS)
 """The kinds of artefacts that an analyzer can read on their own; other kinds only add information."""
-TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
+TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.GANTT, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
 """The kinds of artefacts that record steps, the most detailed first."""
 
 

@@ -1,15 +1,24 @@
 """Write notes on what the logs lack: missing ranks, truncated logs, unequal ends, and questions they cannot answer."""
 
+from analyzers.kinds import Kind
 from analyzers.report import Finding
 from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.findings.common import note
 from analyzers.steps.table import Steps
 from analyzers.words import agree, rank_names
 
+CHART = (
+    "look at its bars in Perfetto; for kernels and communication record a profiler trace"
+    " (--profiler.enable_profiling in torchtitan 0.3), and read that with workbench trace"
+)
+
 
 def log_notes(steps: Steps) -> list[Finding]:
     """Return notes on ranks without a log, on truncated logs, and on ranks that finished fewer steps than others."""
     notes = []
+    if any(each.kind == Kind.GANTT for each in steps.inputs):
+        title = "the step times are those of torchtitan's Gantt chart of step phases, which is no profiler trace"
+        notes.append(note("steps.gantt", title, CHART))
     # Other trainers print their steps on one rank only.
     known = {*steps.ranks, *(log.rank for log, _ in steps.unreadable)}
     if not steps.logs and (missing := sorted(set(range(steps.world_size)) - known)):

@@ -10,7 +10,7 @@ from typing import Any
 
 from analyzers import kinds
 from analyzers.errors import InputError
-from analyzers.steps.reading import console, console_table, csv_table, json_table, jsonl, torchtitan_metrics
+from analyzers.steps.reading import console, console_table, csv_table, gantt, json_table, jsonl, torchtitan_metrics
 from analyzers.steps.reading.log_lines import Arrays, Log, Table, content_of
 from analyzers.store import code_version
 
@@ -34,6 +34,7 @@ def read_metrics(path: Path) -> Log:
 
 READERS = {
     kinds.Kind.TENSORBOARD: torchtitan_metrics.read,
+    kinds.Kind.GANTT: gantt.read,
     kinds.Kind.LOG: read_console,
     kinds.Kind.METRICS: read_metrics,
 }

@@ -1,6 +1,7 @@
 """Read the same run from its step logs, structured logs, TensorBoard files and console output."""
 
 import contextlib
+import gzip
 import json
 import random
 import re
@@ -48,6 +49,50 @@ def test_structured_logs_tell_the_same(truth, titan):
     np.testing.assert_allclose(told["loss"], truth["loss"])
     np.testing.assert_allclose(told["tokens_per_s"], truth["tokens_per_s"])
     assert [r.rank for r in steps.analyze(run.discover(titan).artefacts).data.ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_gantt_chart_that_torchtitan_made_of_its_logs_has_their_steps(tmp_path, zipped):
+    """The chart in `torchtitan_gantt` was made of the logs in `torchtitan_2ranks` by torchtitan 0.3.0."""
+    chart = FIXTURE.parent / "torchtitan_gantt" / "gantt.json.gz"
+    if not zipped:
+        plain = tmp_path / "gantt.json"
+        plain.write_bytes(gzip.decompress(chart.read_bytes()))
+        chart = plain
+    (found,) = run.discover(chart).artefacts
+    assert found.kind is run.Kind.GANTT
+    of_chart, of_logs = (
+        load(run.discover(path).artefacts, store.Options()) for path in (chart, TITAN / "structured_logs")
+    )
+    columns = ["rank", "step", "tokens", "tags"]
+    assert of_chart.table[columns].equals(of_logs.table[columns])
+    # The chart rounds to microseconds.
+    assert (of_chart.table["dur_ns"] - of_logs.table["dur_ns"]).abs().max() <= 1000
+    assert set(of_chart.phases) == set(of_logs.phases)
+    for phase in of_logs.phases:
+        assert (of_chart.phases[phase] - of_logs.phases[phase]).abs().max() <= 1e-6
+    report = steps.analyze(chart)
+    assert report.verdict.kind == steps.analyze(TITAN / "structured_logs").verdict.kind == "straggler"
+    (said,) = [finding for finding in report.findings if finding.id == "steps.gantt"]
+    assert "which is no profiler trace" in said.title
+    assert "workbench trace" in said.next
+
+
+@pytest.mark.parametrize("wrong", ["cut", "ts", "args", "list"])
+def test_a_damaged_gantt_chart_is_refused(tmp_path, wrong):
+    text = gzip.decompress((FIXTURE.parent / "torchtitan_gantt" / "gantt.json.gz").read_bytes()).decode()
+    damaged = {
+        "cut": text[:-100],
+        "ts": text.replace('"ts": 1795292033416360', '"ts": "later"'),
+        "args": text.replace('"step": 1,', '"step": [1],'),
+        "list": text.replace('"args": {', '"args": [{'),
+    }[wrong]
+    (tmp_path / "gantt.json").write_text(damaged)
+    if wrong == "args":  # a bar without a step is one outside of all steps
+        assert steps.analyze(tmp_path / "gantt.json").data
+        return
+    with pytest.raises(InputError, match="damaged"):
+        steps.analyze(tmp_path / "gantt.json")
 
 
 @pytest.mark.parametrize(("folder", "digits"), [("tb", 1e-6), ("logs", 5e-5)])
