@@ -13,7 +13,7 @@ from analyzers.memory import CATEGORIES, analyze
 from analyzers.memory.answers.what_if import what_if
 from ranks import start
 
-RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "whatif.py"))
+RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "what_if" / "memory.py"))
 
 
 @pytest.fixture(scope="module")

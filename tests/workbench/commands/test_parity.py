@@ -25,7 +25,7 @@ EQUAL = ("dp_shard=2", "tp=2", "cp=2", "pp=2", "dp_replicate=2")
 
 def start(job: Plan) -> str:
     """Fork the ranks of a job from a process that has imported torch."""
-    ended = run_job(str(ROOT / "tests" / "planted.py"), job.command, job.folder / "output", job.nproc)
+    ended = run_job(str(ROOT / "tests" / "support" / "planted.py"), job.command, job.folder / "output", job.nproc)
     assert ended.returncode == 0, ended.output
     return "completed"
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from analyzers import run, traces
 from analyzers.traces.across.stages import Message, UnknownStages, chains_of_peers
 from analyzers.traces.across.what_if import Change
-from benchmarks.pipeline_job import Pipeline, write_job
-from benchmarks.trace_whatif import ERROR_AT_MOST, STAGE_CASES, error_of_stage, steps_ns
 from benchmarks.traced_job import US, Fault
+from benchmarks.what_if.pipeline_job import Pipeline, write_job
+from benchmarks.what_if.traces import ERROR_AT_MOST, STAGE_CASES, error_of_stage, steps_ns
 from workbench.cli import app
 
 STEPS = 2
@@ -124,7 +124,7 @@ def test_a_stage_that_ends_last_is_no_straggler(tmp_path, slow):
 
 
 def train_on_gloo(folder, slow):
-    script = Path(__file__).parents[4] / "benchmarks" / "gloo_pipeline.py"
+    script = Path(__file__).parents[4] / "benchmarks" / "what_if" / "gloo_pipeline.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", script]
     subprocess.run([*command, folder, str(slow)], check=True, timeout=120, capture_output=True)
     return analyse(folder)

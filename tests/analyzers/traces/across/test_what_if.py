@@ -3,8 +3,8 @@
 import pytest
 
 from analyzers import run, traces
-from benchmarks.trace_whatif import CASES, steps_ns
 from benchmarks.traced_job import job
+from benchmarks.what_if.traces import CASES, steps_ns
 
 STEPS = 3
 

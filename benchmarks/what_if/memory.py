@@ -1,4 +1,4 @@
-"""Measure how far a what-if prediction is from the run that it predicts: python -m benchmarks.whatif."""
+"""Measure how far a what-if prediction is from the run that it predicts: python -m benchmarks.what_if.memory."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from analyzers.memory.answers.what_if import what_if
 from analyzers.run import Artefact, Kind, discover
 from benchmarks.start_job import Start, start_job
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FULL = ("--activation_checkpoint.mode", "full")
 SELECTIVE = ("--activation_checkpoint.mode", "selective")
 BATCH, SEQ = ("--training.local_batch_size", "8"), ("--training.seq_len", "256")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FORKSERVER = multiprocessing.get_context("forkserver")
 PRELOADED = (
     *("torch", "torch.distributed.tensor.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint"),

@@ -1,4 +1,4 @@
-"""Measure the error of what-if estimates from traces: python -m benchmarks.trace_whatif.
+"""Measure the error of what-if estimates from traces: python -m benchmarks.what_if.traces.
 
 Jobs are simulated with a fault and without it, so that the ideal time is known: the what-if for the first must predict
 the time of the second. Exits with 1 if an error exceeds `ERROR_AT_MOST`.
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from analyzers import run, traces
 from analyzers.traces.across.what_if import Change
-from benchmarks.pipeline_job import Pipeline, write_job
 from benchmarks.traced_job import US, Collective, Fault, Host, Op, Part, job, llama
+from benchmarks.what_if.pipeline_job import Pipeline, write_job
 
 ERROR_AT_MOST = 0.05
 STEPS = 6

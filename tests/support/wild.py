@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = Path(os.environ.get("WORKBENCH_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("WORKBENCH_SHARED", Path(__file__).parents[3] / "shared"))
 DATA = SHARED / "data"
 
 
