@@ -1,7 +1,7 @@
 """Train a pipeline of layers that sleep, on gloo, and write a trace of each rank.
 
-Run by torchrun. Arguments: the folder for the traces, and the stage whose layers take twice as long (-1: none). A layer sleeps instead
-of computing, so that its time does not depend on how busy the processors are.
+Run by torchrun. Arguments: the folder for the traces, and the stage whose layers take twice as long (-1: none). A layer
+sleeps instead of computing, so that its time does not depend on how busy the processors are.
 """
 
 import sys

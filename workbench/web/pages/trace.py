@@ -32,8 +32,14 @@ from workbench.web.pages.trace_events import (
     longest_section,
     memory_section,
 )
-from workbench.web.pages.trace_selection import selected_event
-from workbench.web.pages.trace_timeline import NAME, beside, chosen_event, install_timeline, timeline
+from workbench.web.pages.trace_timeline import (
+    NAME,
+    beside,
+    chosen_event,
+    install_timeline,
+    selected_event,
+    timeline,
+)
 from workbench.web.query import Query, number, parse_query
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun

@@ -17,9 +17,12 @@ from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
 from analyzers.traces.slices import KINDS, Event, event, path_slices, slices
+from analyzers.words import duration_ns
 from workbench.console import clean
+from workbench.web.components.elements import Elements
 from workbench.web.components.event_columns import event_bytes
 from workbench.web.components.figure import zoom_of
+from workbench.web.components.links import labelled, source_code
 from workbench.web.pages.trace_critical_path import path_of
 from workbench.web.pages.trace_events import LATEST_NS, clock_shift, event_query
 from workbench.web.query import Query, number, search_text
@@ -39,6 +42,8 @@ LABEL = (
     "The tab Longest events below has the same as a table."
 )
 PALETTE_SIZE = 8
+HEADING_CHARACTERS = 120
+"""The characters of an event's name that a heading shows."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +205,25 @@ def binary(content: bytes) -> Response:
     answer.add_etag()
     answer.make_conditional(request)
     return answer
+
+
+def selected_event(served: ServedRun, chosen: Chosen) -> Elements:
+    """Return the clicked event with its times, and the events that enclose it as a list.
+
+    Each item links to its source line if it names one. The list is empty if there is no such event.
+    """
+    found, artefact = facts(served, chosen), served.traces[chosen.file]
+    if found is None:
+        return []
+    names = views.callers(artefact, chosen.row, served.options)
+    inside = f", {duration_ns(found.self_ns)} outside the events in it" if found.self_ns < found.dur_ns else ""
+    whose = "" if artefact.rank is None else f"rank {artefact.rank}, "
+    kind = ", ".join(word for word in (found.kind or "host", clean(found.category)) if word)
+    return [
+        html.H2(f"Callers of {clean(names[0][:HEADING_CHARACTERS])}", id="callers"),
+        html.Ol([html.Li(source_code(name)) for name in names]),
+        labelled("Duration", [f"{duration_ns(found.dur_ns)}{inside}"]),
+        labelled("Start", [duration_ns(found.start_ns)]),
+        labelled("Track", [f"{whose}{clean(found.lane)}"]),
+        labelled("Kind", [kind]),
+    ]
