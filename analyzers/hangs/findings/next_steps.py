@@ -59,7 +59,7 @@ def for_other_groups(cause: Cause) -> str:
 def for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
     if cause.culprit.out_of_memory:
-        return f"run `workbench inspect` on the rank's memory snapshot to see what filled its memory; {ONLY_WAIT}"
+        return f"run `workbench inspect` on the folder of the run to see what filled the rank's memory; {ONLY_WAIT}"
     if cause.culprit.error:
         return for_exception(cause)
     if cause.end is None:

@@ -69,6 +69,7 @@ BY_DRIVER = (
     "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most often"
     " of the first one that uses the GPU"
 )
+LOST_DEVICE = "the GPU's driver no longer reaches the GPU over PCIe; the training program is not the cause"
 OTHER_MECHANISM = (
     Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
 )  # fmt: skip
@@ -94,6 +95,9 @@ def mechanism_of(cause: Cause) -> str:
     """Return what the class or the reason of a failure means, as a clause; empty if it needs no words."""
     if cause.reason is Reason.DRIVER_MEMORY:
         return BY_DRIVER
+    if cause.reason is Reason.FALLEN_OFF_BUS:
+        address = cause.lead.facts.pci
+        return LOST_DEVICE + (f", and the lines above this message name its address, {address}" if address else "")
     return MECHANISMS.get(cause.kind, "") if cause.reason not in OTHER_MECHANISM else ""
 
 

@@ -75,7 +75,8 @@ HARDWARE = {
     Reason.LINK: "check cables and ports of that node (`ibstat`, `ibdiagnet`), and exclude it from the next run",
 }
 BROKEN_GPU = (
-    "drain this node and reboot it, then check the GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`);"
+    "drain and reboot the node with this GPU (if the log does not name the node, the scheduler does), then check the"
+    " GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`);"
     " replace it if this happens again"
 )
 PORT_CLOSED = (

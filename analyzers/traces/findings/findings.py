@@ -105,10 +105,10 @@ def hide_advice(account: RankTrace) -> str:
     free = account.compute_ns - account.overlapped_communication_ns
     if free < account.exposed_communication_ns:
         return (
-            "Otherwise there is little to hide them behind: outside of collectives this rank computes for only"
-            f" {duration_ns(max(free, 0))}. Measure the longest collective alone (for NCCL with nccl-tests): if it is"
-            " fast there, ranks wait for each other, else the network is slow."
-            " Then communicate less often, for example with gradient accumulation."
+            f"Otherwise overlap will not help much: this rank computes for only {duration_ns(max(free, 0))} outside of"
+            " collectives. Time the longest collective alone, for NCCL with nccl-tests. If it is fast there, ranks"
+            " wait for each other: compare the traces of all ranks. If it is slow there, the network is slow:"
+            " communicate less often, for example with gradient accumulation."
         )
     return (
         "Otherwise hide the longest collectives behind compute: with FSDP2 prefetch the next layer"

@@ -125,8 +125,10 @@ WORDS = {
     OpportunityKind.ELEMENTWISE: Words(
         "Consecutive elementwise kernels could be fused",
         "Elementwise kernels (add, multiply, clamp, ...) run one after the other, and each reads and writes its whole"
-        " tensor in device memory. One fused kernel would do so once for all of them.",
-        "Use torch.compile for the modules that launch these kernels; if they belong to the optimizer, fused=True."
+        " tensor in device memory. One fused kernel would do so once for all of them, and is estimated to take as long"
+        " as the longest of them.",
+        "Use torch.compile for the modules that launch these kernels. If the optimizer launches them, pass fused=True"
+        " to it."
         " A trace recorded with with_stack=True shows the modules in `workbench trace`.",
         "Compile one layer, and compare its time on the device.",
     ),
