@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config.shape import ModelArgs, RopeScaling
+from trainer.config.shape import ModelArgs, RopeScaling, YarnScaling
 from trainer.errors import ConfigError
 from workbench.recorders.files import read_json
 
@@ -18,11 +18,12 @@ FLAVOR = "hf_assets"
 """The value of model.flavor that takes the shape from the config.json in model.hf_assets_path."""
 DESCRIPTION = "config.json"
 EACH = "*"
-SCALING_KEYS = {
-    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
-    "original_length": "original_max_position_embeddings",
-}  # fmt: skip
-"""{field of RopeScaling: its key in the transformers package}."""
+SCALINGS: dict[str, type[RopeScaling] | type[YarnScaling]] = {"llama3": RopeScaling, "yarn": YarnScaling}
+"""{name of a scaling of rotary angles in the transformers package: its class here}; fields have the names there."""
+SCALING_KEYS = {"original_length": "original_max_position_embeddings"}
+"""{field of these classes: its key in the transformers package, where that is another}."""
+OPTIONAL_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
+"""Keys that may be absent or null there."""
 
 
 class Layout(Enum):
@@ -202,7 +203,7 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
     found = {name: described[key] for name, key in keys(form).items() if described.get(key) is not None}
     kinds = {item.name: type(item.default) for item in fields(form.args)}
     settings = {name: checked(path, keys(form)[name], value, kinds[name]) for name, value in found.items()}
-    return {**settings, "rope_scaling": rope_scaling(path, rotary)}
+    return {**settings, "rope_scaling": rope_scaling(path, {**of_length(described), **rotary})}
 
 
 def check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
@@ -223,7 +224,7 @@ def check_supported(form: Format, path: Path, described: Mapping[str, object]) -
         )
 
 
-def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | None:
+def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | YarnScaling | None:
     """Return the scaling of rotary angles that a config.json describes; None if there is none.
 
     Raises:
@@ -232,14 +233,30 @@ def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | None
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
         return None
-    if kind != "llama3":
+    if kind not in SCALINGS:
         raise ConfigError(
             f"{path} is a model whose rotary positions are scaled ({kind}), which the model here does not do",
-            "use weights without rope_scaling, or with that of llama3",
+            f"use weights without rope_scaling, or with that of {' or '.join(SCALINGS)}",
         )
-    kinds = {item.name: type(item.default) for item in fields(RopeScaling)}
-    values = {name: checked(path, key, rotary.get(key), kinds[name]) for name, key in SCALING_KEYS.items()}
-    return RopeScaling(**values)
+    scaling = SCALINGS[str(kind)]
+    values = {
+        item.name: checked(path, key, rotary.get(key), type(item.default))
+        for item in fields(scaling)
+        if is_given(rotary, key := SCALING_KEYS.get(item.name, item.name)) or key not in OPTIONAL_KEYS
+    }
+    return scaling(**values)
+
+
+def is_given(rotary: Mapping[str, object], key: str) -> bool:
+    """Return whether a scaling has a value for a key; the transformers package takes 0 for none."""
+    value = rotary.get(key)
+    return value is False or bool(value)
+
+
+def of_length(described: Mapping[str, Any]) -> dict[str, object]:
+    """Return the length that a model was first trained on: that of its sequences, where a scaling does not say it."""
+    key = SCALING_KEYS["original_length"]
+    return {key: described.get(key, described.get("max_position_embeddings"))}
 
 
 def checked(path: Path, key: str, value: object, kind: type) -> Any:
@@ -259,11 +276,16 @@ def checked(path: Path, key: str, value: object, kind: type) -> Any:
 def describe(form: Format, args: ModelArgs) -> dict[str, object]:
     """Return the content of config.json for a model of this shape."""
     settings = {key: getattr(args, name) for name, key in keys(form).items()}
-    scaling = args.rope_scaling
-    if scaling:
-        named = {key: getattr(scaling, name) for name, key in SCALING_KEYS.items()}
-        settings["rope_scaling"] = {"rope_type": "llama3", **named}
+    if args.rope_scaling:
+        settings["rope_scaling"] = describe_scaling(args.rope_scaling)
     return {
         "architectures": [form.architecture], "model_type": form.model_type, "hidden_act": "silu",
         **settings, **form.fixed, **form.by_layer(args),
     }  # fmt: skip
+
+
+def describe_scaling(scaling: RopeScaling | YarnScaling) -> dict[str, object]:
+    """Return the scaling of rotary angles as config.json has it, without what is not given."""
+    kind = next(name for name, of_name in SCALINGS.items() if isinstance(scaling, of_name))
+    values = {SCALING_KEYS.get(item.name, item.name): getattr(scaling, item.name) for item in fields(scaling)}
+    return {"rope_type": kind, **{key: value for key, value in values.items() if value != 0 or value is False}}

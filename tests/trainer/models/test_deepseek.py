@@ -1,6 +1,8 @@
 """DeepSeek-V3 with every kind of parallelism: the same losses and gradient norms as on one rank."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,11 @@ from mesh_flags import BRIEF, CONTEXT, EXPERT, PIPELINE, TENSOR, assert_same_cur
 
 from analyzers import memory, run
 from trainer.config import JobConfig
+from trainer.config.hf_format import check_same_shape, describe
 from trainer.models.decoder import build_model
+from trainer.models.deepseek_v3.flavors import FLAVORS
+from trainer.models.deepseek_v3.hf_format import FORMAT
+from trainer.models.deepseek_v3.model import sharpness
 from trainer.models.moe import GroupedRouter
 from workbench.commands.estimate import estimate
 from workbench.launch.plan import Request
@@ -63,3 +69,21 @@ def test_the_published_size_has_its_number_of_parameters() -> None:
     model = build_model(config)
     assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(671e9, rel=1e-3)
     assert model.flops_per_token(0) == pytest.approx(6 * 36.6e9, rel=0.02)  # 37.5e9 with the embedding
+
+
+def test_the_published_config_is_that_of_its_flavor(tmp_path: Path) -> None:
+    """As published: with the rotary scaling that reads 40 times the length of 4096 tokens."""
+    published = {
+        "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+        "vocab_size": 129280, "max_position_embeddings": 163840, "rope_theta": 10000,
+        "rope_scaling": {
+            "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096, "type": "yarn",
+        },
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    check_same_shape("deepseek_v3", "671B", FLAVORS["671B"], 4096, tmp_path)
+    assert sharpness(FLAVORS["671B"]) == pytest.approx(1.8739, abs=1e-4)
+    scaling = {"rope_type": "yarn", "truncate": True, **published["rope_scaling"]}
+    del scaling["type"]
+    assert describe(FORMAT, FLAVORS["671B"])["rope_scaling"] == scaling

@@ -167,7 +167,7 @@ def test_names_and_features_come_back(weights: dict[str, torch.Tensor], tmp_path
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rope_scaling": {"rope_type": "yarn"}}, "positions are scaled (yarn)"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "positions are scaled (linear)"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "config.json: factor = None is not a number above 0"),
         ({"missing": "lm_head.weight"}, "no weight lm_head.weight"),
         ({"other": "model.norm.weight"}, "has the shape (3,)"),

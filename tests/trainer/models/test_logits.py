@@ -25,6 +25,11 @@ SCALED = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32, "rope_theta": 500.0,
 }  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10.0, "beta_fast": 4,
+}  # fmt: skip
+# Scores that YaRN makes larger multiply what rounding leaves.
+SOFT = {"head_dim": 16, "initializer_range": 0.15}
 # Smaller weights than above: experts multiply what rounding leaves, which is more than 1e-5 otherwise.
 MIXTURE = {
     "initializer_range": 0.1,
@@ -39,10 +44,14 @@ LATENT = {
 SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama3": ("llama3", "LlamaConfig", {}),
     "llama3 scaled": ("llama3", "LlamaConfig", {"rope_parameters": SCALED}),
+    "llama3 with yarn": ("llama3", "LlamaConfig", {**SOFT, "rope_parameters": YARN | {"truncate": False}}),
     "llama3 tied": ("llama3", "LlamaConfig", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
     "llama3 with narrow heads": ("llama3", "LlamaConfig", {"head_dim": 4, "rms_norm_eps": 1e-3}),
     "qwen3": ("qwen3", "Qwen3Config", {"head_dim": 16}),
     "qwen3 tied": ("qwen3", "Qwen3Config", {"head_dim": 4, "tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
+    "qwen3 with yarn": (
+        "qwen3", "Qwen3Config", {**SOFT, "rope_parameters": YARN | {"attention_factor": 1.5}}
+    ),
     "llama4": ("llama4", "Llama4TextConfig", MIXTURE),
     "llama4 with two experts in every layer": (
         "llama4", "Llama4TextConfig", MIXTURE | {"num_experts_per_tok": 2, "interleave_moe_layer_step": 1}
@@ -50,6 +59,11 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", "DeepseekV3Config", LATENT),
     "deepseek_v3 with direct queries and groups": (
         "deepseek_v3", "DeepseekV3Config", LATENT | {"q_lora_rank": None, "n_group": 2, "topk_group": 1}
+    ),
+    "deepseek_v3 with yarn": (
+        "deepseek_v3",
+        "DeepseekV3Config",
+        LATENT | {"qk_rope_head_dim": 16, "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.5}},
     ),
 }  # fmt: skip
 """{name of a case: our model, the class of its configuration in transformers, and settings}."""
@@ -140,7 +154,8 @@ def test_a_model_saved_here_has_the_same_logits_there(case: str, dtype: str, tmp
         ({}, ["--model.flavor", "debugmodel"], "is another model: hidden_size is 32 there and 64 in llama3 debugmodel"),
         ({"model_type": "mistral"}, [], "a model of type 'mistral', and the configured model is 'llama' there"),
         ({"attention_bias": True}, [], "attention_bias = True, which the model here does not do"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, [], "positions are scaled (yarn)"),
+        ({"rope_parameters": {"rope_type": "dynamic"}}, [], "positions are scaled (dynamic)"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, [], "factor = None is not a number above 0"),
         ({"hidden_size": None}, [], "has no hidden_size"),
         ({"hidden_size": "32"}, [], "hidden_size = '32' is not an integer above 0"),
         ({"num_key_value_heads": 3}, [], "4 heads of 8 rotated features share 3 key-value heads"),
@@ -171,7 +186,8 @@ def test_other_models_are_refused_before_a_process_starts(
         ("deepseek_v3", {"n_group": 3}, "n_group = 3, which"),
         ("deepseek_v3", {"topk_group": 2}, "topk_group = 2, which"),
         ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax', which"),
-        ("deepseek_v3", {"rope_parameters": {"rope_type": "yarn"}}, "positions are scaled (yarn)"),
+        ("deepseek_v3", {"rope_parameters": {"rope_type": "longrope"}}, "positions are scaled (longrope)"),
+        ("deepseek_v3", {"rope_parameters": {"rope_type": "yarn", "factor": 2, "mscale": "1"}}, "mscale = '1' is not"),
         ("deepseek_v3", {"kv_lora_rank": 0}, "kv_lora_rank = 0 is not an integer above 0"),
     ],
 )

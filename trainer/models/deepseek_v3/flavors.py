@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from trainer.config.shape import YarnScaling
 from trainer.models.llama4.flavors import ModelArgs as MixtureArgs
 
 
@@ -57,5 +58,5 @@ FLAVORS = {
         q_lora_rank=32, kv_lora_rank=32, plain_head_dim=16, rope_head_dim=8, v_head_dim=16, n_dense_layers=1,
         n_groups=2, top_groups=1,
     ),
-    "671B": ModelArgs(),
+    "671B": ModelArgs(rope_scaling=YarnScaling(mscale=1.0, mscale_all_dim=1.0)),
 }  # fmt: skip

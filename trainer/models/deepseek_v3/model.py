@@ -1,7 +1,5 @@
 """DeepSeek-V3: latent attention, and experts that are chosen by groups: https://arxiv.org/abs/2412.19437.
 
-Positions are those of Llama 3: the published model also scales them (YaRN) to read longer sequences.
-
 Shapes: B sequences, T tokens, D = dim, N heads; of a head, P plain and R rotated features, and V features of
 its values.
 """
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
+from trainer.config.shape import YarnScaling
 from trainer.models.deepseek_v3.flavors import ModelArgs
 from trainer.models.llama3.model import Block, FeedForward, causal_attention, rotate
 from trainer.models.llama4.model import Llama4, SparseBlock
@@ -32,6 +31,7 @@ class LatentAttention(nn.Module):
         self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = causal_attention
         self.plain, self.rotated, self.latent = args.plain_head_dim, args.rope_head_dim, args.kv_lora_rank
         self.head_dim, self.v_head_dim = args.head_dim, args.v_head_dim
+        self.sharpness = sharpness(args)
         if args.q_lora_rank is None:
             self.wq = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
         else:
@@ -56,7 +56,7 @@ class LatentAttention(nn.Module):
         """Return the queries of x: (B, T, N, P + R)."""
         q = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
         plain, rotated = q.unflatten(-1, (-1, self.head_dim)).split((self.plain, self.rotated), dim=-1)
-        return torch.cat((plain, rotate(rotated, rope)), dim=-1)
+        return torch.cat((plain, rotate(rotated, rope)), dim=-1) * self.sharpness
 
     def keys_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys (B, T, N, P + R) and values (B, T, N, V) of x."""
@@ -68,6 +68,12 @@ class LatentAttention(nn.Module):
             shared = shared.to_local(grad_placements=[Partial()])
         rotated = rotate(shared.unsqueeze(2), rope).expand(-1, -1, plain.shape[2], -1)
         return torch.cat((plain, rotated), dim=-1), v
+
+
+def sharpness(args: ModelArgs) -> float:
+    """Return the factor of attention scores with which the published model reads longer sequences; 1 without YaRN."""
+    scaling = args.rope_scaling
+    return scaling.magnitude(scaling.mscale_all_dim) ** 2 if isinstance(scaling, YarnScaling) else 1.0
 
 
 class DeepSeekV3(Llama4):

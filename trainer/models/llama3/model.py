@@ -10,17 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config.shape import ModelArgs, RopeScaling
+from trainer.config.shape import ModelArgs, RopeScaling, YarnScaling
 from trainer.models.decoder import Decoder
 
 
 def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
     """Return the cosines and sines of the rotary angles at the given positions: (2, T, H/2), float32."""
     speeds = args.rope_theta ** -(torch.arange(0, args.rotary_dim, 2).float() / args.rotary_dim)
-    if args.rope_scaling:
-        speeds = scaled(speeds, args.rope_scaling)
+    scaling, amplitude = args.rope_scaling, 1.0
+    if isinstance(scaling, RopeScaling):
+        speeds = scaled(speeds, scaling)
+    elif scaling:
+        speeds, amplitude = scaled_by_yarn(speeds, scaling, args.rope_theta), scaling.amplitude
     angles = torch.outer(torch.tensor(positions).float(), speeds)
-    return torch.stack((angles.cos(), angles.sin()))
+    return torch.stack((angles.cos(), angles.sin())) * amplitude
 
 
 def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
@@ -32,6 +35,25 @@ def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
     turns = scaling.original_length * speeds / (2 * math.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     return speeds * torch.lerp(torch.tensor(1 / scaling.factor), torch.tensor(1.0), kept.clamp(0, 1))
+
+
+def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
+    """Return the angles per position (H/2,) after YaRN's scaling; `theta` is the base of the angles before it.
+
+    Example: with theta 10000 and 64 rotated features, pair 10.5 turns 32 times in 4096 tokens, and pair 22.5 once.
+    Pairs up to 10 keep their speed, those from 23 on are slowed down by `factor`, and pair 16 is 6/13 of the way.
+    """
+
+    def pair(turns: float) -> float:
+        return len(speeds) * math.log(scaling.original_length / (turns * 2 * math.pi)) / math.log(theta)
+
+    first, last = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * len(speeds) - 1)
+    # At least a thousandth of a pair: without one to interpolate, the first would divide by zero.
+    slowed = ((torch.arange(len(speeds)) - first) / (last - first or 0.001)).clamp(0, 1)
+    return speeds * torch.lerp(torch.tensor(1.0), torch.tensor(1 / scaling.factor), slowed)
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
