@@ -185,6 +185,8 @@ class Signature:
     output_dtypes: tuple[str, ...]
     tag: int | None = None
     """The tag of a send or recv, where it was recorded."""
+    root: int | None = None
+    """The root of a broadcast, reduce, gather or scatter as a global rank, where it was recorded."""
 
     @property
     def shape(self) -> str:

@@ -22,6 +22,7 @@ class RanksInOp:
     """Ranks that issued the same operation: a collective, a send or a recv, with its shape and sequence number.
 
     `line` is the user's line that issued it, where stacks were recorded; `group` is the label of the process group.
+    `root` is the root of a broadcast, reduce, gather or scatter, where it was recorded.
     """
 
     ranks: list[int]
@@ -31,6 +32,7 @@ class RanksInOp:
     group: str
     seq: int
     p2p: bool
+    root: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
     job = context.job
     signature = job.signature(op)
     label = job.groups[op.group].label
-    return RanksInOp(ranks, signature.operation, signature.shape, job.line(op), label, op.seq, op.p2p)
+    return RanksInOp(ranks, signature.operation, signature.shape, job.line(op), label, op.seq, op.p2p, signature.root)
 
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:

@@ -7,7 +7,8 @@ from statistics import median
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.model import HangClass, is_library, operation_text, user_frame
+from analyzers.hangs.findings.wording import format_call
+from analyzers.hangs.model import HangClass, is_library, user_frame
 from analyzers.hangs.reading.child_stacks import Child, read_children
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
@@ -37,7 +38,7 @@ def recorded_operations(cause: Cause) -> list[Evidence]:
     sides = (cause.issued, cause.expected) if cause.kind is HangClass.MISMATCH else ()
     return [
         Evidence(
-            text=f"Flight Recorder: {rank_names(side.ranks)} issued {operation_text(side.operation, side.shape)}"
+            text=f"Flight Recorder: {rank_names(side.ranks)} issued {format_call(side)}"
             f" as #{side.seq} of process group {side.group}",
             line=f"{side.line.filename}:{side.line.line}" if side.line else "",
         )

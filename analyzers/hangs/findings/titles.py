@@ -194,8 +194,9 @@ def both_sides(cause: Cause) -> str:
 
 
 def has_other_operation(cause: Cause) -> bool:
-    """Return whether the culprit issued an operation with a different name than the other ranks."""
-    return bool(cause.issued and cause.expected and cause.issued.operation != cause.expected.operation)
+    """Return whether the culprit issued an operation with a different name or root than the other ranks."""
+    issued, expected = cause.issued, cause.expected
+    return bool(issued and expected and (issued.operation, issued.root) != (expected.operation, expected.root))
 
 
 def message_halves(cause: Cause) -> str:

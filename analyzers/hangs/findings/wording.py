@@ -12,6 +12,8 @@ from analyzers.words import agree, exit_reason, rank_names, source_line
 
 EXCEPTION_LENGTH = 200
 """The longest exception text in characters: messages of NCCL have pages, and their first words name the error."""
+FROM_ROOT = ("broadcast", "scatter")
+"""Operations in which the root sends; in others with a root it receives."""
 ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",
@@ -51,8 +53,16 @@ def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
 
     `with_group` names the process group in place of the shape.
     """
-    given = side.group if with_group else side.shape
-    return append_line(operation_text(side.operation, given), side.line)
+    text = operation_text(side.operation, side.group) if with_group else format_call(side)
+    return append_line(text, side.line)
+
+
+def format_call(side: RanksInOp) -> str:
+    """Return the operation that ranks issued with its shape and root: `broadcast of 8 float32 from rank 1`."""
+    text = operation_text(side.operation, side.shape)
+    if side.root is None:
+        return text
+    return f"{text} {'from' if side.operation in FROM_ROOT else 'to'} rank {side.root}"
 
 
 def append_line(text: str, line: Frame | None) -> str:

@@ -1,7 +1,7 @@
 """Define what all members of a group must agree on in one operation: its name, sizes and types, with exceptions.
 
-Flight Recorder records neither the root of a broadcast nor the reduce operation, so a difference there cannot be
-found.
+Flight Recorder records neither the root of a broadcast nor the reduce operation. The project's recorders note the root;
+a difference of the reduce operation cannot be found.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,11 @@ def comparable(signature: Signature) -> Comparable:
     """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:
-        return name, None
+        return name, signature.root
     if name.startswith(UNEVEN):
         return name, tuple(sorted(set(signature.input_dtypes)))
-    return name, (signature.input_sizes, signature.output_sizes, signature.input_dtypes, signature.output_dtypes)
+    tensors = (signature.input_sizes, signature.output_sizes, signature.input_dtypes, signature.output_dtypes)
+    return name, (*tensors, signature.root)
 
 
 def breaks_size_rule(signature: Signature, members: int) -> bool:

@@ -85,7 +85,8 @@ def rounds_before_start(side: SideFiles) -> int:
 def newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
-    Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned.
+    Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned. Sets from
+    before the job was restarted show nothing of its last attempt; if there is no other, the result has no dumps.
     """
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
@@ -95,6 +96,10 @@ def newest_set(run: Run) -> DumpSet:
         folders = [a.path.parent for a in run.of(Kind.COLLECTION, Kind.EXIT, Kind.GROUPS)]
         return DumpSet((folders[-1] if folders else run.root,), [[]])
     sides = {base: read_side_files(run, [base]) for base in sets}
+    sides = {base: side for base, side in sides.items() if not is_of_earlier_attempt(side)}
+    sets = {base: sets[base] for base in sides}
+    if not sets:
+        return DumpSet((), [[]])
     # If every set was taken too late, one of them is still better than none.
     in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
     # The folders' numbers come before the files' times, which copying may have changed.
@@ -119,6 +124,15 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
             together.append(base)
             ranks |= here
     return together
+
+
+def is_of_earlier_attempt(side: SideFiles) -> bool:
+    """Return whether a set of dumps was taken before the last restart of the job.
+
+    The ranks' other files beside it, such as how they ended, are of the last attempt.
+    """
+    last = max((file.attempt for file in side.groups.values()), default=0)
+    return side.collection is not None and side.collection.attempt is not None and side.collection.attempt < last
 
 
 def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:

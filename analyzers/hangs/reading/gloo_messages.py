@@ -49,19 +49,23 @@ AllCounts = Mapping[int, MessageCounts]
 
 def read_message_counts(path: Path) -> MessageCounts:
     """Return how often a rank issued each message, from its `p2p_R.bin`; empty if it cannot be read."""
+    return {
+        MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns, tag)
+        for calls, time_ns, name, tag, group in read_rows(path)
+        if name.startswith((b"send ", b"recv "))
+    }
+
+
+def read_rows(path: Path) -> list[tuple[int, int, bytes, int, bytes]]:
+    """Return the used rows of a `p2p_R.bin`: count, time, name, tag and group; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             content = file.read(FILE_BYTES)
     except OSError:
-        return {}
+        return []
     # A rank that was killed while it wrote leaves a partial row.
     content += b"\0" * (-len(content) % ROW.size)
-    rows = ROW.iter_unpack(content)
-    return {
-        MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns, tag)
-        for calls, time_ns, name, tag, group in rows
-        if calls > 0
-    }
+    return [row for row in ROW.iter_unpack(content) if row[0] > 0]
 
 
 def decoded(raw: bytes) -> str:

@@ -14,6 +14,7 @@ from analyzers.files import RANKS_AT_MOST
 from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature, ops_of
 from analyzers.hangs.reading.gloo_messages import add_messages, read_message_counts
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
+from analyzers.hangs.reading.roots import add_roots
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.unrecorded_calls import add_unrecorded_calls
 
@@ -30,7 +31,8 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
         loader.add(batch)
     add_groups_of_messages(directory, side)
     directory.infer()
-    # Messages name ranks within a group, so all members must be known first.
+    # Messages and roots name ranks within a group, so all members must be known first.
+    add_roots(job, side)
     add_messages(job, side)
     add_unrecorded_calls(job, side)
     job.taken_ns = read_times_taken(job, artefacts)

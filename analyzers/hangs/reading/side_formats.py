@@ -59,6 +59,7 @@ class GroupsFile(msgspec.Struct):
     host: str = ""
     pid: int = 0
     error_file: str | None = None
+    attempt: int = 0
     groups: dict[str, GroupEntry] = {}
 
 
@@ -93,11 +94,15 @@ class Round(msgspec.Struct):
 
 
 class Collection(msgspec.Struct):
-    """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round."""
+    """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round.
+
+    `attempt` is the number of restarts before; None if the recorder did not write it.
+    """
 
     reason: str = ""
     detail: str | None = None
     asked_ns: int = 0
+    attempt: int | None = None
     stalled_s: float | None = None
     timeout_s: float | None = None
     rounds: list[Round] = []

@@ -107,10 +107,10 @@ class Collector:
             self._settle()
         set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
         rounds = [take_round(self.workers, set_folder, 1, send_signals=not cause.job_continues)]
-        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds))
+        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
         time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
         rounds.append(take_round(self.workers, set_folder / "round_2", 2))
-        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds))
+        write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
         self._last_dump_ns = asked_ns  # what has moved since the first round may be another stall
         self._sets += 1
         if cause.reason == "stalled" and self._all_moved():
@@ -223,16 +223,20 @@ def is_deleted(folder: Path) -> bool:
     return False
 
 
-def collection_document(cause: Cause, asked_ns: int, rounds: list[dict[str, object]]) -> dict[str, object]:
+def collection_document(
+    cause: Cause, asked_ns: int, rounds: list[dict[str, object]], attempt: int
+) -> dict[str, object]:
     """Return the content of `collection.json`, which describes a set of dumps.
 
-    `asked_ns` is the time of the first request to a rank; `rounds` has the results of `take_round`.
+    `asked_ns` is the time of the first request to a rank; `rounds` has the results of `take_round`. `attempt` is the
+    number of restarts of the job before these dumps.
     """
     return {
         "schema": "workbench.collection/1",
         "reason": cause.reason,
         "detail": cause.detail,
         "asked_ns": asked_ns,
+        "attempt": attempt,
         "stalled_s": round(cause.stalled_s, 3),
         "timeout_s": cause.timeout_s,
         "rounds": rounds,

@@ -132,6 +132,7 @@ class FlightRecorder:
         self._messages = SendRecvCounts(self._dumps / f".p2p_{self._rank_info.rank}.bin")
         if "gloo" in dist.get_backend():  # NCCL records them itself
             self._messages.install()
+        self._messages.install_roots()
         self._new_groups = NewGroups(self._dumps / f"new_groups_{self._rank_info.rank}.jsonl")
         self._new_groups.install()
         if self._rank_info.local_rank == 0:

@@ -3,6 +3,9 @@
 On gloo, Flight Recorder does not record these calls: without the counts, a rank that waits for a message would seem to
 wait for nobody. A small memory-mapped file has a row for each process group, direction and peer; each call updates its
 row.
+
+Flight Recorder does not record the root of a collective on any backend: a rank that broadcasts from another rank than
+the others would seem to do the same as they. The roots of the last calls have rows of their own.
 """
 
 import mmap
@@ -17,8 +20,14 @@ from torch._C import _distributed_c10d
 ROW = struct.Struct("<qq40sq64s")
 """The fields of a row: number of calls, time of the last call in ns (Unix time), direction and peer such as `send 0->1`
 (ranks in the group), tag of the last call, name of the group.
+
+In a row about a root, the first field is the number of the call among the rank's calls with a root in this group, and
+the third one is the operation and the root (a rank in the group), such as `gather root 2`.
 """
-MAX_ROWS = 512
+MAX_ROWS = 1024
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+ROOTS_KEPT = 64
+"""The number of calls with a root that are kept for each process group, the last ones."""
 ANY = "recv_anysource"
 """The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
@@ -37,13 +46,18 @@ Call = Callable[[Group, object, int, int], object]
 
 
 class SendRecvCounts:
-    """Counts, in shared memory, how often this process sends to and receives from each peer after `install`."""
+    """Counts, in shared memory, how often this process sends to and receives from each peer after `install`.
+
+    The roots of its last collectives are noted as well.
+    """
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
             file.truncate(ROW.size * MAX_ROWS)
             self._memory = mmap.mmap(file.fileno(), ROW.size * MAX_ROWS)
         self._rows: dict[tuple[str, str], list[int]] = {}
+        self._rooted: dict[str, list[int]] = {}
+        self._used = 0
         self._originals: dict[str, Callable[..., object]] = {}
 
     def install(self) -> None:
@@ -53,6 +67,12 @@ class SendRecvCounts:
             setattr(process_group, verb, self._counting(verb, arrow))
         self._originals[ANY] = process_group.recv_anysource
         process_group.recv_anysource = self._counting_any()
+
+    def install_roots(self) -> None:
+        """Wrap the methods of collectives with a root, so that the last roots are known."""
+        for operation in ROOTED:
+            self._originals[operation] = getattr(process_group, operation)
+            setattr(process_group, operation, self._noting_root(operation))
 
     def remove(self) -> None:
         """Restore the original methods."""
@@ -79,8 +99,39 @@ class SendRecvCounts:
         return call
 
     def _note(self, group: str, name: str, tag: int) -> None:
-        row = self._rows.setdefault((group, name), [len(self._rows), 0])
+        if (group, name) not in self._rows:
+            self._rows[group, name] = [self._reserve(1), 0]
+        row = self._rows[group, name]
         row[1] += 1
-        if row[0] < MAX_ROWS:
-            fields = (row[1], time.time_ns(), name.encode()[:40], tag, group.encode()[:64])
-            ROW.pack_into(self._memory, row[0] * ROW.size, *fields)
+        self._write(row[0], row[1], name, tag, group)
+
+    def _noting_root(self, operation: str) -> Callable[..., object]:
+        original = self._originals[operation]
+
+        def call(group: Group, *arguments: object, **named: object) -> object:
+            # The other signatures of these methods, which PyTorch's own Python functions do not use, have no options.
+            root = getattr(arguments[-1] if arguments else None, "rootRank", None)
+            if isinstance(root, int):
+                self._note_root(group.group_name, operation, root)
+            return original(group, *arguments, **named)
+
+        return call
+
+    def _note_root(self, group: str, operation: str, root: int) -> None:
+        if group not in self._rooted:
+            # Half of the rows stay free for sends and receives; a group has all its rows or none.
+            has_rows = self._used + ROOTS_KEPT <= MAX_ROWS // 2
+            self._rooted[group] = [self._reserve(ROOTS_KEPT) if has_rows else MAX_ROWS, 0]
+        block = self._rooted[group]
+        block[1] += 1
+        self._write(block[0] + block[1] % ROOTS_KEPT, block[1], f"{operation} root {root}", 0, group)
+
+    def _reserve(self, rows: int) -> int:
+        """Return the index of the first of this many unused rows, which are used from now on."""
+        self._used += rows
+        return self._used - rows
+
+    def _write(self, row: int, count: int, name: str, tag: int, group: str) -> None:
+        if row < MAX_ROWS:
+            fields = (count, time.time_ns(), name.encode()[:40], tag, group.encode()[:64])
+            ROW.pack_into(self._memory, row * ROW.size, *fields)
