@@ -205,12 +205,33 @@ def converter_names(value: object, _: Values) -> Translation | None:
     return Translation("model.converters", ours, "commas separate the names") if ours != value else None
 
 
+WITH_EXPERTS = {"debugmodel_moe": "debugmodel", "30B-A3B": "30B-A3B", "235B-A22B": "235B-A22B"}
+"""{flavor of torchtitan's qwen3 that has experts: flavor of qwen3_moe here}."""
+
+
+def qwen3_with_experts(_: object, written: Values) -> Translation | None:
+    """Convert model.name from qwen3 to qwen3_moe, if model.flavor in `written` is one with experts."""
+    if written.get("model.name") == "qwen3" and written.get("model.flavor") in WITH_EXPERTS:
+        return Translation("model.name", "qwen3_moe", "so is Qwen3 with experts called here")
+    return None
+
+
+def flavor_with_experts(value: object, written: Values) -> Translation | None:
+    """Convert model.flavor of torchtitan's qwen3 with experts, if model.name in `written` is qwen3."""
+    ours = WITH_EXPERTS.get(str(value), value)
+    if written.get("model.name") == "qwen3" and ours != value:
+        return Translation("model.flavor", ours, "so is it called in qwen3_moe")
+    return None
+
+
 CONVERTED: dict[str, Converter] = {
     "float8.enable_float8_linear": float8_converter,
     "metrics.enable_color_printing": negate("metrics.disable_color_printing"),
     "metrics.rank_0_only": negate("metrics.save_for_all_ranks"),
     "experimental.pipeline_parallel_microbatches": microbatch_size("experimental.pipeline_parallel_microbatches"),
     "model.converters": converter_names,
+    "model.flavor": flavor_with_experts,
+    "model.name": qwen3_with_experts,
     "optimizer.fused": lambda value, _: Translation("optimizer.implementation", "fused" if value else "for-loop"),
     "parallelism.num_pp_microbatches": microbatch_size("parallelism.num_pp_microbatches"),
     "parallelism.pipeline_parallel_microbatches": microbatch_size("parallelism.pipeline_parallel_microbatches"),

@@ -65,6 +65,8 @@ class Format:
     """{field of `args`: key in config.json}, beside those in SETTINGS."""
     omitted: Mapping[str, object] = field(default_factory=dict)
     """{field of `args`: its value if config.json does not have it}, beside those in OMITTED."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """{key in config.json: the key for which it stands}."""
     derived: tuple[str, ...] = ()
     """Fields of `args` that follow from others and have no key."""
     fixed: Mapping[str, object] = field(default_factory=dict)
@@ -196,6 +198,7 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
     path, described = folder / DESCRIPTION, read_json(folder / DESCRIPTION)
     if not isinstance(described, dict):
         raise ConfigError(f"{path} is missing or no JSON object", "give a folder of the transformers package")
+    described = {key: described[other] for other, key in form.aliases.items() if other in described} | described
     rotary = described.get("rope_parameters") or described.get("rope_scaling") or {}
     rotary = rotary if isinstance(rotary, dict) else {"rope_type": rotary}
     check_supported(form, path, described)

@@ -77,11 +77,12 @@ class Model:
     """Settings of the model: which one is trained, and in which size."""
 
     name: str = "llama3"
-    """Folder below trainer/models: llama3 and qwen3, which are dense, llama4 and deepseek_v3, which have experts."""
+    """Folder below trainer/models: llama3 and qwen3, which are dense; llama4, deepseek_v3 and qwen3_moe, which have
+    experts."""
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e;
     deepseek_v3: debugmodel, 671B; qwen3: debugmodel, debugmodel_untied, 0.6B, 1.7B, 4B, 8B, 14B, 32B;
-    hf_assets: the shape in the config.json of hf_assets_path."""
+    qwen3_moe: debugmodel, 30B-A3B, 235B-A22B; hf_assets: the shape in the config.json of hf_assets_path."""
     hf_assets_path: str | None = None
     """Folder with the tokenizer.json of a model, and its tokenizer_config.json for conversations; without one,
     bytes are tokens. Its config.json is the shape of the model if the flavor is hf_assets."""

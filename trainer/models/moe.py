@@ -1,4 +1,4 @@
-"""Mixture of experts: a router sends each token to a few of many feed-forward networks, and a shared one sees all
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks; a shared one may see all
 tokens.
 
 Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K experts per token, R = N * K routed token copies.
@@ -34,13 +34,17 @@ class Router(nn.Module):
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights (N, K), float32, and the indices (N, K) of each token's experts."""
-        scores = self.gate_scores(tokens).float().sigmoid()
+        scores = self.score(self.gate_scores(tokens).float())
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
             experts = slots.view(-1, self.top_k) % scores.shape[1]
         else:
             experts = self.choose(scores + bias)  # the bias chooses, but weighs nothing
         return self.weigh(scores.gather(1, experts)), experts
+
+    def score(self, logits: Tensor) -> Tensor:
+        """Return the scores of all experts for each token (N, E), from 0 to 1, by the outputs of the gate (N, E)."""
+        return logits.sigmoid()
 
     def choose(self, scores: Tensor) -> Tensor:
         """Return the indices of the experts of each token (N, K), by their scores (N, E)."""
@@ -51,11 +55,27 @@ class Router(nn.Module):
         return scores
 
     def gate_scores(self, tokens: Tensor) -> Tensor:
-        """Return the score of each expert for each token, before the sigmoid: (N, E)."""
+        """Return the score of each expert for each token, before it is scaled to 0 to 1: (N, E)."""
         if self.whole_gradient:
             return functional.linear(tokens, self.whole_gradient(self.gate.weight))
         scores: Tensor = self.gate(tokens)
         return scores
+
+
+class SoftmaxRouter(Router):
+    """A router for which the scores of all experts sum to 1, and with `norm_weights` the weights of the chosen ones."""
+
+    def __init__(self, dim: int, n_experts: int, top_k: int, *, norm_weights: bool) -> None:
+        super().__init__(dim, n_experts, top_k)
+        self.norm_weights = norm_weights
+
+    def score(self, logits: Tensor) -> Tensor:
+        """Return the softmax of the outputs of the gate (N, E)."""
+        return logits.softmax(-1)
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """Return the weights of the chosen experts of each token (N, K), by their scores (N, K)."""
+        return scores / scores.sum(-1, keepdim=True) if self.norm_weights else scores
 
 
 class GroupedRouter(Router):
@@ -104,7 +124,7 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """A mixture of experts and one shared expert, which sees all tokens: (B, T, D) -> (B, T, D).
+    """A mixture of experts, and perhaps a shared expert, which sees all tokens: (B, T, D) -> (B, T, D).
 
     The weights of the experts scale what they get, or with `weighs_outputs` what they return.
     """
@@ -112,7 +132,9 @@ class MoE(nn.Module):
     expert_bias: Tensor
     tokens_per_expert: Tensor
 
-    def __init__(self, router: Router, experts: Experts, shared: nn.Module, *, weighs_outputs: bool = False) -> None:
+    def __init__(
+        self, router: Router, experts: Experts, shared: nn.Module | None = None, *, weighs_outputs: bool = False
+    ) -> None:
         super().__init__()
         self.weighs_outputs = weighs_outputs
         self.router, self.experts, self.shared_experts = router, experts, shared
@@ -126,7 +148,7 @@ class MoE(nn.Module):
         self.tokens_per_expert.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the outputs of the selected experts and the shared expert.
+        """Return the sum of the outputs of the selected experts and the shared expert, if there is one.
 
         Copies of the tokens are sorted by expert. Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0,
         2], so expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of
@@ -145,7 +167,7 @@ class MoE(nn.Module):
             routed = self.experts(tokens[rows].type_as(x), counts) * scale
         else:
             routed = self.experts((tokens[rows] * scale).type_as(x), counts)
-        shared = self.shared_experts(tokens)
+        shared = self.shared_experts(tokens) if self.shared_experts else torch.zeros_like(tokens)
         out: Tensor = shared.index_add(0, rows, routed.type_as(shared))
         return out.view_as(x)
 

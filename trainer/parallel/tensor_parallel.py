@@ -47,7 +47,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
-        feed_forward_plan = mixture_plan(shared=shared) if has_experts else dense_plan()
+        feed_forward_plan = mixture_plan(block, shared=shared) if has_experts else dense_plan()
         parallelize_module(block, mesh, attention_plan(block) | feed_forward_plan)
         for moe in moe_layers(block) if shared else ():
             moe.router.whole_gradient = partial(with_whole_gradient, group=mesh.get_group())
@@ -185,7 +185,7 @@ def dense_plan() -> dict[str, ParallelStyle]:
     }
 
 
-def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
+def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for a mixture of experts.
 
     Without `shared`, each rank sees all tokens and returns partial sums. With `shared` (the experts are divided among
@@ -193,7 +193,7 @@ def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
     """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
-        return {
+        plan = {
             "moe": PrepareModuleInput(
                 input_layouts=(SEQUENCE,), desired_input_layouts=(SEQUENCE,), use_local_output=True
             ),
@@ -201,11 +201,14 @@ def mixture_plan(*, shared: bool) -> dict[str, ParallelStyle]:
             **columns,
             "moe.shared_experts.w2": RowwiseParallel(output_layouts=TOKENS),
         }
-    all_tokens = PrepareModuleInputOutput(
-        input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),),
-        output_layouts=(Partial(),), desired_output_layouts=(SEQUENCE,), use_local_input=True,
-    )  # fmt: skip
-    return {"moe": all_tokens, **columns, "moe.shared_experts.w2": RowwiseParallel(output_layouts=Partial())}
+    else:
+        all_tokens = PrepareModuleInputOutput(
+            input_layouts=(SEQUENCE,), desired_input_layouts=(Replicate(),),
+            output_layouts=(Partial(),), desired_output_layouts=(SEQUENCE,), use_local_input=True,
+        )  # fmt: skip
+        plan = {"moe": all_tokens, **columns, "moe.shared_experts.w2": RowwiseParallel(output_layouts=Partial())}
+    names = {name for name, _ in block.named_modules()}
+    return {name: style for name, style in plan.items() if name in names}
 
 
 def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:

@@ -82,6 +82,9 @@ MIXTURES: dict[str, tuple[str, dict[str, object]]] = {
         "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 24, "kv_lora_rank": 16,
         "head_dim": 4, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
     }),
+    "qwen3_moe": ("Qwen3MoeConfig", {
+        "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True,
+    }),
 }  # fmt: skip
 """{our model: its configuration class in the transformers package, and settings}."""
 

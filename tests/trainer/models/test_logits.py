@@ -41,6 +41,9 @@ LATENT = {
     "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 2,
     "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12,
 }  # fmt: skip
+SPARSE = {
+    "initializer_range": 0.15, "head_dim": 16, "moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3
+}  # fmt: skip
 SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama3": ("llama3", "LlamaConfig", {}),
     "llama3 scaled": ("llama3", "LlamaConfig", {"rope_parameters": SCALED}),
@@ -51,6 +54,12 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3 tied": ("qwen3", "Qwen3Config", {"head_dim": 4, "tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
     "qwen3 with yarn": (
         "qwen3", "Qwen3Config", {**SOFT, "rope_parameters": YARN | {"attention_factor": 1.5}}
+    ),
+    "qwen3_moe": ("qwen3_moe", "Qwen3MoeConfig", SPARSE),
+    "qwen3_moe with norms of weights in every second layer, and yarn": (
+        "qwen3_moe",
+        "Qwen3MoeConfig",
+        SPARSE | {"norm_topk_prob": True, "decoder_sparse_step": 2, "rope_parameters": YARN},
     ),
     "llama4": ("llama4", "Llama4TextConfig", MIXTURE),
     "llama4 with two experts in every layer": (
@@ -183,6 +192,8 @@ def test_other_models_are_refused_before_a_process_starts(
         ("llama4", {"moe_layers": [0]}, "moe_layers = [0], which"),
         ("llama4", {"attention_chunk_size": 16}, "attention_chunk_size is 16, and training.seq_len is 48"),
         ("llama4", {"num_experts_per_tok": 5}, "num_experts_per_tok = 5, which"),
+        ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers = [0], which"),
+        ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok = 9, which"),
         ("deepseek_v3", {"n_group": 3}, "n_group = 3, which"),
         ("deepseek_v3", {"topk_group": 2}, "topk_group = 2, which"),
         ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax', which"),
