@@ -3,9 +3,11 @@
 import os
 from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.checks import recompute_interval
@@ -22,6 +24,7 @@ from trainer.metrics import peak_flops
 from trainer.models.decoder import build_model, init_weights
 from trainer.optim import lr_factor
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing
+from trainer.parallel.data_parallel import apply_fsdp
 from trainer.run_file import move_earlier_run
 
 
@@ -189,3 +192,23 @@ def test_a_restart_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Monke
     config.job.dump_folder = str(tmp_path)
     move_earlier_run(config)
     assert (tmp_path / "run.json").exists()
+
+
+@pytest.mark.usefixtures("one_rank_group")
+def test_angles_of_positions_are_not_rounded_where_fsdp_computes_in_bfloat16() -> None:
+    config, seen = config_of("debugmodel"), []
+    model = build_model(config)
+    world = SimpleNamespace(
+        data=init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",)),
+        experts=None,
+        device=torch.device("cpu"),
+        degrees=SimpleNamespace(offload=False, tp=1),
+    )
+    apply_fsdp(model, world, config)
+    model.to_empty(device="cpu")
+    init_weights(model, 0)
+    model.layers["0"].attention.register_forward_hook(lambda _, inputs, out: seen.extend([*inputs, out]))
+    model(torch.zeros(1, 16, dtype=torch.long))
+    x, rope, out = seen
+    assert (x.dtype, out.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert torch.equal(rope, model.rope)

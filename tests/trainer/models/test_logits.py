@@ -124,7 +124,8 @@ def logits(model: Decoder) -> Tensor:
 
 def assert_equal(ours: Tensor, theirs: Tensor) -> None:
     assert theirs.std() > 0.3, "the logits are too small to differ"
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    # The largest logits are about 8, where a rounding error of float32 is 5e-7.
+    torch.testing.assert_close(ours / theirs.abs().max(), theirs / theirs.abs().max(), rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("case", SHAPES)

@@ -44,7 +44,7 @@ class LatentAttention(nn.Module):
         self.wo = nn.Linear(args.n_heads * args.v_head_dim, args.dim, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the attention's output for x (B, T, D); `rope` holds the rotary cosines and sines of each position."""
+        """Return the attention's output for x (B, T, D); `rope` holds the rotation of each position."""
         q = self.queries(x, rope)
         k, v = self.keys_values(x, rope)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))

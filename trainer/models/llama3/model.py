@@ -15,7 +15,7 @@ from trainer.models.decoder import Decoder
 
 
 def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
-    """Return the cosines and sines of the rotary angles at the given positions: (2, T, H/2), float32."""
+    """Return exp(i * angle) of the angles at the given positions, times YaRN's amplitude: (T, H/2), complex64."""
     speeds = args.rope_theta ** -(torch.arange(0, args.rotary_dim, 2).float() / args.rotary_dim)
     scaling, amplitude = args.rope_scaling, 1.0
     if isinstance(scaling, RopeScaling):
@@ -23,7 +23,7 @@ def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
     elif scaling:
         speeds, amplitude = scaled_by_yarn(speeds, scaling, args.rope_theta), scaling.amplitude
     angles = torch.outer(torch.tensor(positions).float(), speeds)
-    return torch.stack((angles.cos(), angles.sin())) * amplitude
+    return torch.complex(angles.cos(), angles.sin()) * amplitude
 
 
 def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
@@ -59,11 +59,16 @@ def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Rotate each pair of neighbouring features of x (B, T, N, H) by the angle of its position.
 
-    These are rotary embeddings: https://arxiv.org/abs/2104.09864.
+    `rope` is what `rotations` returns: (T, H/2) or longer. These are rotary embeddings: https://arxiv.org/abs/2104.09864.
     """
-    cos, sin = (part[: x.shape[1], None, :] for part in rope)
-    even, odd = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
-    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    turns = rope[: x.shape[1], None, :]
+    pairs = x.float().view(*x.shape[:-1], -1, 2)
+    if torch.compiler.is_compiling():
+        # The compiler makes one kernel of these operations, but none of complex numbers.
+        (cos, sin), (even, odd) = torch.view_as_real(turns).unbind(-1), pairs.unbind(-1)
+        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    else:
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * turns)
     return turned.flatten(-2).type_as(x)
 
 
@@ -85,7 +90,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.n_heads * self.head_dim, args.dim, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the attention's output for x (B, T, D); `rope` holds the rotary cosines and sines of each position."""
+        """Return the attention's output for x (B, T, D); `rope` holds the rotation of each position."""
         q, k, v = self.heads(x)
         q, k = rotate(q, rope), rotate(k, rope)
         repeats = q.shape[2] // k.shape[2]
@@ -146,6 +151,7 @@ class Llama3(Decoder):
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
         self.tie_weights()
         # Not in checkpoints, as it follows from the positions, and these differ between ranks of context parallelism.
+        # Complex, because FSDP2 would cast real inputs of a block to bfloat16 as its weights, which is too coarse.
         self.register_buffer("rope", self.rotations(), persistent=False)
 
     def block(self, number: int) -> nn.Module:  # noqa: ARG002 - other models have blocks of several kinds
@@ -153,12 +159,12 @@ class Llama3(Decoder):
         return Block(self.args, Attention(self.args))
 
     def rotations(self) -> Tensor:
-        """Return the rotary cosines and sines at this rank's positions of each sequence."""
+        """Return the rotation at each of this rank's positions of a sequence."""
         return rotations(self.positions, self.args)
 
     def expect_positions(self, positions: Sequence[int]) -> None:
         self.positions = positions
-        self.rope = self.rope.new_empty(2, len(positions), self.rope.shape[-1])
+        self.rope = self.rope.new_empty(len(positions), self.rope.shape[-1])
 
     def reset_buffers(self) -> None:
         self.rope = self.rotations().to(self.rope.device)
