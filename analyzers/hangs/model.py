@@ -47,6 +47,7 @@ class Reason(StrEnum):
     EARLIER_STEPS = "earlier_steps"
     SIMILAR_GROUPS = "similar_groups"
     SAME_LINE = "same_line"
+    LINE_OF_ABORTED = "line_of_aborted"
     SHIFTED = "shifted"
     TIE = "tie"
     UNBALANCED = "unbalanced"
@@ -62,6 +63,8 @@ class Reason(StrEnum):
     DIFFERENT_HALVES = "different_halves"
     DIFFERENT_TAGS = "different_tags"
     BOTH_HALVES_ISSUED = "both_halves_issued"
+    OTHER_PEER = "other_peer"
+    ONE_TOO_MANY = "one_too_many"
     # PyTorch itself says what is wrong.
     ABORTED = "aborted"
     NAMED_ABSENT = "named_absent"

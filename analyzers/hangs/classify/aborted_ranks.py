@@ -11,13 +11,17 @@ import msgspec
 
 from analyzers.hangs.classify.cause import Cause, RanksInOp
 from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.differing_programs import blame_divergence
+from analyzers.hangs.graph.divergence import Divergence, find_divergence
 from analyzers.hangs.graph.signatures import comparable, elements
-from analyzers.hangs.model import Frame, Job, Op, user_frame
+from analyzers.hangs.model import Frame, Job, Op, Reason, user_frame
 from analyzers.hangs.reading.exits import RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 SCALAR_BYTES = 8
 INNERMOST_FRAMES = 3
+LAST_COLLECTIVES = 2
+"""How far behind the last collective of all ranks one may be that still explains an abort."""
 RATIO_TOLERANCE = 0.1
 """By how much two ratios of sizes may differ, as gloo rounds the parts of a tensor."""
 ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
@@ -27,6 +31,39 @@ ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
 def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
     """Return a cause that blames an aborted rank (`end`), corrected by the lines of all ranks, or by its neighbour."""
     return with_ranks_elsewhere(context, cause, end) or with_neighbour(context, cause, end)
+
+
+def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
+    """Return a cause by the dumps of the ranks that gloo did not abort, if these differ in a last collective.
+
+    The aborted rank (`end`) then only received what another rank sent. Its line shows which side it was on, where only
+    one of the sides was at that line. The result is None if neither this nor the dumps decide who is wrong.
+    """
+    job = context.job
+    for number, group in enumerate(job.groups):
+        states = [job.ranks[rank] for rank in group.ranks if rank in job.ranks and rank != end.rank]
+        if end.rank not in group.ranks or not states:
+            continue
+        last = min(state.enqueued(number) for state in states)
+        divergence = find_divergence(job, number, last + 1)
+        if divergence is None or divergence.seq < last - LAST_COLLECTIVES or end.rank in divergence.members:
+            continue
+        decided = decide_by_line(job, divergence, user_frame(end.stack)) or divergence
+        if decided.culprits:
+            return blame_divergence(context, decided, [end.rank])
+    return None
+
+
+def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
+    """Return a divergence that blames the ranks at other lines than an aborted rank, if these are the minority."""
+    agreeing = [variant for variant in divergence.variants if line and job.line(variant.op) == line]
+    odd = [variant for variant in divergence.variants if variant not in agreeing]
+    culprits = sorted(rank for variant in odd for rank in variant.ranks)
+    agreed = sum(len(variant.ranks) for variant in agreeing)
+    if not agreeing or not 0 < len(culprits) < agreed + 1:
+        return None
+    reason = Reason.LINE_OF_ABORTED
+    return replace(divergence, culprits=culprits, reason=reason, issued=odd[0].op, expected=agreeing[0].op)
 
 
 def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:

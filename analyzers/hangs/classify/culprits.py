@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from analyzers.hangs.classify.aborted_ranks import find_place_of_victims, with_sizes
+from analyzers.hangs.classify.aborted_ranks import blame_differing_dumps, find_place_of_victims, with_sizes
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.kept_alive import find_kept_alive
@@ -10,6 +10,7 @@ from analyzers.hangs.classify.left_alone import find_left_alone
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
+from analyzers.hangs.classify.wrong_messages import find_wrong_messages
 from analyzers.hangs.graph.wait_graph import find_roots
 from analyzers.hangs.model import Culprit, HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
@@ -20,6 +21,7 @@ MISSING_SHARE = 4
 """
 UNKNOWN_CONFIDENCE = 0.2
 BEST_FIRST = tuple(HangClass)
+DIFFERENCES = (HangClass.MISMATCH, HangClass.SKIPPED)
 WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 
 
@@ -30,17 +32,33 @@ def find_causes(context: HangContext) -> list[Cause]:
     """
     causes = classify_roots(context, find_roots(context.graph))
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
-    named = {rank for cause in causes for rank in cause.ranks}
-    deaths = [cause for cause in find_deaths(context) if not named.issuperset(cause.ranks)]
-    # What gloo ends because sizes differ is a victim of the ranks whose operations differ.
-    explained = any(cause.kind in (HangClass.MISMATCH, HangClass.SKIPPED) for cause in causes)
-    causes += [cause for cause in deaths if not (explained and cause.reason is Reason.ABORTED)]
+    causes = join_deaths(causes, find_deaths(context))
+    causes = find_wrong_messages(context, causes) or causes
     causes = find_left_alone(context, causes) or causes
     causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
     causes = causes or find_kept_alive(context)
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))
+
+
+def join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause]:
+    """Return the causes from the wait-for graph, and those of the `deaths` that they do not explain.
+
+    What gloo ends because sizes differ is a victim of the ranks whose operations differ. Where it ended a rank that
+    shows by its line which of them err, that decides more than their dumps.
+    """
+    named = {rank for cause in causes for rank in cause.ranks}
+    deaths = [cause for cause in deaths if not named.issuperset(cause.ranks)]
+    if any(cause.reason is Reason.LINE_OF_ABORTED for cause in deaths):
+        return [*(cause for cause in causes if cause.kind not in DIFFERENCES), *deaths]
+    is_explained = any(cause.kind in DIFFERENCES for cause in causes)
+    return [*causes, *(cause for cause in deaths if not (is_explained and is_by_size(cause)))]
+
+
+def is_by_size(cause: Cause) -> bool:
+    """Return whether a cause was found because gloo ended a rank for sizes that differ."""
+    return cause.kind in DIFFERENCES and cause.reason is not Reason.OTHER_MODEL
 
 
 def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Cause]:
@@ -169,7 +187,9 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
     reason = Reason.ABORTED if end.is_size_abort else Reason.ENDED
     expected = find_place_of_victims(context.side) if end.ending is Ending.NO_ERROR else None
     cause = Cause(culprit, reason, end=end, elements=end.sizes or (0, 0), expected=expected)
-    return with_sizes(context, cause, end) if end.is_size_abort and len(ranks) == 1 else cause
+    if not end.is_size_abort or len(ranks) > 1:
+        return cause
+    return blame_differing_dumps(context, end) or with_sizes(context, cause, end)
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:

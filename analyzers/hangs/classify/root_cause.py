@@ -12,8 +12,9 @@ from analyzers.hangs.classify.differing_programs import blame_deviation, blame_d
 from analyzers.hangs.classify.in_flight import is_in_flight, is_newer_than_skew
 from analyzers.hangs.classify.single_rank import classify_rank
 from analyzers.hangs.graph.divergence import Divergence, find_divergence
+from analyzers.hangs.graph.program_order import Deviation
 from analyzers.hangs.graph.wait_graph import Node, OpNode, find_victims, has_arrived
-from analyzers.hangs.model import HangClass, Op, Reason
+from analyzers.hangs.model import HangClass, Op, Reason, user_frame
 from analyzers.hangs.reading.p2p import all_in_messages, find_other_half, peer_of
 
 ALL_ARRIVED_CONFIDENCE = 0.8
@@ -48,8 +49,9 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
         return None
     deviations = [d for rank in ranks if (d := context.programs.deviation(rank))]
     # Another operation at the same point is a mismatch. The same one in another group is an order of groups: below.
-    if deviations := [d for d in deviations if d.kind is not HangClass.MISMATCH or d.issued.group == d.expected.group]:
-        return blame_deviation(context, deviations, min(nodes), [*ranks, *waiting])
+    in_group = [d for d in deviations if d.kind is not HangClass.MISMATCH or d.issued.group == d.expected.group]
+    if clear := in_group or [d for d in deviations if is_alone_at_line(context, d)]:
+        return blame_deviation(context, clear, min(nodes), [*ranks, *waiting])
     if divergence := find_decided_divergence(context, nodes):
         return blame_divergence(context, divergence, [*ranks, *waiting])
     if all_in_messages(context.job, ranks):
@@ -60,6 +62,17 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
         reason = Reason.NEVER_ISSUED_OTHER_HALF
         return make_cause(context, HangClass.UNMATCHED_P2P, reason, absent, min(messages), others)
     return blame_order(context, ranks, nodes, waiting)
+
+
+def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
+    """Return whether no other rank has issued an operation at the line of a rank that deviates from their program.
+
+    Such a rank is in a branch of its own. Where groups are only used in another order, all ranks come to each line.
+    """
+    job = context.job
+    line = job.line(deviation.issued)
+    others = {op.stack for rank, state in job.ranks.items() if rank != deviation.rank for op in state.ops}
+    return line is not None and all(user_frame(job.stacks[stack]) != line for stack in others)
 
 
 def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:

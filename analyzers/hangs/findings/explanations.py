@@ -225,6 +225,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.EARLIER_STEPS: "in its earlier steps it called another operation at this point",
     Reason.SIMILAR_GROUPS: "other process groups of this kind issued the operation of the other ranks",
     Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
+    Reason.LINE_OF_ABORTED: "the rank that gloo ended was at the line of the other ranks",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
     " larger by one",
     Reason.TIE: "both sides have equally many ranks, so either may be wrong",
@@ -239,6 +240,9 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.DIFFERENT_HALVES: message_halves,
     Reason.DIFFERENT_TAGS: message_halves,
     Reason.BOTH_HALVES_ISSUED: "both the send and the recv were issued",
+    Reason.OTHER_PEER: "one peer waits for the message that it never issued, and another one never issued the other"
+    " half of the message that it did issue",
+    Reason.ONE_TOO_MANY: "its peer and all other pairs issued one message less",
     Reason.ABORTED: received_bytes,
     Reason.NAMED_ABSENT: "the error of the ranks that waited names it",
     Reason.OTHER_MODEL: "DDP's errors name the numbers of parameters",

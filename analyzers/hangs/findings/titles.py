@@ -171,7 +171,7 @@ def called(side: RanksInOp, cause: Cause) -> str:
     """
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):
-        return f"{ranks} called {format_operation(side)}"
+        return f"{ranks} called {format_operation(side, with_group=is_in_other_group(cause))}"
     tensor = tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR
     return f"{ranks} passed {append_line(f'{tensor} to {side.operation}', side.line)}"
 
@@ -194,9 +194,17 @@ def both_sides(cause: Cause) -> str:
 
 
 def has_other_operation(cause: Cause) -> bool:
-    """Return whether the culprit issued an operation with a different name or root than the other ranks."""
+    """Return whether the culprit issued an operation with another name or root than the others, or in another group."""
     issued, expected = cause.issued, cause.expected
+    if is_in_other_group(cause):
+        return True
     return bool(issued and expected and (issued.operation, issued.root) != (expected.operation, expected.root))
+
+
+def is_in_other_group(cause: Cause) -> bool:
+    """Return whether the culprit issued the operation of the other ranks in another process group than they did."""
+    issued, expected = cause.issued, cause.expected
+    return bool(issued and expected and issued.operation == expected.operation and issued.group != expected.group)
 
 
 def message_halves(cause: Cause) -> str:
@@ -275,6 +283,18 @@ def unmatched_p2p(cause: Cause) -> str:
     return f"{names} {waits} in a send or recv{step}{in_function(cause)} whose other half was never issued"
 
 
+def message(cause: Cause) -> str:
+    """Return the title of a finding on sends and receives."""
+    return wrong_message(cause) if cause.reason in (Reason.OTHER_PEER, Reason.ONE_TOO_MANY) else unmatched_p2p(cause)
+
+
+def wrong_message(cause: Cause) -> str:
+    """Return the title of a finding on a message that a rank should not have issued."""
+    name = cause.issued.operation if cause.issued else "a message"
+    wrong = f"{name} instead of {cause.expected.operation}" if cause.expected else f"{name} once too often"
+    return f"{rank_names(cause.ranks)} issued {wrong}{at_step(cause)}{in_function(cause)}"
+
+
 def unknown(cause: Cause) -> str:
     """Return the title of a finding on ranks of which nothing is known."""
     they = agree(cause.ranks, "it is a culprit or a victim", "they are culprits or victims")
@@ -289,7 +309,7 @@ TITLES: dict[HangClass, Callable[[Cause], str]] = {
     HangClass.SKIPPED: skipped,
     HangClass.ORDER_CYCLE: order_cycle,
     HangClass.HOST_STUCK: host_stuck,
-    HangClass.UNMATCHED_P2P: unmatched_p2p,
+    HangClass.UNMATCHED_P2P: message,
     HangClass.LAGGING: lagging,
     HangClass.ALL_ARRIVED: all_arrived,
     HangClass.SLOW: slow,

@@ -1,0 +1,155 @@
+"""Find the rank that sends to, or receives from, the wrong peer, or that issues a message more than the other pairs do.
+
+Who waits for whom does not show this: the addressee looks as if it had left out a recv, and the rank that was left out
+as if its partner were stuck. The counts of all messages, which the project's recorders write on gloo, do.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from analyzers.hangs.classify.cause import Cause, RanksInOp, make_cause
+from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.graph.wait_graph import OpNode
+from analyzers.hangs.model import HangClass, Reason, user_frame
+from analyzers.hangs.reading.gloo_messages import (
+    AllCounts,
+    MessageCounts,
+    MessageName,
+    OtherHalf,
+    find_half,
+    read_message_counts,
+)
+
+EXPLAINED = (HangClass.UNMATCHED_P2P, HangClass.HOST_STUCK, HangClass.ALL_ARRIVED)
+"""The classes of causes that a wrong message may lie behind."""
+CONFIDENCE = 0.8
+
+
+class Stray(NamedTuple):
+    """A message that `rank` issued to a peer which never issued its other half, and one that another peer waits for."""
+
+    rank: int
+    issued: MessageName
+    expected: MessageName
+
+
+class Excess(NamedTuple):
+    """A message that `rank` issued once more often than its peer did the other half, and than all other pairs did."""
+
+    rank: int
+    issued: MessageName
+
+
+def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
+    """Return, in a list, a `Cause` that blames a rank for a message to the wrong peer, or for one too many.
+
+    `causes` are those that other rules have found. The list is empty if one of them says more than that ranks wait, or
+    if the counts do not show exactly one such rank.
+    """
+    if not causes or any(cause.kind not in EXPLAINED for cause in causes):
+        return []
+    known = {rank: read_message_counts(path) for rank, path in context.side.message_files.items()}
+    strays = [stray for rank in sorted(known) for stray in find_strays(context, rank, known)]
+    if len({stray.rank for stray in strays}) == 1:
+        return blame_stray(context, strays[0])
+    excesses = [excess for cause in causes for excess in find_excesses(context, cause, known)]
+    return blame_excess(context, excesses[0]) if len({excess.rank for excess in excesses}) == 1 else []
+
+
+def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[Stray]:
+    """Yield the messages of a rank that went to a wrong peer, each with the one that it should have issued.
+
+    The peer waits in an operation, so that it is not just late, and never issued the other half.
+    """
+    lacking = find_lacking(context, rank, known)
+    for message in known[rank]:
+        half = find_half(context.job, rank, message)
+        if half is None or half.message in known.get(half.peer, {}) or half.peer not in context.graph.waits_in:
+            continue
+        if receives_from_any(known.get(half.peer, {})):
+            continue
+        verb = message.name.partition(" ")[0]
+        same = [other for other in lacking if other.group == message.group and other.name.startswith(verb)]
+        yield from (Stray(rank, message, other) for other in same if other != message)
+
+
+def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[MessageName]:
+    """Return the messages that a rank issued less often than its peers issued their other halves."""
+    return [
+        half.message
+        for peer, counts in known.items()
+        for message, issued in counts.items()
+        if (half := find_half(context.job, peer, message)) and half.peer == rank and peer != rank
+        if calls_of(known, half) < issued.calls
+    ]
+
+
+def calls_of(known: AllCounts, half: OtherHalf) -> int:
+    """Return how often a peer issued its half of a message."""
+    counts = known.get(half.peer, {}).get(half.message)
+    return counts.calls if counts else 0
+
+
+def receives_from_any(counts: MessageCounts) -> bool:
+    """Return whether a rank receives messages from any source, so that no recv names the sender."""
+    return any(message.name.endswith("<-any") for message in counts)
+
+
+def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
+    """Yield the messages that victims of a cause issued once more often than their peer, and than all other pairs."""
+    for rank in cause.victims:
+        for message, issued in known.get(rank, {}).items():
+            half = find_half(context.job, rank, message)
+            if half is None or half.peer not in cause.ranks or calls_of(known, half) != issued.calls - 1:
+                continue
+            others = calls_of_other_pairs(context, known, {rank, half.peer}, message)
+            if others == {issued.calls - 1}:
+                yield Excess(rank, message)
+
+
+def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
+    """Return how often other pairs issued messages in the direction of `message`, in the same process group.
+
+    -1 stands for a pair whose two halves were not issued equally often.
+    """
+    verb = message.name.partition(" ")[0]
+    halves = [
+        (counts[name].calls, half)
+        for rank, counts in known.items()
+        for name in counts
+        if name.group == message.group and name.name.startswith(verb)
+        if (half := find_half(context.job, rank, name)) and not pair & {rank, half.peer}
+    ]
+    return {calls if calls_of(known, half) == calls else -1 for calls, half in halves}
+
+
+def blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
+    """Return, in a list, a `Cause` that blames a rank for a message to the wrong peer; empty if none waits in one."""
+    expected = find_half(context.job, stray.rank, stray.expected)
+    waiting = [stray.rank, *([expected.peer] if expected else [])]
+    cause = make_message_cause(context, Reason.OTHER_PEER, stray.rank, waiting)
+    sides = (as_side(context, stray.rank, message) for message in (stray.issued, stray.expected))
+    return [replace(cause, issued=next(sides), expected=next(sides))] if cause else []
+
+
+def blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
+    """Return, in a list, a `Cause` that blames a rank for a message too many; empty if the rank waits in none."""
+    cause = make_message_cause(context, Reason.ONE_TOO_MANY, excess.rank, [excess.rank])
+    return [replace(cause, issued=as_side(context, excess.rank, excess.issued))] if cause else []
+
+
+def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting: Sequence[int]) -> Cause | None:
+    """Return a `Cause` for the message in which the first of the ranks `waiting` is; None if they are in none."""
+    nodes = (context.graph.waits_in.get(other) for other in waiting)
+    node: OpNode | None = next((node for node in nodes if node and node.is_p2p), None)
+    if node is None:
+        return None
+    victims = [other for other in range(context.job.world_size) if other != rank]
+    return make_cause(context, HangClass.UNMATCHED_P2P, reason, [rank], node, victims, confidence=CONFIDENCE)
+
+
+def as_side(context: HangContext, rank: int, message: MessageName) -> RanksInOp:
+    """Return a rank and its message as a `RanksInOp`, at the rank's present line."""
+    line = user_frame(context.side.main_stack(rank))
+    return RanksInOp([rank], message.name, "", line, message.group, 0, p2p=True)
