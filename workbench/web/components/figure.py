@@ -123,17 +123,20 @@ def legend_entry(name: str, colour: str) -> go.Scatter:
     )
 
 
-def drawn(name: str, figure: Figure, label: str, *, zooms: bool = False, fills: bool = False) -> html.Figure:
+def drawn(
+    name: str, figure: Figure, label: str, *, zooms: bool = False, fills: bool = False, bar: bool = True
+) -> html.Figure:
     """Return a figure as HTML with the id `name`; `label` is read by screen readers.
 
     With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus; the browser stores each zoom
-    under the id `zoom_of(name)`. With `fills`, it is as high as the space that the page has for it.
+    under the id `zoom_of(name)`. With `fills`, it is as high as the space that the page has for it. With `bar`,
+    Plotly's buttons appear in its upper right corner while the mouse is over it, and cover what is there.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
         spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
     size: dict[str, Any] = {"responsive": True, "className": "fills"} if fills else {}
-    graph = dcc.Graph(id=name, figure=figure, config=BAR, **size)
+    graph = dcc.Graph(id=name, figure=figure, config=BAR if bar else {"displayModeBar": False}, **size)
     return html.Figure([graph, dcc.Store(id=zoom_of(name))] if zooms else graph, **spoken)
 
 

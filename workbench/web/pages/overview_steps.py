@@ -8,7 +8,7 @@ from analyzers.memory import views as memory
 from analyzers.report import Severity
 from analyzers.steps import views as steps
 from workbench.ask import ROOMS
-from workbench.present.tables.memory import device_name, worst_first
+from workbench.present.tables.memory import worst_first
 from workbench.web.components.figure import byte_axis, drawn
 from workbench.web.components.small_charts import SmallChart, small_charts
 from workbench.web.components.step_charts import duration_axis, thinned
@@ -22,7 +22,7 @@ def step_overview(served: ServedRun) -> html.Figure | None:
     charts = [chart for chart in (*memory_chart(served), *logged_charts(served)) if len(chart.by_step) > 1]
     if len(charts) < 2:
         return None
-    return drawn("steps-overview", small_charts(charts, failed_step(served)), LABEL)
+    return drawn("steps-overview", small_charts(charts, failed_step(served)), LABEL, bar=False)
 
 
 def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
@@ -32,7 +32,9 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
         device = devices[0]
         uses = memory.steps(served.snapshot(device.path), served.options, device.device)
         peaks = thinned(uses.set_index("step")[["peak_bytes"]])["peak_bytes"].astype(float)
-        yield SmallChart(f"peak memory, {device_name(device)}", peaks, byte_axis(peaks.max()))
+        # The picture above it names the device and the snapshot; a longer title would reach the label of a failed step.
+        whose = "" if device.rank is None else f" of rank {device.rank}"
+        yield SmallChart(f"peak memory{whose}", peaks, byte_axis(peaks.max()))
 
 
 def logged_charts(served: ServedRun) -> Iterator[SmallChart]:
