@@ -20,6 +20,7 @@ from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.storage_counter import Peak
 from trainer.estimate.tracker import MemoryTracker, TrackingHooks
 from trainer.models.decoder import Decoder
+from trainer.models.moe import moe_layers
 from trainer.optim import build_optimizer
 from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import build_step, join_parts
@@ -27,8 +28,8 @@ from trainer.parallel.plan import build_parts
 from trainer.step import Batch
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
-STEPS = 2
-"""Number of steps to run. The first creates the optimizer's state; the second needs as much memory as later ones."""
+STEPS_WITH_EXPERTS = 2
+"""Number of steps to run of a model with experts, which keep tensors of a step in the next one."""
 MAX_BATCHES = 2
 """Number of accumulated batches to run at most: from the second on, gradients exist already and memory is the same."""
 ENDS = 2
@@ -95,19 +96,30 @@ class Rehearsal:
         self.passes: Counter[int] = Counter()
 
     def peaks(self) -> dict[str, Peak]:
-        """Run `STEPS` steps, and return {window: peak memory} of the last one."""
+        """Return {window: peak memory} of a step that finds the optimizer's state there, as all but the first do."""
         buckets = self.buckets()
         for storage in buckets:
             self.tracker.add_storage(storage.untyped_storage(), COMMUNICATION)
         handles = [handle for number in range(len(self.models)) for handle in self.mark_layers(number)]
         with self.hooks.active(), self.tracker:
-            for _ in range(STEPS):
+            self.create_state()
+            for _ in range(STEPS_WITH_EXPERTS if any(moe_layers(self.compute.model)) else 1):
                 self.tracker.peaks.clear()
                 self.passes.clear()
                 self.step()
         for handle in handles:
             handle.remove()
         return self.tracker.peaks
+
+    def create_state(self) -> None:
+        """Let the optimizer create its state, from gradients without values: a whole first step would take as long as
+        the step to measure.
+        """
+        for parameter in self.compute.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+        self.compute.optimizer.step()
+        self.compute.optimizer.zero_grad()
 
     def step(self) -> None:
         """Run one optimizer step, with at most `MAX_BATCHES` accumulated batches."""

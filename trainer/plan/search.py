@@ -27,7 +27,7 @@ OPTIMISM = 0.85
 It is below 1, so that no candidate is discarded that may fit.
 """
 PATIENCE = 30.0
-"""Seconds after the deadline in which a memory measurement that is running may still end."""
+"""Seconds after the deadline in which the memory measurements must end, also that of the next larger batch."""
 NEVER_LOWER = 0.5
 """Smallest factor by which a measured peak may correct the formula for candidates with other batch sizes."""
 
@@ -137,7 +137,7 @@ class Search:
         Raises:
             TrainerError: The trainer cannot run the candidate, or the process did not end in time.
         """
-        if not process.poll(max(self.deadline - time.monotonic(), 0) + PATIENCE):
+        if not process.poll(max(self.deadline + PATIENCE - time.monotonic(), 0)):
             raise TrainerError("a rehearsal did not end in time", "plan again on a machine with more free cores")
         return answer(process)
 
