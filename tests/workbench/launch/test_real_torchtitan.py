@@ -103,7 +103,8 @@ def home(tmp_path) -> Path:
 
 
 def workbench(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    search = os.pathsep.join([str(home / "start"), str(ROOT)])
+    # torchtitan may lie in a folder beside the environment.
+    search = os.pathsep.join([str(home / "start"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-P", "-m", "workbench", *words],
         cwd=home,
