@@ -1,10 +1,14 @@
-"""Draws the pictures of the README and the tutorials anew from recorded incidents: `python docs/pictures.py`."""
+"""Draws the pictures of the README and the tutorials anew from recorded incidents: `python docs/pictures.py`.
+
+Those of the README are drawn for light and for dark pages.
+"""
 
 import asyncio
 import re
 import shutil
 import threading
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import sync_playwright
 from textual.app import App
@@ -30,8 +34,12 @@ FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 """Textual's pictures load a font from the network; without this rule they use a system font."""
 
 
-async def terminal(app: App[object], keys: str, name: str, title: str) -> None:
+BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+
+
+async def terminal(app: App[object], keys: str, name: str, title: str, theme: str = "textual-dark") -> None:
     async with app.run_test(size=(118, 38)) as pilot:
+        app.theme = theme
         for key in ("", *keys):
             await settled(app, pilot)
             if key:
@@ -53,12 +61,12 @@ def inspecting(folder: Path) -> WorkbenchApp:
     return WorkbenchApp(subject_of(run, room_for(run), Options()))
 
 
-def page(view: ServedRun, path: str, name: str) -> None:
+def page(view: ServedRun, path: str, name: str, scheme: Literal["light", "dark"] = "light") -> None:
     server = make_server("127.0.0.1", 0, make_app(view).server, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
-        shown = browser.new_page(viewport={"width": 1280, "height": 800})
+        browser = p.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
+        shown = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
         shown.goto(f"http://127.0.0.1:{server.port}{path}")
         shown.wait_for_load_state("networkidle")
         shown.wait_for_timeout(4000)
@@ -79,9 +87,12 @@ def of_two(a: Path, b: Path) -> ServedRun:
 
 
 if __name__ == "__main__":
-    for folder, key, name in ((OOM, "1", "home"), (OOM, "2", "memory"), (STUCK, "3", "hang"), (SLOW, "5", "steps")):
+    for folder, key, name in ((OOM, "2", "memory"), (STUCK, "3", "hang"), (SLOW, "5", "steps")):
         asyncio.run(terminal(inspecting(folder), key, name, "workbench inspect outputs/"))
     asyncio.run(terminal(WatchApp(STUCK), "", "watch", "workbench watch outputs/"))
+    for scheme in ("light", "dark"):
+        asyncio.run(terminal(inspecting(OOM), "1", f"home-{scheme}", "workbench inspect outputs/", f"textual-{scheme}"))
+        page(of_run(OOM), "/", f"web-{scheme}", scheme)
     page(of_run(OOM), "/memory", "web")
     page(of_run(SLOW), "/trace", "web-trace")
     page(of_two(HEALTHY, GARBAGE), "/compare", "web-compare")

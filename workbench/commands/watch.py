@@ -25,7 +25,7 @@ def watch(folder: Path, *, tui: bool) -> Exit:
     if not tui or not on_terminal():
         follow(folder)
         return Exit.OK
-    from workbench.tui.app_errors import run_app
+    from workbench.tui.terminal_app import run_app
     from workbench.watch.app import WatchApp
 
     return open_folder(folder) if run_app(WatchApp(folder)) else Exit.OK

@@ -19,7 +19,6 @@ from analyzers.report import Report
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
 from workbench.source_files import find_source
-from workbench.tui.app_errors import RaisingApp, run_app
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.panes.home import EvidenceWanted
@@ -27,6 +26,7 @@ from workbench.tui.protocols import HasCursorText, PreparesSearch, ShowsEvidence
 from workbench.tui.reader_processes import end_reader_processes
 from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import Subject
+from workbench.tui.terminal_app import TerminalApp, run_app
 from workbench.tui.view_tabs import ViewTabs
 from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
@@ -54,7 +54,7 @@ class Failed(Message):
         self.error = error
 
 
-class WorkbenchApp(RaisingApp[None]):
+class WorkbenchApp(TerminalApp[None]):
     """The terminal app: it shows one run, file or comparison, with search, source files, copying and the dashboard."""
 
     TITLE = "workbench"

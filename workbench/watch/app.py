@@ -15,7 +15,7 @@ from textual.widgets import Header, Static
 from analyzers.steps.live import RankState
 from workbench.console import clean
 from workbench.present.text import head
-from workbench.tui.app_errors import RaisingApp
+from workbench.tui.terminal_app import TerminalApp
 from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.row_list import RowList
 from workbench.watch.job_facts import troubled_first
@@ -25,7 +25,7 @@ from workbench.watch.watched_job import JobWatcher, WatchedJob
 POLL_S = 0.5
 
 
-class WatchApp(RaisingApp[bool]):
+class WatchApp(TerminalApp[bool]):
     """Shows the state of a job until the user leaves.
 
     `run()` returns True if the user wants to inspect the recorded files.

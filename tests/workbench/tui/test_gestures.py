@@ -13,6 +13,7 @@ import pytest
 from textual.widgets import TabbedContent
 
 from terminal import app_on, press, settle, shown
+from workbench.colours import DARK, LIGHT, SERVES
 from workbench.tui.panes.memory_views import MemoryViews
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
@@ -153,3 +154,27 @@ async def test_a_click_on_the_name_of_a_view_shows_it(fixtures):
         await settle(app, pilot)
         assert "segments and blocks" in shown(app)
         assert "% used" in shown(app)
+
+
+async def test_charts_have_the_shades_of_a_light_theme_and_readable_text_on_them(fixtures):
+    app = app_on(fixtures / "stuck_2ranks")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(app, pilot)
+        await pilot.press("3")
+        await settle(app, pilot)
+        colours = {}
+        for name in ("textual-dark", "textual-light", "textual-dark"):
+            app.theme = name
+            await pilot.pause()
+            colours[name] = drawn_colours(app)
+    dark, light = colours["textual-dark"], colours["textual-light"]
+    assert DARK.hues["pale"] in dark - light
+    assert LIGHT.hues["pale"] in light - dark
+    assert not light & {DARK.hues[hue] for hue in SERVES} - set(LIGHT.hues.values())
+
+
+def drawn_colours(app):
+    """Return the colours of text and background that are on the screen."""
+    styles = [segment.style for line in app.screen._compositor.render_strips() for segment in line if segment.style]
+    parts = [part for style in styles for part in (style.color, style.bgcolor) if part and part.triplet]
+    return {part.triplet.hex for part in parts}

@@ -3,10 +3,10 @@
 import pytest
 
 from workbench.console import guarded
-from workbench.tui.app_errors import RaisingApp, run_app
+from workbench.tui.terminal_app import TerminalApp, run_app
 
 
-class Broken(RaisingApp[None]):
+class Broken(TerminalApp[None]):
     def on_mount(self):
         secret = "hunter2"  # noqa: F841  # a local that a traceback with locals would show
         raise ZeroDivisionError

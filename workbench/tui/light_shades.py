@@ -1,0 +1,52 @@
+"""Show the colours of the light theme wherever the terminal app draws those of the dark theme."""
+
+from functools import lru_cache
+
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color as Background
+from textual.filter import LineFilter
+
+from workbench.colours import DARK, LIGHT, text_colour
+
+SHADES = {DARK.hues[hue]: LIGHT.hues[hue] for hue in DARK.hues} | dict(zip(DARK.heat, LIGHT.heat, strict=True))
+"""{colour of the dark theme: colour of the light theme with the same meaning}."""
+ON_COLOUR = {"#000000", "#ffffff"}
+"""The colours of text on a coloured cell."""
+
+
+class LightShades(LineFilter):
+    """Replaces the colours of the dark theme by those of the light theme, for themes with a light background.
+
+    Widgets choose colours by meaning, from the dark theme. Because they are replaced when a line is drawn, all widgets
+    follow at once when the user changes the theme.
+    """
+
+    def apply(self, segments: list[Segment], background: Background) -> list[Segment]:  # noqa: ARG002 - of the base
+        """Return the segments of a line with light shades."""
+        return [segment if segment.style is None else shaded(segment, segment.style) for segment in segments]
+
+
+def shaded(segment: Segment, style: Style) -> Segment:
+    """Return the segment with the light shades of the colours of its style."""
+    return Segment(segment.text, light_style(style), segment.control)
+
+
+@lru_cache(2048)
+def light_style(style: Style) -> Style:
+    """Return the style with light shades, and with text that is readable on the light shade of a cell."""
+    front, back = light(style.color), light(style.bgcolor)
+    if back and style.color and hex_of(style.color) in ON_COLOUR:
+        front = text_colour(back)
+    return style + Style(color=front, bgcolor=back) if front or back else style
+
+
+def light(colour: Color | None) -> str | None:
+    """Return the shade of the light theme for a colour of the dark theme; None for any other colour."""
+    return SHADES.get(hex_of(colour)) if colour else None
+
+
+def hex_of(colour: Color) -> str:
+    """Return a colour such as `#8df1b3`; an empty text for one that the terminal defines, such as `red`."""
+    return colour.triplet.hex if colour.triplet else ""

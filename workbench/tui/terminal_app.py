@@ -1,0 +1,35 @@
+"""What the terminal apps have in common: colours for light and dark themes, and errors that end a command as usual."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from textual.app import App
+from textual.filter import LineFilter
+
+from workbench.tui.light_shades import LightShades
+
+Result = TypeVar("Result")
+
+
+class TerminalApp(App[Result]):
+    """An app whose exceptions `run_app` raises again, and whose colours suit a light or a dark theme.
+
+    Textual itself would print exceptions with the values of all variables.
+    """
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what changes the lines before they are shown; Textual calls this for each line that it draws."""
+        filters = super().get_line_filters()
+        # First, because with NO_COLOR Textual removes all colours.
+        return filters if self.current_theme.dark else [LightShades(), *filters]
+
+    def _fatal_error(self) -> None:
+        self._close_messages_no_wait()
+
+
+def run_app(app: TerminalApp[Result], *, headless: bool = False) -> Result | None:
+    """Run an app until the user quits, and return its result; an exception in the app is raised again here."""
+    result = app.run(headless=headless)
+    if app._exception is not None:  # noqa: SLF001  # Textual keeps it for test frameworks, and there is no other way
+        raise app._exception  # noqa: SLF001
+    return result
