@@ -130,5 +130,7 @@ def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
     known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
     figure = line_chart(thinned(known)).update_layout(yaxis={"title": "loss"})
     if nonfinite is not None:
-        figure.add_vline(x=nonfinite, line={"color": theme().hues["error"]}, annotation_text="not finite")
+        # To the left of the line, which is often at the right end of the chart.
+        at = {"annotation_text": "not finite", "annotation_position": "top left"}
+        figure.add_vline(x=nonfinite, line={"color": theme().hues["error"]}, **at)
     return figure
