@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from trainer.config import JobConfig
+from trainer.config.shape import YarnScaling
 from trainer.data.loader import RowLoader, Share
 from trainer.data.rows import IGNORE, ChatTemplate, TrainedRow, compiled, conversation, is_row, read_row
 from trainer.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
 from trainer.errors import DataError
 from trainer.local_data.records import Files, InMemory, Position
-from trainer.models.decoder import build_model, init_weights
+from trainer.models.decoder import build_model, init_weights, model_args
 from trainer.models.document_attention import separate_documents
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -174,16 +176,20 @@ def test_ranks_share_rows_and_resume() -> None:
     assert next(iter(again))[0].tolist() == expected[1]
 
 
-def small_model() -> Any:
-    built = build_model(JobConfig())
+def small_model(name: str = "llama3", scaling: YarnScaling | None = None) -> Any:
+    config = JobConfig()
+    config.model.name = name
+    built = build_model(config, replace(model_args(config), rope_scaling=scaling))
     built.to_empty(device="cpu")
     init_weights(built, 1)
     return built
 
 
-def test_packed_rows_do_not_see_each_other() -> None:
-    """The logits of a row are the same alone and behind other rows."""
-    model = small_model()
+@pytest.mark.parametrize("scaling", [None, YarnScaling(4.0, 32, mscale=0.7, mscale_all_dim=1.5)], ids=["", "yarn"])
+@pytest.mark.parametrize("name", ["llama3", "qwen3", "llama4", "deepseek_v3", "qwen3_moe"])
+def test_packed_rows_do_not_see_each_other(name: str, scaling: YarnScaling | None) -> None:
+    """The logits of a row are the same alone, at positions from 0 on, and behind other rows, where positions run on."""
+    model = small_model(name, scaling)
     tokens = torch.arange(24)[None] % 7
     documents = torch.tensor([[0] * 9 + [1] * 10 + [2] * 5])
     attention = separate_documents([model])
