@@ -6,9 +6,11 @@ import msgspec
 class RankMemory(msgspec.Struct, frozen=True):
     """The estimated peak memory, in bytes, of `count` ranks that need the same memory; `first_rank` is the first.
 
-    `categories` has the bytes of each category of memory at the peak. `windows` has the peak of each window, which is a
-    part of the step such as the forward pass of the first layer; the peak of the step is in `peak_window`. `peak_line`
-    is the line of a script that runs then; it is empty for a configuration.
+    `categories` has the bytes of each category of memory at the peak, and `modules` those of each module, as {module:
+    {category: bytes}}: their sums by category are `categories`. Equal layers have one name, such as
+    `layers.*.attention`, and what belongs to no module has a name in parentheses. `windows` has the peak of each
+    window, which is a part of the step such as the forward pass of the first layer; the peak of the step is in
+    `peak_window`. `peak_line` is the line of a script that runs then; it is empty for a configuration.
     """
 
     first_rank: int
@@ -18,6 +20,7 @@ class RankMemory(msgspec.Struct, frozen=True):
     categories: dict[str, int]
     windows: dict[str, int]
     peak_line: str = ""
+    modules: dict[str, dict[str, int]] = {}
 
 
 class Alternative(msgspec.Struct, frozen=True):

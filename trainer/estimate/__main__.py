@@ -131,6 +131,7 @@ def rank_memory(case: Case) -> dict[str, object]:
         "peak_bytes": peaks[highest].total,
         "peak_window": highest,
         "categories": peaks[highest].categories,
+        "modules": peaks[highest].modules,
         "windows": {name: peak.total for name, peak in peaks.items()},
     }
 

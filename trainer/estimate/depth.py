@@ -42,13 +42,30 @@ class Shallow:
         It is not possible if a category shrinks when layers are added: then the two peaks occur at different moments of
         the step, and an extrapolation would become negative.
         """
-        times = (self.layers - self.few) / (self.more - self.few)
-        names = {*at_few.categories, *at_more.categories}
-        categories = {}
-        for name in sorted(names):
-            few, more = at_few.categories.get(name, 0), at_more.categories.get(name, 0)
-            categories[name] = round(few + (more - few) * times)
-        return Peak(sum(categories.values()), categories) if min(categories.values()) >= 0 else None
+        times = (self.layers - self.few) // (self.more - self.few)  # without a remainder: see `for_model`
+        holders = {
+            key: at_few.holders.get(key, 0) + (at_more.holders.get(key, 0) - at_few.holders.get(key, 0)) * times
+            for key in sorted({*at_few.holders, *at_more.holders})
+        }
+        peak = Peak(sum(holders.values()), holders)
+        return without_negatives(peak) if min(peak.categories.values()) >= 0 else None
+
+
+def without_negatives(peak: Peak) -> Peak:
+    """Return the peak with no module below zero bytes; the sum of each category stays the same.
+
+    A module falls below zero if in the model with more layers another module runs at the peak. What it lacks is taken
+    from the modules that have most of the category.
+    """
+    holders = dict(peak.holders)
+    for category in peak.categories:
+        mine = sorted((size, key) for key, size in holders.items() if key[0] == category)
+        lacking = -sum(size for size, _ in mine if size < 0)
+        for size, key in reversed(mine):
+            taken = min(lacking, size) if size > 0 else size
+            holders[key] = size - taken
+            lacking -= max(taken, 0)
+    return Peak(peak.total, holders)
 
 
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:

@@ -1,4 +1,4 @@
-"""Count the bytes of live tensor storages by category, and keep the peak of each window (part) of a step."""
+"""Count the bytes of live tensor storages by category and module, and keep the peak of each window (part) of a step."""
 
 import sys
 import weakref
@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trainer.estimate.module_names import OWN_ROWS, RunningModule
 from workbench.recorders.memory.library_functions import category_of_function
-from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PRIORITY, TEMPORARY
+from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PARAMETERS, PRIORITY, TEMPORARY, without_wrappers
 
 MAX_CALLERS = 30
 """Number of callers on the call stack that are searched for the purpose of an allocation."""
+SHARDED_PARAMETER = "_fsdp_param.py"
+"""The file of FSDP whose objects know the name of the parameter that they gather, and whose gradient they add up."""
 NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
 """The category of allocations that no real run makes, and the file of DTensor that makes them.
 
@@ -22,34 +25,55 @@ DTensor computes the shapes of results on whole tensors, which have no memory.
 
 @dataclass(slots=True)
 class Block:
-    """A live tensor storage, with its size in bytes and its category."""
+    """A live tensor storage, with its size in bytes, its category and the module that it belongs to."""
 
     size: int
     category: str
+    module: str
     reference: "weakref.ref[torch.UntypedStorage]"
 
 
 @dataclass
 class Peak:
-    """The highest memory in a window of a step, in bytes: the total, and its categories at that moment.
+    """The highest memory in a window of a step, in bytes: the total, and what it consists of at that moment.
 
-    `where` says at which place in the program that is; it is empty if the counter has no way to tell.
+    `holders` is {(category, module): bytes}; their sum is the total. `where` says at which place in the program that
+    is; it is empty if the counter has no way to tell.
     """
 
     total: int = 0
-    categories: dict[str, int] = field(default_factory=dict)
+    holders: dict[tuple[str, str], int] = field(default_factory=dict)
     where: str = ""
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """The bytes of each category."""
+        held = Counter[str]()
+        for (category, _), size in self.holders.items():
+            held[category] += size
+        return dict(held)
+
+    @property
+    def modules(self) -> dict[str, dict[str, int]]:
+        """The bytes of each category of each module, as {module: {category: bytes}}, the largest module first."""
+        held: dict[str, dict[str, int]] = {}
+        for (category, module), size in sorted(self.holders.items()):
+            if size:
+                held.setdefault(module, {})[category] = size
+        return dict(sorted(held.items(), key=lambda item: -sum(item[1].values())))
 
 
 class StorageCounter:
     """Counts the bytes of live tensor storages; `peaks` holds the peak of each named window.
 
-    `locate` is called at each new peak and returns where in the program that is, such as a source line.
+    `locate` is called at each new peak and returns where in the program that is, such as a source line. `running` knows
+    the module that runs: memory belongs to the module that allocates it, if no hook names another one.
     """
 
-    def __init__(self, locate: Callable[[], str] = str) -> None:
+    def __init__(self, locate: Callable[[], str] = str, running: RunningModule | None = None) -> None:
         self.peaks: dict[str, Peak] = {}
-        self.live_bytes: Counter[str] = Counter()
+        self.running = running or RunningModule()
+        self._live: Counter[tuple[str, str]] = Counter()
         self._blocks: dict[int, Block] = {}
         self._total = 0
         self._window = ""
@@ -63,8 +87,8 @@ class StorageCounter:
         self._window = name
         self._check_peak()
 
-    def add_storage(self, storage: torch.UntypedStorage, category: str | None = None) -> None:
-        """Count a storage in `category`; without `category`, in the one that the call stack suggests.
+    def add_storage(self, storage: torch.UntypedStorage, category: str | None = None, module: str = "") -> None:
+        """Count a storage in `category`, for `module`; without `category`, in the one that the call stack suggests.
 
         A storage that is already counted moves to the new category, unless that has a lower priority than its current
         one.
@@ -72,15 +96,18 @@ class StorageCounter:
         key = storage._cdata  # noqa: SLF001 - the only identity that a storage has
         block = self._blocks.get(key)
         if block is None:
-            category = category or category_of_caller()
+            parameter = ""
+            if not category:
+                category, parameter = purpose_of_caller()
             if category == NOT_ALLOCATED:
                 return
-            block = self._blocks[key] = Block(storage.nbytes(), category, weakref.ref(storage, self._forget(key)))
-            self._change(category, block.size)
+            sharded = self.running.names.owner(PARAMETERS, without_wrappers(parameter)) if parameter else ""
+            owner = module or OWN_ROWS.get(category) or sharded or self.running.name
+            reference = weakref.ref(storage, self._forget(key))
+            block = self._blocks[key] = Block(storage.nbytes(), category, owner, reference)
+            self._change(block, block.size)
         elif category and PRIORITY.get(category, 0) >= PRIORITY.get(block.category, 0):
-            self.live_bytes[block.category] -= block.size
-            self.live_bytes[category] += block.size
-            block.category = category
+            self._move(block, category, module or OWN_ROWS.get(category) or block.module)
 
     def keep_for_backward(self) -> None:
         """Count all live storages without a category as activations; call it after the forward pass.
@@ -93,14 +120,18 @@ class StorageCounter:
         """Count all live storages of category `old` in category `new`."""
         for block in self._blocks.values():
             if block.category == old:
-                block.category = new
-        self.live_bytes[new] += self.live_bytes.pop(old, 0)
+                self._move(block, new, OWN_ROWS.get(new) or block.module)
+
+    def _move(self, block: Block, category: str, module: str) -> None:
+        self._live[block.category, block.module] -= block.size
+        self._live[category, module] += block.size
+        block.category, block.module = category, module
 
     def leave_out(self, category: str) -> None:
         """Count the storages that are live now and have this category as empty, whatever they are used for later."""
         for block in self._blocks.values():
             if block.category == category:
-                self._change(category, -block.size)
+                self._change(block, -block.size)
                 block.size = 0
 
     def _forget(self, key: int) -> Callable[[object], None]:
@@ -109,7 +140,7 @@ class StorageCounter:
             # A storage that is no longer counted may have left its address to another one.
             if block is not None and block.reference is reference:
                 del self._blocks[key]
-                self._change(block.category, -block.size)
+                self._change(block, -block.size)
 
         return forget
 
@@ -117,10 +148,10 @@ class StorageCounter:
         """Count that a storage now has `size` bytes; one that is not counted is ignored."""
         if block := self._blocks.get(storage._cdata):  # noqa: SLF001
             change, block.size = size - block.size, size
-            self._change(block.category, change)
+            self._change(block, change)
 
-    def _change(self, category: str, size: int) -> None:
-        self.live_bytes[category] += size
+    def _change(self, block: Block, size: int) -> None:
+        self._live[block.category, block.module] += size
         self._total += size
         if size > 0:
             self._check_peak()
@@ -130,19 +161,24 @@ class StorageCounter:
             return
         highest = self.peaks.setdefault(self._window, Peak())
         if self._total > highest.total:
-            highest.total, highest.categories = self._total, dict(self.live_bytes)
+            highest.total, highest.holders = self._total, dict(self._live)
             highest.where = self._locate()
 
 
-def category_of_caller() -> str:
-    """Return the category of a storage that is being allocated, from the functions on the call stack."""
+def purpose_of_caller() -> tuple[str, str]:
+    """Return the category of a storage that is being allocated, from the functions on the call stack, and the name of
+    the parameter that FSDP allocates it for (empty for all else).
+    """
+    parameter = ""
     frame = sys._getframe(2)  # noqa: SLF001  # `inspect` costs a hundred times as much
     for _ in range(MAX_CALLERS):
         if frame.f_code.co_filename.endswith(PROPAGATION):
-            return NOT_ALLOCATED
+            return NOT_ALLOCATED, ""
+        if frame.f_code.co_filename.endswith(SHARDED_PARAMETER):
+            parameter = parameter or getattr(frame.f_locals.get("self"), "_param_fqn", None) or ""
         if known := category_of_function(frame.f_code.co_filename, frame.f_code.co_name):
-            return known
+            return known, parameter
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return TEMPORARY
+    return TEMPORARY, parameter

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from trainer.estimate.storage_counter import StorageCounter
-from workbench.recorders.memory.tensor_hooks import TensorHooks, local_tensor
+from workbench.recorders.memory.tensor_hooks import MODULE, TensorHooks, local_tensor
 
 
 class MemoryTracker(StorageCounter, TorchDispatchMode):
@@ -61,10 +61,18 @@ class TrackingHooks(TensorHooks):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:
         super().__init__(model, optimizer, keep=0)
         self._tracker = tracker
+        tracker.running.names.learn(model)
 
-    def note_tensor(self, tensor: torch.Tensor, category: str, label: str) -> None:  # noqa: ARG002
-        """Report the category of a tensor's storage to the tracker; `label` is not used."""
-        self._tracker.add_storage(local_tensor(tensor).untyped_storage(), category)
+    def note_tensor(self, tensor: torch.Tensor, category: str, label: str) -> None:
+        """Report the category and the module of a tensor's storage to the tracker."""
+        module = self._tracker.running.names.owner(category, label)
+        self._tracker.add_storage(local_tensor(tensor).untyped_storage(), category, module)
+
+    def _add(self, address: int, kind: str, label: str) -> None:
+        if kind == MODULE:
+            running = self._tracker.running
+            running.mark(running.names.folded(label) if self._modules else "")
+        super()._add(address, kind, label)
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 import ranks
 from trainer.config.sections import Parallelism
 from trainer.config.stages import model_parts
-from trainer.estimate.depth import Shallow
+from trainer.estimate.depth import Shallow, without_negatives
+from trainer.estimate.storage_counter import Peak
 from workbench.commands import trainer_process
 from workbench.commands.estimate import estimate, limit_findings, verdict
 from workbench.errors import UsageProblem
@@ -154,6 +156,31 @@ def test_shards_make_the_states_smaller() -> None:
     assert data.parameters == 8030261248
     # Adam's two moments in float32, on 64 ranks.
     assert data.ranks[0].categories["optimizer_state"] == pytest.approx(2 * 4 * data.parameters / 64, rel=2e-3)
+
+
+PIPELINE = "--parallelism.pipeline_parallel_degree 2 --training.local_batch_size 2"
+BY_OPERATION = "--activation_checkpoint.mode selective --activation_checkpoint.selective_ac_option op"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", ["", BY_OPERATION, "--activation_checkpoint.mode full", PIPELINE])
+def test_modules_sum_to_the_categories(flags: str) -> None:
+    """To the byte, although the peak of 32 layers follows from two models with fewer."""
+    words = ("--training.seq_len", "512", *flags.split())
+    for rank in estimate(replace(LARGE, nnodes=1, overrides=words), None).data.ranks:
+        held = Counter[str]()
+        for module in rank.modules.values():
+            held.update(module)
+        assert held == {name: size for name, size in rank.categories.items() if size}
+        assert all(size > 0 for module in rank.modules.values() for size in module.values())
+        assert rank.modules["layers.*.feed_forward.w1"]["optimizer_state"] > 0
+
+
+def test_a_module_below_zero_takes_from_the_largest() -> None:
+    peak = Peak(10, {("temporary", "a"): -3, ("temporary", "b"): 4, ("temporary", "c"): 6, ("inputs", "d"): 3})
+    found = without_negatives(peak)
+    assert found.holders == {("temporary", "a"): 0, ("temporary", "b"): 4, ("temporary", "c"): 3, ("inputs", "d"): 3}
+    assert found.categories == peak.categories
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from analyzers.errors import InputError
 from workbench.commands.estimate_script import estimate_script
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
-from workbench.trainer_answers import EstimateData
+from workbench.trainer_answers import EstimateData, RankMemory
 
 ROOT = Path(__file__).parents[3]
 WIDE = 512
@@ -35,6 +36,10 @@ def rehearsed(folder: Path, code: str, *arguments: str, nproc: int | None = None
     return estimate_script(path, arguments, Request(nproc=nproc), "cuda", None).data
 
 
+def sums_of_modules(rank: RankMemory) -> dict[str, int]:
+    return dict(sum((Counter(held) for held in rank.modules.values()), Counter()))
+
+
 @pytest.mark.slow
 def test_a_device_that_is_not_there_is_counted(tmp_path: Path) -> None:
     data = rehearsed(tmp_path, LOOP.replace("EXTRA", "print(loss.item(), f'{loss:.2f}')"))
@@ -44,6 +49,7 @@ def test_a_device_that_is_not_there_is_counted(tmp_path: Path) -> None:
     assert rank.categories["optimizer_state"] == 2 * WEIGHTS
     assert sum(rank.categories.values()) == rank.peak_bytes
     assert rank.peak_line.endswith("train.py:10")
+    assert sums_of_modules(rank) == rank.categories
     assert "read at" in data.assumptions[0]
 
 

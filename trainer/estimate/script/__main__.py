@@ -101,6 +101,7 @@ class ScriptRehearsal:
                         "peak_window": window,
                         "peak_line": peak.where,
                         "categories": {name: size for name, size in peak.categories.items() if size},
+                        "modules": peak.modules,
                         "windows": {name: each.total for name, each in peaks[device].items()},
                     }
                 ],

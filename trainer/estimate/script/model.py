@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trainer.estimate.script.tensors import Counters
-from workbench.recorders.memory.tensor_hooks import PARAMETERS, TensorHooks
+from workbench.recorders.memory.tensor_hooks import MODULE, PARAMETERS, TensorHooks
 
 
 class ScriptHooks(TensorHooks):
@@ -20,13 +20,20 @@ class ScriptHooks(TensorHooks):
 
     def __init__(self, model: nn.Module, counters: Counters) -> None:
         self._counters = counters
+        counters.running.names.learn(model)
         super().__init__(model, None, keep=0)
         self.start()
 
-    def note_tensor(self, tensor: Tensor, kind: str, label: str) -> None:  # noqa: ARG002
-        """Count a tensor's storage in the category `kind`; `label` is not used."""
+    def note_tensor(self, tensor: Tensor, kind: str, label: str) -> None:
+        """Count a tensor's storage in the category `kind`, for the module that `label` names."""
         with suppress(NotImplementedError):  # a lazy module has no tensors yet
-            self._counters.add(tensor, kind)
+            self._counters.add(tensor, kind, self._counters.running.names.owner(kind, label))
+
+    def _add(self, address: int, kind: str, label: str) -> None:
+        if kind == MODULE:
+            running = self._counters.running
+            running.mark(running.names.folded(label) if self._modules else "")
+        super()._add(address, kind, label)
 
     def _note_inputs(self, inputs: tuple[object, ...]) -> None:
         """Note the inputs of the module, but not results of another network of the script."""

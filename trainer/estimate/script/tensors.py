@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from trainer.estimate.module_names import RunningModule
 from trainer.estimate.script import recurrent
 from trainer.estimate.script.places import running_line
 from trainer.estimate.script.stated_values import StatedValues
@@ -32,6 +33,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.by_device: dict[str, StorageCounter] = {}
+        self.running = RunningModule()
         self._window = "set-up"
         self._first: dict[str, dict[str, Peak]] = {}
 
@@ -39,14 +41,14 @@ class Counters:
         """Return the counter of the device that a tensor is on."""
         name = str(tensor.device)
         if name not in self.by_device:
-            self.by_device[name] = StorageCounter(running_line)
+            self.by_device[name] = StorageCounter(running_line, self.running)
             self.by_device[name].window(self._window)
         return self.by_device[name]
 
-    def add(self, tensor: torch.Tensor, category: str | None = None) -> None:
-        """Count the storage of a tensor, in `category` if that is given."""
+    def add(self, tensor: torch.Tensor, category: str | None = None, module: str = "") -> None:
+        """Count the storage of a tensor, in `category` and for `module` if these are given."""
         part = local_tensor(tensor)
-        self.of(part).add_storage(part.untyped_storage(), category)
+        self.of(part).add_storage(part.untyped_storage(), category, module)
 
     def resizing(self, resize: Callable[..., torch.UntypedStorage]) -> Callable[..., torch.UntypedStorage]:
         """Return `UntypedStorage.resize_`, with which FSDP frees gathered weights, changed to count the new size."""

@@ -1,15 +1,17 @@
 """Tables of an estimate of the memory that a job will need."""
 
+from collections.abc import Mapping
+
 from analyzers.words import share, size
 from workbench.present.table import Table, table
-from workbench.trainer_answers import EstimateData
+from workbench.trainer_answers import EstimateData, RankMemory
 
 
 def estimate_tables(data: EstimateData) -> list[Table]:
     """Return the tables of an estimate of the memory that a job will need.
 
-    They are the peak by rank; for the rank with the highest peak, its categories and its windows (parts of the step);
-    and settings that need less memory.
+    They are the peak by rank; for the rank with the highest peak, its categories, modules and windows (parts of the
+    step); and settings that need less memory.
     """
     fullest = max(data.ranks, key=lambda r: r.peak_bytes)
     categories = sorted(fullest.categories.items(), key=lambda item: -item[1])
@@ -27,6 +29,7 @@ def estimate_tables(data: EstimateData) -> list[Table]:
             "category | bytes> | share>",
             ((name, size(count), share(count, fullest.peak_bytes)) for name, count in categories if count),
         ),
+        modules_table(fullest),
         table(
             "Peak of each part of a step"
             if data.device
@@ -41,3 +44,21 @@ def estimate_tables(data: EstimateData) -> list[Table]:
             ((o.setting, size(o.peak_bytes)) for o in data.options),
         ),
     ]
+
+
+def modules_table(rank: RankMemory) -> Table:
+    """Return the table of the modules that hold the most memory at a rank's peak, with their largest categories."""
+    return table(
+        f"Memory by module at the peak of rank {rank.first_rank} (* stands for all layers)",
+        "module | bytes> | share> | of it",
+        (
+            (name, size(sum(held.values())), share(sum(held.values()), rank.peak_bytes), parts_of(held))
+            for name, held in rank.modules.items()
+        ),
+    )
+
+
+def parts_of(held: Mapping[str, int]) -> str:
+    """Return the categories of a module's memory, the largest first: `parameters 3.0 GiB, gradients 1.5 GiB`."""
+    largest = sorted(held.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name.replace('_', ' ')} {size(count)}" for name, count in largest)

@@ -1,0 +1,90 @@
+"""Find the module that an allocation belongs to, in the forward and in the backward pass, with equal layers folded."""
+
+from bisect import bisect_right
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+
+from workbench.recorders.memory.tensor_hooks import (
+    COMMUNICATION,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    without_wrappers,
+)
+
+ROOT, LOSS, NO_MODULE = "(model)", "(loss)", "(no module)"
+"""The owners of what the model itself allocates outside its parts, of the loss, and of all else, as in an update."""
+OWN_ROWS = {INPUTS: "(inputs)", COMMUNICATION: "(communication)"}
+"""The owners of categories that belong to no module."""
+LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
+"""How many parts a label has behind the name of the module: `wq.weight`, and `wq.weight.exp_avg` of an optimizer."""
+
+
+class ModuleNames:
+    """The names of a model's modules, in which equal layers have one name: `layers.0.wq` is `layers.*.wq`."""
+
+    def __init__(self) -> None:
+        self._stacks: set[str] = set()
+        self._folded: dict[str, str] = {}
+
+    def learn(self, model: nn.Module) -> None:
+        """Learn which modules of a model are stacks of equal layers."""
+        self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if is_stack(module)}
+        self._folded.clear()
+
+    def folded(self, name: str) -> str:
+        """Return the name of a module with `*` for the number of each layer of a stack; `ROOT` for an empty name."""
+        if name not in self._folded:
+            parts = name.split(".")
+            stars = ["*" if ".".join(parts[:at]) in self._stacks else part for at, part in enumerate(parts)]
+            self._folded[name] = ".".join(stars) or ROOT
+        return self._folded[name]
+
+    def owner(self, category: str, label: str) -> str:
+        """Return the module of a tensor that a hook has labelled; empty if the label does not name it."""
+        if category in LABEL_ENDS:
+            return self.folded(".".join(label.split(".")[: -LABEL_ENDS[category]]))
+        return OWN_ROWS.get(category, "")
+
+
+def is_stack(module: nn.Module) -> bool:
+    """Return whether a module is a numbered list of layers: a list or a dict of modules, or children of one type."""
+    children = dict(module.named_children())
+    if not children or not all(name.isdigit() for name in children):
+        return False
+    kinds = {type(child) for child in children.values()}
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict)) or (len(children) > 1 and len(kinds) == 1)
+
+
+class RunningModule:
+    """Knows the modules of a program by name, and which of them runs now.
+
+    In the backward pass that is the module whose forward pass created the node that runs. Autograd numbers its nodes in
+    the order of their creation; `mark` keeps the number at which a module begins or goes on.
+    """
+
+    def __init__(self) -> None:
+        self.names = ModuleNames()
+        self._numbers: list[int] = []
+        self._names: list[str] = []
+
+    def mark(self, name: str) -> None:
+        """Note that a module runs from now on; with an empty name none does."""
+        self._numbers.append(torch._C._autograd._get_sequence_nr())  # noqa: SLF001
+        self._names.append(name)
+
+    @property
+    def name(self) -> str:
+        """The name of the module that runs now; `LOSS` if none does in the forward or backward pass."""
+        if self._names and self._names[-1]:
+            return self._names[-1]
+        # The stub of torch says that there always is one.
+        node: Node | None = torch._C._current_autograd_node()  # noqa: SLF001
+        if node is None:
+            # An update runs without gradients.
+            return LOSS if torch.is_grad_enabled() else NO_MODULE
+        at = bisect_right(self._numbers, node._sequence_nr()) - 1  # noqa: SLF001
+        return (self._names[at] if at >= 0 else "") or LOSS
