@@ -18,9 +18,9 @@ def clashes() -> Iterator[Finding]:
 
 
 def clashing_distributions() -> Iterator[Finding]:
-    """Yield a finding for each other installed distribution that contains a package with the name of one of ours.
+    """Yield a finding for each installed distribution, except ours, that contains a package named like one of ours.
 
-    PyPI's distribution `trainer` is an example.
+    An example is `trainer` on PyPI.
     """
     installed = packages_distributions()
     for package in OUR_PACKAGES:

@@ -24,7 +24,8 @@ DRAIN_S = 2.0
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
     """Run a command to its end, and copy its output to the folder `logs`.
 
-    Returns (exit status, whether this process was asked to end); the status is -N if signal N killed the command.
+    Returns two values: the command's exit status, which is -N if signal N killed it, and whether the launcher itself
+    was told to end meanwhile.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]

@@ -116,7 +116,7 @@ class Anonymiser:
         return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
 
     def path(self, path: str) -> str:
-        """Return `path` with each folder and file name replaced that may differ between machines."""
+        """Return `path` with a stand-in for each folder and file name that may differ between machines."""
         if path in self._public:
             return path
         parts = parts_of(path)

@@ -168,7 +168,10 @@ def news(job: WatchedJob) -> list[Component]:
 
 
 def shown_steps(zoom: object) -> Span | None:
-    """Return the range of steps of the last zoom; None if all steps are shown."""
+    """Return the range of steps that the charts are zoomed to; None if they show all.
+
+    `zoom` is what the browser stored at the last zoom.
+    """
     steps = zoomed_range(zoom)
     return None if steps == ALL else steps
 

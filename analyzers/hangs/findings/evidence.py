@@ -55,7 +55,9 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
     line, *callers = own
     called = f", called by {', '.join(f.name for f in callers[:MOST_CALLERS])}" if callers else ""
     verb = agree(cause.ranks, *(("was", "were") if cause.kind is HangClass.DEAD else ("is", "are")))
-    text = f"{rank_names(cause.ranks)} {verb} in the function {line.name}{called}"
+    # A name such as <module> or <lambda> is no function's.
+    name = line.name if line.name.startswith("<") else f"{line.name}()"
+    text = f"{rank_names(cause.ranks)} {verb} in {name}{called}"
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
 
 

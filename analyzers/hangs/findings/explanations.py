@@ -22,7 +22,7 @@ MECHANISMS = {
     HangClass.HOST_STUCK: "the process of {ranks} is alive, but runs other code instead of joining. {name} completes"
     " only with {whom}, so the others wait",
     HangClass.SKIPPED: "{name} completes only when every member joins it, but {ranks} went on without it",
-    HangClass.ORDER_CYCLE: "each of these operations needs a rank that waits in another of them, so none can complete",
+    HangClass.ORDER_CYCLE: "each rank waits in an operation that another of them has not reached, so none can complete",
     HangClass.LAGGING: "other ranks have completed {name}, so the network works. All later operations wait for {ranks}",
     HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",

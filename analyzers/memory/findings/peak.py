@@ -59,7 +59,7 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
 def how_known(device: Device, category: str) -> list[Evidence]:
     """Return the evidence that says how the blocks of a category were recognised, by the rule that decided most."""
     bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
-    return [fact(device, f"how they are recognised: {bases[0].because}")] if bases else []
+    return [fact(device, f"how we know that they are {category}: {bases[0].because}")] if bases else []
 
 
 def late_state_finding(device: Device, use: UnusualUse) -> Finding:
@@ -75,7 +75,9 @@ def late_state_finding(device: Device, use: UnusualUse) -> Finding:
         f" ({SHARD}), or use an optimizer with less state.",
         ranks=ranks_of(device),
         step=use.step,
-        evidence=[fact(device, f"optimizer state, all allocated here: {size(use.bytes)}", innermost(use.frames))],
+        evidence=[
+            fact(device, f"optimizer state, all allocated in that step: {size(use.bytes)}", innermost(use.frames))
+        ],
         confidence=0.8,
     )
 

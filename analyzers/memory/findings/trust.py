@@ -38,8 +38,8 @@ def inconsistent_finding(device: Device) -> Finding:
         id="memory.inconsistent",
         severity=Severity.WARNING,
         title="The allocation history and the blocks of the snapshot do not agree",
-        why=f"By the history of {device.entries} allocations and frees, {size(device.end_allocated_bytes)} are"
-        f" allocated at the end{listed(device)}. Most likely entries are missing from the history: newer versions of"
+        why=f"The history of {device.entries} allocations and frees ends with {size(device.end_allocated_bytes)}"
+        f" allocated{listed(device)}. Most likely entries are missing from the history: newer versions of"
         " PyTorch leave some out if they are given `skip_actions`.",
         next="If you passed `skip_actions` to torch.cuda.memory._record_memory_history, record again without it. In"
         " this recording, take all sizes over time as approximate.",
@@ -63,7 +63,7 @@ def listed(device: Device) -> str:
     by_list = size(device.listed_bytes)
     if by_list == size(device.end_allocated_bytes):
         by_list = f"{abs(device.listed_bytes - device.end_allocated_bytes)} bytes more or less"
-    return f", by the list of blocks in the same file {by_list}"
+    return f", but the list of blocks in the same file shows {by_list}"
 
 
 def uncategorised_finding(device: Device, unknown: int) -> Finding:

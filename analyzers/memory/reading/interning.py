@@ -67,7 +67,10 @@ class ArenaTable:
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
-        """Return the arena number of each (stream, pool) as int32. Trace entries record their pool since torch 2.12."""
+        """Return the number of the arena of each (stream, pool), as int32.
+
+        Before torch 2.12, trace entries do not record their pool, and it is None.
+        """
         first = streams[0] if len(streams) else 0
         # One stream and no pools, the usual case of older files: no need to look at a million rows one by one.
         if pools.count(None) == len(pools) and (streams == first).all():

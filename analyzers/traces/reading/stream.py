@@ -188,8 +188,9 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 class ReadState:
     """The state of reading one file: what to do with its events, and which problems it had so far.
 
-    `sink` takes the decoded events of each block. `fast_path` is called with each block first and returns how many of
-    its bytes it read, or None if the block has to be decoded. `metadata` holds the keys of the file beside its events.
+    The file is read in blocks of bytes. `fast_path` gets each block first and returns how many of its bytes it read, or
+    None if the block has to be decoded; `sink` gets the decoded events. `metadata` holds the other entries of the
+    file's top-level object, such as `distributedInfo`.
     """
 
     sink: Callable[[Events], None]

@@ -270,7 +270,7 @@ def test_native_frames_are_shown_and_not_blamed(folder, pair):
     )
     report = folder.write(pair).side("stacks_1.txt", stack).report()
     assert "stuck in read (data/io.py:7)" in report.verdict.sentence
-    assert "rank 1 is in the function read, called by <module>" in [fact.text for fact in report.findings[0].evidence]
+    assert "rank 1 is in read(), called by <module>" in [fact.text for fact in report.findings[0].evidence]
     shown = views.stacks(run.discover(folder.path))
     assert [(row["name"], row["place"]) for _, row in shown[shown["depth"] == 4].iterrows()] == [
         ("clock_nanosleep", "libc.so.6")

@@ -77,7 +77,7 @@ def test_a_lost_alloc_is_told(maker):
     [finding] = [finding for finding in report.findings if finding.id == "memory.inconsistent"]
     device = report.data.devices[0]
     assert device.end_allocated_bytes - device.listed_bytes == lost["size"]
-    assert "by the list of blocks in the same file" in finding.why
+    assert "but the list of blocks in the same file" in finding.why
 
 
 def test_timeline_rows_are_instants_that_were(maker):
