@@ -17,6 +17,7 @@ LACKS = {
     Lack.FIRST_PENDING_OPERATION: "the first unfinished operation of {ranks}: a larger TORCH_FR_BUFFER_SIZE keeps it",
     Lack.GROUP_NAMES: "the process groups of {ranks}: TORCH_DISTRIBUTED_DEBUG=DETAIL hides them",
 }
+OUTDATED = "the only one is from before the job's last restart and shows another attempt"
 STATUSES: Mapping[str, str] = {
     AnswerStatus.OK: "it was written, but is not here",
     AnswerStatus.TIMEOUT: "it did not answer in time",
@@ -65,7 +66,15 @@ def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
     """Return the ranks without a dump, grouped by the reason why there is none; it is empty if no reason is known."""
     by_reason: dict[str, list[int]] = {}
     for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
-        end, answer = side.end(rank), side.answer(rank)
-        reason = format_ending(end) if end else STATUSES.get(answer.status, answer.status) if answer else ""
-        by_reason.setdefault(reason, []).append(rank)
+        by_reason.setdefault(why_no_dump(side, rank), []).append(rank)
     return by_reason
+
+
+def why_no_dump(side: SideFiles, rank: int) -> str:
+    """Return why a rank has no dump that could be read; empty if this is not known."""
+    if rank in side.outdated:
+        return OUTDATED
+    if end := side.end(rank):
+        return format_ending(end)
+    answer = side.answer(rank)
+    return STATUSES.get(answer.status, answer.status) if answer else ""

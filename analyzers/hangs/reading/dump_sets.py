@@ -6,7 +6,7 @@ after ranks had timed out; it then shows the abort, not the hang.
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analyzers.files import rank_in
@@ -29,10 +29,14 @@ Rounds = dict[int, list[Artefact]]
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang, in `folders` (one for each node); `rounds[i]` are the dumps of the i-th request."""
+    """The dumps of one hang, in `folders` (one for each node); `rounds[i]` are the dumps of the i-th request.
+
+    `outdated` are the ranks of which all dumps are from before the last restart of the job, and were left out.
+    """
 
     folders: tuple[Path, ...]
     rounds: list[list[Artefact]]
+    outdated: frozenset[int] = frozenset()
 
 
 def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
@@ -41,7 +45,7 @@ def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
     Rounds from before the hang began, or from before all ranks had started, are left out.
     """
     dumps = newest_set(run)
-    side = read_side_files(run, dumps.folders)
+    side = replace(read_side_files(run, dumps.folders), outdated=dumps.outdated)
     skipped = max(rounds_before_hang(side), rounds_before_start(side))
     if not skipped:
         return dumps, side
@@ -86,7 +90,8 @@ def newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
     Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned. Sets from
-    before the job was restarted show nothing of its last attempt; if there is no other, the result has no dumps.
+    before the job was restarted show nothing of its last attempt: if there is no other, and it is known how the last
+    attempt ended, the result has no dumps.
     """
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
@@ -96,10 +101,13 @@ def newest_set(run: Run) -> DumpSet:
         folders = [a.path.parent for a in run.of(Kind.COLLECTION, Kind.EXIT, Kind.GROUPS)]
         return DumpSet((folders[-1] if folders else run.root,), [[]])
     sides = {base: read_side_files(run, [base]) for base in sets}
-    sides = {base: side for base, side in sides.items() if not is_of_earlier_attempt(side)}
+    last = {base: side for base, side in sides.items() if not is_of_earlier_attempt(side)}
+    if not last and any(side.exits or side.exit_codes for side in sides.values()):
+        artefacts = (a for rounds in sets.values() for artefacts in rounds.values() for a in artefacts)
+        return DumpSet((), [[]], frozenset(a.rank for a in artefacts if a.rank is not None))
+    # If nothing shows how the last attempt ended, the hang of an earlier one is all that is known.
+    sides = last or sides
     sets = {base: sets[base] for base in sides}
-    if not sets:
-        return DumpSet((), [[]])
     # If every set was taken too late, one of them is still better than none.
     in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
     # The folders' numbers come before the files' times, which copying may have changed.

@@ -55,6 +55,8 @@ class SideFiles:
     exit_codes: dict[int, int] = field(default_factory=dict)
     last_words: LastWords = field(default_factory=LastWords)
     world_size: int = 0
+    outdated: frozenset[int] = frozenset()
+    """The ranks of which all dumps are from before the last restart of the job; these dumps are not read."""
 
     @property
     def rounds(self) -> list[Round]:

@@ -61,8 +61,13 @@ def test_dumps_from_before_a_restart_are_not_read_with_the_files_of_the_last_att
         folder.side(f"groups_{rank}.json", content)
     first = folder.path / "collection.json"
     first.write_text(first.read_text().replace('"reason"', '"attempt": 0, "reason"', 1))
+    assert folder.report().verdict.ranks == [
+        0
+    ]  # how the last attempt ended is not known: the earlier hang is all that is
     error = {"rank": 1, "pid": 201, "error": "KeyError", "message": "'lr'", "time_ns": recorder.start_ns + 60 * SECOND}
     folder.side("exit_1.json", error)
     report = folder.report()
     assert (report.verdict.kind, report.verdict.ranks) == ("dead", [1])
     assert report.data.ranks_with_dump == []
+    outdated = "no dump of ranks 0-2: the only one is from before the job's last restart and shows another attempt"
+    assert outdated in report.verdict.missing
