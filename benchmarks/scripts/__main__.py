@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = Path(__file__).parent
+SCRIPTS = {path.stem: path for path in Path(__file__).parent.rglob("[!_]*.py")}
 STEPS = 4
 KEPT_BACK = ("lstm_text", "mlp_sgd", "adafactor", "unet_plateau", "nano_gpt")
 """The scripts that no rule was made with: those whose names have the smallest SHA-256 sums."""
@@ -121,12 +121,12 @@ def estimated(name: str) -> tuple[int, dict[str, int]]:
     from workbench.commands.estimate_script import estimate_script
     from workbench.launch.plan import Request
 
-    [rank] = estimate_script(SCRIPTS / f"{name}.py", [], Request(), "cpu", None).data.ranks
+    [rank] = estimate_script(SCRIPTS[name], [], Request(), "cpu", None).data.ranks
     return rank.peak_bytes, rank.categories
 
 
 def main() -> None:
-    names = sys.argv[1:] or sorted(path.stem for path in SCRIPTS.glob("[!_]*.py"))
+    names = sys.argv[1:] or sorted(SCRIPTS)
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             (real, held), (rehearsed, foreseen) = measured(name, folder), estimated(name)
@@ -137,6 +137,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--record"]:
-        RecordedScript(sys.argv[2]).run(str(SCRIPTS / f"{sys.argv[3]}.py"))
+        RecordedScript(sys.argv[2]).run(str(SCRIPTS[sys.argv[3]]))
     else:
         main()

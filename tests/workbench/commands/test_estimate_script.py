@@ -161,6 +161,6 @@ def test_packed_sequences_without_values_have_the_sizes_of_real_ones() -> None:
 def test_recurrent_layers_of_a_real_script(name: str, within: float) -> None:
     """The peak that accuracy.md has for the script, measured by our recorder."""
     measured = {"lstm_text": 75_983_348, "bilstm_packed": 72_420_192}[name]
-    path = ROOT / "benchmarks" / "scripts" / f"{name}.py"
+    path = ROOT / "benchmarks" / "scripts" / "recurrent" / f"{name}.py"
     [rank] = estimate_script(path, (), Request(), "cpu", None).data.ranks
     assert rank.peak_bytes == pytest.approx(measured, rel=within)
