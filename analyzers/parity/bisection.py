@@ -142,7 +142,10 @@ def first_precision(compared: Compared) -> Divergence | None:
 
 
 def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
-    """Return the `Divergence` at `index` of the compared tensors, with the module that computed the tensor there."""
+    """Return the `Divergence` at `index` of the compared tensors, with the module that computed the tensor there.
+
+    `cause` says why the runs differ there; without it, it is derived from the phase of the step.
+    """
     both = compared.both
     row = both.iloc[index]
     cause = cause or cause_of(compared, index)

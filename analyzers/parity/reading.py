@@ -60,8 +60,8 @@ class Line(msgspec.Struct):
 class Merged:
     """The sums of each recorded tensor over all ranks, by (step, kind, name), in the order of the files.
 
-    `places` has, for each of these keys, the file number and line number of its first occurrence; `facts` has the
-    calls, length and dtype there. `types` has the type of each module that has one.
+    `places` has, for each of these keys, the file number and line number of its first occurrence; `facts` has what that
+    line says: the number of calls, the length and the dtype. `types` has the type of each module that has one.
     """
 
     def __init__(self) -> None:

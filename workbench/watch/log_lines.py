@@ -76,9 +76,10 @@ class LogLines:
 def step_line(step: FinishedStep, now: JobState) -> str:
     """Return a finished step as text such as `step 3/10  loss 5.1000  1,234 tok/s  memory 1.2 GiB  took 870 ms`."""
     total = f"/{now.steps}" if now.steps else ""
-    loss = "unknown" if step.loss is None else f"{step.loss:.4f}"
+    # A step between two that `metrics.log_freq` selects has no loss.
+    loss = "" if step.loss is None else f"  loss {step.loss:.4f}"
     rate = "" if step.tokens_per_s is None else f"  {step.tokens_per_s:,.0f} tok/s"
     # Logs of other trainers may have neither.
     memory = f"  memory {size(step.memory_bytes)}" if step.memory_bytes else ""
     took = f"  took {duration(step.dur_s)}" if step.dur_s else ""
-    return f"step {step.step}{total}  loss {loss}{rate}{memory}{took}"
+    return f"step {step.step}{total}{loss}{rate}{memory}{took}"

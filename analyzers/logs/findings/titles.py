@@ -182,7 +182,7 @@ def unmatched_p2p(cause: Cause) -> str:
     return f"{rank_names(cause.ranks)} never issued the matching send or recv: {sides}"
 
 
-INDEXES = " (numbers from 0, of the parameters that require a gradient)"
+INDEXES = " (indices among the parameters that require a gradient, from 0)"
 
 
 def unused_parameters(cause: Cause) -> str:

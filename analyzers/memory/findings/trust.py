@@ -73,8 +73,7 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"What {share(unknown, peak)} of peak allocated memory is used for is unknown ({size(unknown)} of"
-        f" {size(peak)})",
+        title=f"{share(unknown, peak)} of peak allocated memory has no known use ({size(unknown)} of {size(peak)})",
         why="Whether a block holds parameters, activations or something else is found from the stack that allocated it."
         f" {reason} The breakdown by category covers only the other blocks.",
         next=advice,

@@ -67,7 +67,7 @@ class ArenaTable:
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
-        """Return the number of the arena of each (stream, pool), as int32.
+        """Return the index of the arena of each trace entry, as int32: one arena for each distinct (stream, pool).
 
         Before torch 2.12, trace entries do not record their pool, and it is None.
         """

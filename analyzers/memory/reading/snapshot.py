@@ -103,8 +103,8 @@ class DeviceTrace:
     def entry(self, name: str) -> Column:
         """Return a column of this device's trace entries.
 
-        As read: action, addr, size, time, stack, arena, category, label. Derived: live_bytes, entry_arena,
-        entry_category (see `digest.derived_columns`).
+        Read from the file: action, addr, size, time, stack, arena, category, label. Computed by
+        `digest.derived_columns`: live_bytes, and entry_arena and entry_category, which are those of the entry's block.
         """
         return self.snapshot.columns[name][self.entry_rows]
 

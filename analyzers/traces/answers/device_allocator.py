@@ -70,7 +70,7 @@ class Allocator:
 
         They include bytes from before the recording as far as known. Totals that the recorder wrote are exact. An
         allocation or free without a recorded total adds its change to the last total. Without any total, the bytes at
-        the start are taken to be the largest amount by which frees exceed allocations.
+        the start are taken to be the fewest with which the curve never falls below zero.
         """
         summed = np.cumsum(self.change)
         if not self.totals_recorded:

@@ -186,11 +186,10 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 @dataclass
 class ReadState:
-    """The state of reading one file: what to do with its events, and which problems it had so far.
+    """The state of reading one file: where its events go, and which problems were found in it so far.
 
-    The file is read in blocks of bytes. `fast_path` gets each block first and returns how many of its bytes it read, or
-    None if the block has to be decoded; `sink` gets the decoded events. `metadata` holds the other entries of the
-    file's top-level object, such as `distributedInfo`.
+    Each block of bytes goes to `fast_path` first, which returns the number of bytes that it consumed, or None if the
+    block must be decoded; decoded events go to `sink`. `metadata` holds all top-level entries but `traceEvents`.
     """
 
     sink: Callable[[Events], None]
