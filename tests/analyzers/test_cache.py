@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzers import store
+from analyzers import isolation, store
 from analyzers.cache import entry_files, locations, pruning
 from analyzers.errors import CacheWarning
 
@@ -38,6 +38,11 @@ def dump(tmp_path):
     entries = [{"collective_seq_id": seq} for seq in SEQUENCE]
     file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "entries": entries}))
     return file
+
+
+def read_in_forks(monkeypatch):
+    """Let files be read in forks of this process, which have its settings, although other tests left threads here."""
+    monkeypatch.setattr(isolation, "can_fork", lambda: True)
 
 
 def sequence(dump):
@@ -80,7 +85,8 @@ DAMAGE = {
 @pytest.mark.parametrize("what", ["*.npy", entry_files.SHORT_COLUMNS, "meta.json"])
 def test_a_damaged_entry_is_read_again(dump, folder, damage, what, monkeypatch):
     if what == "*.npy":
-        monkeypatch.setattr(entry_files, "SMALL", -1)  # the children are forks of this process
+        read_in_forks(monkeypatch)
+        monkeypatch.setattr(entry_files, "SMALL", -1)
     assert sequence(dump) == SEQUENCE
     [entry] = pruning.entries(folder)
     files = list(entry.folder.glob(what))
@@ -313,6 +319,7 @@ def test_an_entry_of_a_read_only_disk_is_used(dump, small_disk, folder, monkeypa
 
 def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
     """No file may have a single byte, neither in the cache nor in any temporary folder."""
+    read_in_forks(monkeypatch)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
