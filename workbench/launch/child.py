@@ -24,8 +24,8 @@ DRAIN_S = 2.0
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
     """Run a command to its end, and copy its output to the folder `logs`.
 
-    Returns two values: the command's exit status, which is -N if signal N killed it, and whether the launcher itself
-    was told to end meanwhile.
+    Returns two values: the command's exit status, which is -N if signal N killed it, and whether the launcher received
+    a signal to end meanwhile.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]

@@ -60,7 +60,7 @@ def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Dive
     odd = [variant for variant in divergence.variants if variant not in agreeing]
     culprits = sorted(rank for variant in odd for rank in variant.ranks)
     agreed = sum(len(variant.ranks) for variant in agreeing)
-    if not agreeing or not 0 < len(culprits) < agreed + 1:
+    if not agreeing or not 0 < len(culprits) <= agreed:
         return None
     reason = Reason.LINE_OF_ABORTED
     return replace(divergence, culprits=culprits, reason=reason, issued=odd[0].op, expected=agreeing[0].op)

@@ -46,7 +46,7 @@ class RankMessages:
 
     @cached_property
     def described(self) -> Integers:
-        """The messages whose own kernel or annotation has `send` or `recv` in its name."""
+        """The messages whose kernel or annotation is named after them, with `send` or `recv`."""
         name, entry = self.collectives.name, np.asarray(self.collectives.entry)
         sends, receives = (matching(pattern, name.texts)[name.code] for pattern in (SEND, RECEIVE))
         position = np.flatnonzero(sends | receives)

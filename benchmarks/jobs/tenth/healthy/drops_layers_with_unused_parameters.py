@@ -1,4 +1,4 @@
-"""Each rank drops other layers in each step, which DDP has been told to expect; rank 0 ends later, after a report.
+"""Each rank drops other layers in each step, for which DDP is set up; rank 0 writes a report and ends later.
 
 class: healthy
 culprit: none

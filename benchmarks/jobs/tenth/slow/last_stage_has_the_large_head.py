@@ -1,4 +1,4 @@
-"""A pipeline of three stages: the last one computes the large head and the loss, and the others wait for its gradients.
+"""A pipeline of three stages: the last one computes the large head and the loss, so that the others wait for its gradients in each step.
 
 class: healthy, slow, straggler
 culprit: none | 2
