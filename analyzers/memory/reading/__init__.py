@@ -1,1 +1,1 @@
-"""Read a snapshot file into columns (pickle or JSON, any schema since torch 2.0), and look up rows in these."""
+"""Read a memory snapshot file (pickle or JSON, any schema since torch 2.0) into columns, and look values up in them."""

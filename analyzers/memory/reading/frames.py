@@ -1,4 +1,4 @@
-"""Look up the texts, frames and stacks of one snapshot by number, and find the user's own frames in a stack."""
+"""Look up a snapshot's texts, frames and stacks by index, and find the user's own frames in a stack."""
 
 import re
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from analyzers.frames import Origin, origin_of
 from analyzers.memory.reading.operations import operation_of
 
 Frame = tuple[str, str, int]
-"""Function name, file, and line; the line is 0 if it is not known."""
+"""A stack frame: function name, file, and line number (0 if not known)."""
 
 # What captures the stack or hands memory out lies below the operation that asked for it: innermost where stacks="all".
 ALLOCATOR_FRAME = re.compile(r"torch::(unwind|CapturedTraceback|cuda)::|c10::|at::(detail::|TensorBase )")
 
 
 def is_internal(file: str) -> bool:
-    """Return whether a file is PyTorch's, Python's or native code, which the user neither wrote nor chose."""
+    """Return whether a file belongs to PyTorch, to Python or to native code, so that its frames are not the user's."""
     return origin_of(file) <= Origin.RUNTIME
 
 
 def frame_text(frame: Frame) -> str:
-    """Return a frame as `file:line function`."""
+    """Return a frame as `file:line function`, or only the function's name if neither file nor line is known."""
     name, file, line = frame
     return f"{file or '??'}:{line} {name}" if file or line else name
 
 
 class Frames:
-    """The texts, frames and stacks of a snapshot by number, from the columns that `interning.InternTables` wrote.
+    """Look-up tables for the texts, frames and stacks of a snapshot, which the snapshot's columns refer to by index.
 
-    Stack 0 and text 0 are empty.
+    Text 0 is the empty text, and stack 0 is a stack without frames. `interning.InternTables` wrote the tables.
     """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
@@ -44,7 +44,7 @@ class Frames:
         self._operations: dict[int, str] = {}
 
     def text(self, number: int) -> str:
-        """Return the text with this number in the snapshot's table of texts."""
+        """Return the text at this index of the snapshot's table of distinct texts; index 0 is the empty text."""
         if number not in self._texts:
             start = int(self._text_end[number - 1]) if number else 0
             content = self._text_bytes[start : int(self._text_end[number])].tobytes()
@@ -52,18 +52,18 @@ class Frames:
         return self._texts[number]
 
     def frame(self, number: int) -> Frame:
-        """Return the frame with this number in the snapshot's table of distinct frames."""
+        """Return the frame at this index of the snapshot's table of distinct frames."""
         if number not in self._frames:
             name, file = self.text(int(self._name[number])), self.text(int(self._file[number]))
             self._frames[number] = name, file, int(self._line[number])
         return self._frames[number]
 
     def user_stack(self, stack: int) -> list[Frame]:
-        """Return the user's frames of a stack, innermost first.
+        """Return the frames of a stack that are in the user's code, innermost first.
 
-        If the stack has no frame of the user's, the result is a made-up frame that names what the stack does
-        (`operation`, if known), then all frames but the innermost ones of the allocator and of the code that captures
-        stacks.
+        If none is, return a made-up frame that names the operation, such as `backward of bmm` (left out if the
+        operation is not known), followed by the frames of the stack without the innermost ones, in which the
+        allocator gets the memory and PyTorch captures the stack.
         """
         start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]
@@ -75,28 +75,28 @@ class Frames:
         return [(operation, "", 0), *native] if operation else native
 
     def operation(self, stack: int) -> str:
-        """Return what PyTorch or a library did below the user's innermost frame, such as `backward of bmm`.
+        """Return the operation that the user's innermost frame called in PyTorch or a library: `backward of bmm`.
 
-        The result is empty if the functions in the stack do not show it.
+        The result is an empty text if the function names in the stack do not show an operation.
         """
         if stack not in self._operations:
             self._operations[stack] = operation_of(self.native_names(stack))
         return self._operations[stack]
 
     def native_names(self, stack: int) -> list[str]:
-        """Return the names of the functions below the user's innermost frame, innermost first.
+        """Return the names of the functions that run inside the user's innermost frame, innermost first.
 
-        For a stack without a frame of the user's, these are all of its functions.
+        If no frame of the stack is in the user's code, return the names of all its functions.
         """
         start, end = self._bounds(stack)
         first = min(int(self._next_user[start]), end) if start < end else end
         return [self.frame(number)[0] for number in self._stack_frames[start:first].tolist()]
 
     def innermost(self, stack: int) -> Frame | None:
-        """Return the innermost frame of the user's code in a stack; None for a stack without frames.
+        """Return the innermost frame of a stack that is in the user's code; None for a stack without frames.
 
-        If the user has no frame in it, the result is a made-up frame that names the stack's operation, such as
-        `backward of bmm`. If that is unknown too, it is the innermost frame outside of the allocator.
+        If no frame is in the user's code, return a made-up frame that names the operation, such as `backward of bmm`;
+        if the operation is not known either, return the innermost frame outside of the allocator.
         """
         start, end = self._bounds(stack)
         if start == end:
@@ -108,10 +108,7 @@ class Frames:
         return self.frame(int(self._stack_frames[first]))
 
     def line(self, stack: int) -> str:
-        """Return the innermost frame of the user's code as `file:line function`; empty for a stack without frames.
-
-        For a stack without a frame of the user's, see `innermost`.
-        """
+        """Return the result of `innermost` as `file:line function`; an empty text for a stack without frames."""
         frame = self.innermost(stack)
         return frame_text(frame) if frame else ""
 
@@ -121,23 +118,28 @@ class Frames:
     def _allocator_frames(self, start: int, end: int) -> int:
         """Return how many of a stack's innermost frames belong to the allocator or to the code that captures stacks.
 
-        The result is 0 if all frames do. The stack is the part from `start` to `end` of the column `stack_frames`.
+        The result is 0 if all frames do. The stack's frames are at the positions `start` to `end` of the column
+        `stack_frames`.
         """
         names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
         return next((count for count, name in enumerate(names) if not ALLOCATOR_FRAME.match(name)), 0)
 
     @cached_property
     def _is_user(self) -> Mask:
-        """A mask of the distinct frames that are in the user's code.
+        """For each distinct frame, whether it is in the user's code.
 
-        There are fewer files than frames, so each file is checked once.
+        Each file is checked once, because there are fewer files than frames.
         """
         files, inverse = np.unique(self._file, return_inverse=True)
         return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
     @cached_property
     def _next_user(self) -> Integers:
-        """For each position in `stack_frames`, the first position at or after it whose frame is in the user's code."""
+        """For each position in `stack_frames`, the first position at or after it that has a frame of the user's.
+
+        The value is the length of `stack_frames` if no such position follows. One more value stands for the end of
+        the column.
+        """
         count = len(self._stack_frames)
         user = np.where(self._is_user[self._stack_frames], np.arange(count), count)
         return np.minimum.accumulate(np.append(user, count)[::-1])[::-1]

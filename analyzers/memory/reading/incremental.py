@@ -1,13 +1,13 @@
-"""Turn trace entries into columns while the rest of their pickle is still being read.
+"""Convert trace entries to columns while the unpickler is still reading the rest of their file, which saves memory.
 
-An unpickler keeps every object in memory until it ends. Entries that are emptied as soon as their columns exist take
-only a quarter of the memory.
+An unpickler keeps every object in memory until it has read the whole file. With each entry cleared as soon as its
+values are in columns, reading takes only a quarter of the memory.
 
-Worked example: the pickle of a snapshot fills a list with a million entry dicts. Each time the unpickler asks the file
-for more bytes, `WatchedFile` calls `IncrementalReader.collect` first. That asks the garbage collector for the lists
-made since the last call (`gc.freeze` hides all older objects), recognises a trace by its first element, a dict with an
-"action", and converts its entries in chunks of 8192: it takes `trace[0:8192]`, puts None in their places, computes the
-columns and clears the dicts. At the end `columns(trace)` converts the rest.
+Worked example: the pickle of a snapshot fills a list with a million entry dicts. Each time the unpickler asks the
+file for more bytes, `WatchedFile` calls `IncrementalReader.collect` first. `collect` asks the garbage collector for
+the lists made since its last call (`gc.freeze` hides all older objects) and recognises a trace by its first element,
+a dict with an "action". It then converts 8192 entries at a time: it takes `trace[0:8192]`, puts None in their places,
+computes the columns and clears the dicts. At the end of the file `columns(trace)` converts the remaining entries.
 """
 
 import gc
@@ -23,21 +23,30 @@ RawTrace = list[Any]
 Table = dict[str, Column]
 
 CHUNK = 1 << 13
-"""How many entries are converted to columns at a time."""
+"""The number of trace entries that are converted to columns at a time."""
 CHECKS_OF_AN_EMPTY_LIST = 16
-"""How often a list may be empty before it is ignored: a trace grows by a thousand entries at a time."""
+"""How often a list is checked for trace entries while it is empty, before it is ignored.
+
+The unpickler appends entries a thousand at a time, so that the list of a trace is empty at first.
+"""
 
 
 @dataclass
 class PartialTrace:
-    """A trace that is still being read: its list of entries, the tables so far, and how many entries these have."""
+    """A trace that the unpickler is still reading: the list of its entries, and the columns of those already converted.
+
+    `tables` has one dict of columns per converted chunk; the first `converted` entries of the list are in `tables`.
+    """
 
     trace: RawTrace
     tables: list[Table] = field(default_factory=list)
     converted: int = 0
 
     def convert_chunk(self, columns_of: Callable[[RawTrace], Table]) -> None:
-        """Convert the next trace entries to a table, then clear them and put None in their places to free memory."""
+        """Convert the next `CHUNK` entries of the trace to a table of columns, and free the entries.
+
+        Their dicts are cleared, and None takes their places in the list.
+        """
         entries = self.trace[self.converted : self.converted + CHUNK]
         # The list must keep its length: the unpickler goes on appending to it.
         self.trace[self.converted : self.converted + CHUNK] = repeat(None, len(entries))
@@ -57,7 +66,7 @@ class IncrementalReader:
 
     @contextmanager
     def watch(self, file: IO[bytes]) -> Iterator["WatchedFile"]:
-        """Yield a file to unpickle from; each read from it first converts the trace entries that are complete."""
+        """Yield a file for the unpickler: each read first converts the trace entries that are complete by then."""
         gc.freeze()
         try:
             yield WatchedFile(file, self.collect)
@@ -66,9 +75,9 @@ class IncrementalReader:
             self._empty_lists.clear()
 
     def columns(self, trace: RawTrace) -> Iterator[Table]:
-        """Return the tables of a trace that was read to its end, and empty the trace.
+        """Return the tables of a trace that the unpickler has read to its end, one per chunk, and free the entries.
 
-        A trace without entries has one empty table.
+        A trace without entries has one table, whose columns are empty.
         """
         partial = self._partial.pop(id(trace), None) or PartialTrace(trace)
         while partial.converted < len(trace) or not partial.tables:
@@ -78,8 +87,8 @@ class IncrementalReader:
     def collect(self) -> None:
         """Convert the trace entries that the unpickler has completed since the last call, in chunks of `CHUNK` entries.
 
-        New traces are found among the lists that were created since the last call. Entries that do not fill a chunk
-        wait for a later call or for `columns`.
+        New traces are found among the lists that were created since the last call. Entries that do not fill a whole
+        chunk are converted by a later call, or by `columns`.
         """
         new_objects = gc.get_objects(generation=0)
         gc.freeze()  # so that the next call sees only newer objects
@@ -98,7 +107,7 @@ class IncrementalReader:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file for an unpickler that calls `before_read` before each read.
+    """A file for an unpickler, which calls `before_read` before each `read` and `readinto`.
 
     It has `peek`, because the unpickler reads files without `peek` byte by byte.
     """
@@ -126,5 +135,5 @@ class WatchedFile:
 
 
 def is_entry(value: object) -> bool:
-    """Return whether an object looks like a trace entry."""
+    """Return whether an object looks like a trace entry: a dict with an "action"."""
     return type(value) is dict and "action" in value

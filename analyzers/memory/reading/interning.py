@@ -1,4 +1,7 @@
-"""Number each distinct text, frame, stack and arena of a snapshot: a few hundred of them occur a million times."""
+"""Store each distinct text, frame, stack and arena of a snapshot once, so that columns hold only indexes of these.
+
+A snapshot refers a million times to a few hundred of them. An arena is a (stream, pool) pair of the allocator.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,40 +11,40 @@ import numpy as np
 from analyzers.columns import Column
 
 RawFrames = list[Any]
-"""A list of frame dicts from the pickle; once its stack has a number, the list holds only that number."""
+"""A list of frame dicts from the snapshot file; `StackTable.number` replaces its elements by a single `StackNumber`."""
 NO_FRAMES: RawFrames = []
 CANDIDATES_AT_MOST = 8
 
 
 class StackNumber(NamedTuple):
-    """The number of a stack, which replaces the frames in a list of frames, so that the frames can be freed."""
+    """The index of a stack in a `StackTable`; it replaces the frames in a list of frames, to free their memory."""
 
     number: int
 
 
 def line_number(line: int) -> int:
-    """Return a line number; 0 if none is known, which some recorders write as -1 in an unsigned number."""
+    """Return a line number, or 0 if it is out of range: some recorders write "unknown" as an unsigned -1."""
     return line if 0 <= line < 1 << 31 else 0
 
 
 class TextTable:
-    """Numbers for distinct texts; number 0 is the empty text."""
+    """A table of distinct texts; index 0 is the empty text."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {"": 0}
 
     def number(self, text: object) -> int:
-        """Return the number of a text, which is added if it is new.
+        """Return the index of a text in the table, and add the text if it is new.
 
         Raises:
-            TypeError: The value is no text.
+            TypeError: The value is not a text.
         """
         if not isinstance(text, str):
             raise TypeError(f"a text is expected where {type(text).__name__} stands")
         return self.known.setdefault(text, len(self.known))
 
     def columns(self) -> dict[str, Column]:
-        """Return all texts as one column of UTF-8 bytes, and the position at which each text ends."""
+        """Return two columns: all texts in UTF-8, one after the other, and the position at which each text ends."""
         encoded = [text.encode("utf-8", "replace") for text in self.known]
         return {
             "text_bytes": np.frombuffer(b"".join(encoded), np.uint8),
@@ -50,10 +53,10 @@ class TextTable:
 
 
 class ArenaTable:
-    """Numbers for arenas, which are (stream, pool) pairs: the allocator reuses a freed block only within its arena.
+    """A table of distinct arenas. The allocator reuses a freed block only within its arena, a (stream, pool) pair.
 
-    A pool is a pair of numbers; (0, 0) is the default pool. `UNKNOWN_POOL` is for entries that do not record their
-    pool.
+    A pool is identified by a pair of numbers; (0, 0) is the default pool. `UNKNOWN_POOL` takes the place of a pool
+    that is not recorded.
     """
 
     UNKNOWN_POOL = (-1, -1)
@@ -62,14 +65,15 @@ class ArenaTable:
         self.known: dict[tuple[int, int, int], int] = {}
 
     def number(self, stream: int, pool: Sequence[int] | None) -> int:
-        """Return the number of the arena of a stream and a pool (None: unknown), which is added if it is new."""
+        """Return the index of the arena of a stream and a pool (None: not recorded), and add the arena if it is new."""
         first, second = self.UNKNOWN_POOL if pool is None else pool
         return self.known.setdefault((stream, int(first), int(second)), len(self.known))
 
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
-        """Return the index of the arena of each trace entry, as int32: one arena for each distinct (stream, pool).
+        """Return the index of each row's arena as int32. `streams` and `pools` have one value per row.
 
-        Before torch 2.12, trace entries do not record their pool, and it is None.
+        A row is a trace entry or a segment. Trace entries of torch before 2.12 do not record their pool: the value is
+        None.
         """
         first = streams[0] if len(streams) else 0
         # One stream and no pools, the usual case of older files: no need to look at a million rows one by one.
@@ -78,16 +82,16 @@ class ArenaTable:
         return np.fromiter(map(self.number, streams.tolist(), pools), np.int32, len(pools))
 
     def columns(self) -> dict[str, Column]:
-        """Return two columns with one row per arena: its stream, and its pool as two numbers."""
+        """Return two columns with one row per arena: `arena_stream`, and `arena_pool` with the pool's two numbers."""
         table = np.array(list(self.known), np.int64).reshape(-1, 3)
         return {"arena_stream": table[:, 0], "arena_pool": table[:, 1:]}
 
 
 class StackTable:
-    """Numbers for stacks of frames; number 0 is the empty stack.
+    """A table of distinct stacks of frames; index 0 is the stack without frames.
 
-    Recorders share frame and list objects, so comparing identities first avoids reading the same frames a thousand
-    times; where objects are not shared (JSON) the contents decide.
+    PyTorch's pickles refer to the same frame and list objects many times, so comparing object identities first avoids
+    reading the same frames a thousand times. JSON shares no objects: there the contents are compared.
 
     Example: 22,332 entries of a training trace refer to 711,000 frames in 14,961 lists, but there are only 665 frame
     objects and 188 different stacks. A list is first looked up by its length and the identities of three frames: the
@@ -104,14 +108,17 @@ class StackTable:
         self._candidates: dict[tuple[int, ...], list[tuple[RawFrames, StackNumber]]] = {}
 
     def numbers(self, lists: Sequence[RawFrames | None]) -> Column:
-        """Return the stack number of each list of frames as int32; 0 for None.
+        """Return the index of the stack in each list of frames, as int32; 0 for None and for an empty list.
 
-        The frames in each list are replaced by the stack's number, so that their memory is freed.
+        To free their memory, the frames in each list are replaced by the stack's index (`StackNumber`).
         """
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
     def number(self, frames: RawFrames | None) -> int:
-        """Return the number of a stack, and replace the list's frames by that number to free them."""
+        """Return the index of the stack in a list of frames, and add the stack if it is new.
+
+        To free their memory, the frames in the list are replaced by the stack's index (`StackNumber`).
+        """
         if not frames:
             return 0
         first = frames[0]
@@ -136,7 +143,7 @@ class StackTable:
         return number
 
     def frame(self, frame: Mapping[str, Any]) -> int:
-        """Return the index of a frame in the table of distinct frames, and add it if it is new."""
+        """Return the index of a frame in the table of distinct frames, and add the frame if it is new."""
         known = self._frame_of_id.get(id(frame))
         if known is None:
             name, file = (self.texts.number(frame.get(key, "")) for key in ("name", "filename"))
@@ -145,10 +152,11 @@ class StackTable:
         return known[0]
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of the frames and the stacks.
+        """Return the columns of the distinct frames and of the distinct stacks.
 
-        Columns `frame_name`, `frame_file` and `frame_line` have a row per distinct frame. `stack_frames` has the frame
-        numbers of all stacks, one stack after the other, and `stack_end` the position in it at which each stack ends.
+        `frame_name`, `frame_file` (both indexes of texts) and `frame_line` have one row per frame. `stack_frames` has
+        the frame indexes of all stacks, one stack after the other; `stack_end` has the position in it at which each
+        stack ends.
         """
         table = np.array(list(self.frames), np.int64).reshape(-1, 3)
         return {
@@ -161,12 +169,12 @@ class StackTable:
 
 
 class InternTables:
-    """Tables that number each distinct text, stack and arena (stream and pool); other columns hold only the numbers."""
+    """The tables of distinct texts, stacks and arenas (stream and pool) of a snapshot; columns hold their indexes."""
 
     def __init__(self) -> None:
         self.texts = TextTable()
         self.stacks, self.arenas = StackTable(self.texts), ArenaTable()
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of the texts, the stacks and the arenas."""
+        """Return the columns of the texts, of the frames and stacks, and of the arenas."""
         return self.arenas.columns() | self.stacks.columns() | self.texts.columns()

@@ -1,4 +1,4 @@
-"""Find the training job that wrote a snapshot: the model and settings in the run.json of its run folder."""
+"""Find the training job that wrote a snapshot: its model and settings are in the run.json of the run folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,13 @@ from analyzers.files import read_json
 from analyzers.memory.job import Job
 
 FOLDERS_UP = 3
-"""How many folders above a snapshot run.json may be: snapshots are in `RUN/memory_snapshot/iteration_N/`."""
+"""How many folders above a snapshot are searched for run.json; snapshots are in `RUN/memory_snapshot/iteration_N/`."""
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of one element, by the name of its type."""
+"""The bytes of one element, by the name of its data type."""
 
 
 def job_of(snapshot: Path) -> Job | None:
-    """Return the job in whose run folder a snapshot is; None if no complete run.json is near."""
+    """Return the training job that wrote a snapshot; None if no folder above the snapshot has a complete run.json."""
     for folder in list(snapshot.resolve().parents)[:FOLDERS_UP]:
         try:
             return job_in_manifest(read_json(folder / "run.json"))
@@ -26,10 +26,10 @@ def job_of(snapshot: Path) -> Job | None:
 
 
 def job_in_manifest(manifest: Mapping[str, Any]) -> Job:
-    """Return the job that a run.json describes.
+    """Return the training job that the contents of a run.json describe.
 
     Raises:
-        KeyError: A key is missing.
+        KeyError: A key is missing, or a data type is not in `BYTES_OF`.
         msgspec.ValidationError: A value has a wrong type.
     """
     config, model = manifest["config"], manifest.get("model")

@@ -1,6 +1,4 @@
-"""Name the operation of a stack of native frames:
-`backward of bmm`, `cuBLAS workspace`, `NCCL collective`, `softmax`.
-"""
+"""Name the operation behind a stack from the names of its native functions, such as `softmax` or `NCCL collective`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -31,13 +29,13 @@ OVERLOAD = re.compile(
 )
 WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_"}
-"""Operators that only make room; the one that called them says more."""
+"""Operators that only allocate memory. The operator that called one of these says more about the purpose."""
 
 
 def operation_of(names: Sequence[str]) -> str:
-    """Return the operation of the native frames of a stack, in words; empty if they do not show it.
+    """Return the operation that the native functions of a stack belong to, in words; empty if they do not show it.
 
-    `names` are the functions of the frames, innermost first, up to the first frame of the user's code.
+    `names` are the functions of the stack from the innermost outwards, up to the first frame in the user's code.
 
     Example:
         operation_of(["at::_ops::bmm::call(...)", "torch::autograd::generated::BmmBackward0::apply(...)"])
@@ -47,7 +45,7 @@ def operation_of(names: Sequence[str]) -> str:
 
 
 def library_use(names: Iterable[str]) -> str:
-    """Return the purpose for which a library allocates memory, such as `cuBLAS workspace`; empty if no library did."""
+    """Return the purpose for which a library allocates, such as `cuBLAS workspace`; empty if no library does."""
     for name in names:
         for pattern, words in LIBRARY_USES:
             if match := pattern.search(name):
@@ -57,7 +55,10 @@ def library_use(names: Iterable[str]) -> str:
 
 
 def backward_of(names: Sequence[str]) -> str:
-    """Return `backward of OPERATOR` for a stack below the autograd engine; empty for any other stack."""
+    """Return what the autograd engine runs in a stack, such as `backward of bmm`; empty if it runs nothing there.
+
+    The result is `backward pass` if the stack shows the engine but not what it runs.
+    """
     for name in names:
         for pattern, words in ENGINE_USES:
             if pattern.search(name):
@@ -68,25 +69,31 @@ def backward_of(names: Sequence[str]) -> str:
 
 
 def operator_name(node: str) -> str:
-    """Return the operator of an autograd node: `NllLoss` -> `nll_loss`, `ScaledDotProduct...` without its backend."""
+    """Return the operator of an autograd node: `nll_loss` for `NllLoss`.
+
+    All variants of attention (`ScaledDotProduct...`) give `scaled_dot_product_attention`.
+    """
     snake = WORD_START.sub("_", node).lower()
     return "scaled_dot_product_attention" if "dot_product" in snake else plain(snake)
 
 
 def operator_of(names: Sequence[str]) -> str:
-    """Return the outermost operator that was called, which is the one in the user's line; empty if none was."""
+    """Return the outermost ATen operator in a stack, which is the one that the user's line calls; empty if none is.
+
+    An operator that only allocates (`FILLS`) is returned only if there is no other.
+    """
     called = called_operators(names)
     telling = [name for name in called if name not in FILLS]
     return (telling or called or [""])[-1]
 
 
 def called_operators(names: Iterable[str]) -> list[str]:
-    """Return the operators that were called in a stack, the innermost first."""
+    """Return the names of the ATen operators that are called in a stack, the innermost first."""
     return [plain(match["dispatched"] or match["recorded"]) for name in names if (match := CALL.search(name))]
 
 
 def plain(operator: str) -> str:
-    """Return an operator's name without its overload and without markers of internal variants."""
+    """Return an ATen operator's name without its overload and without the internal prefixes `_` and `native_`."""
     while OVERLOAD.search(operator):
         operator = OVERLOAD.sub("", operator)
     return operator.removeprefix("_").removeprefix("native_")

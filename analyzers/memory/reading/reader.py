@@ -1,7 +1,8 @@
 """Read a memory snapshot into columns, for every schema since torch 2.0: pickle or JSON, gzipped or not.
 
-This runs in a child process with limits on memory and time (`analyzers.child`). The pickle may hold data only. Nothing
-is read deeper than the schema goes, so a list that contains itself is refused as a wrong type.
+This runs in a child process with limits on memory and time (`analyzers.child`). A pickle that would do more than
+create data is refused. Only the levels that the schema has are read, so that a list that contains itself is refused
+as a value of a wrong type.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,10 +28,10 @@ from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UN
 GZIP_MAGIC, PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
 TEXT_AT_MOST = 500
 BYTES_AT_MOST = 1 << 62
-"""The highest plausible sum of sizes, which int64 can still hold."""
+"""The largest sum of sizes that is accepted; it is far beyond any real memory, and int64 can hold it."""
 
 Row = Mapping[str, Any]
-"""One dict of the file: an entry, a segment, a block or an annotation."""
+"""A dict of the snapshot file: a trace entry, a segment, a block or an annotation."""
 
 # The scalars that our own recorder writes about the whole file, and their types.
 RECORDER_KEYS: dict[str, type] = {
@@ -47,7 +48,7 @@ RECORDER_KEYS: dict[str, type] = {
 
 
 class ActionNumbers(dict[str, int]):
-    """A dict from the name of an action to its number; an unknown name has the number `Action.UNKNOWN`.
+    """A dict from the name of an action to its number; a name that is not in the dict gets `Action.UNKNOWN`.
 
     It is a dict because it must answer a million look-ups quickly.
     """
@@ -60,7 +61,9 @@ ACTION_NUMBERS = ActionNumbers(ACTION_OF)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of one snapshot and its `meta`; `snapshot.Snapshot` gives typed access to them.
+    """Return the columns of one snapshot file, and its metadata. `snapshot.Snapshot` gives typed access to both.
+
+    `paths` holds the one file.
 
     Raises:
         InputError: The file is not readable, or does not have the structure of a snapshot.
@@ -76,7 +79,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 @contextmanager
 def as_input_errors() -> Iterator[None]:
-    """Convert the exceptions that values of a wrong type cause to an `InputError`."""
+    """Turn an exception caused by a damaged gzip stream or a value of a wrong type into an `InputError`."""
     try:
         yield
     except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
@@ -89,9 +92,13 @@ def as_input_errors() -> Iterator[None]:
 
 
 def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a snapshot file, a pickle or JSON.
+    """Return the object in a snapshot file, which is a pickle or JSON, gzipped or not.
 
-    The trace entries of a pickle are converted to columns while it is read.
+    While a pickle is read, `entries` converts its trace entries to columns, to save memory.
+
+    Raises:
+        InputError: The file is neither a pickle nor JSON.
+        HostileInput: The pickle would run code.
     """
     stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
     if magic(stream)[:1] == PICKLE_MAGIC:
@@ -104,7 +111,10 @@ def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
 
 
 def decompressed(file: IO[bytes]) -> IO[bytes]:
-    """Return a gzipped file as a decompressed stream; isal is several times as fast as the standard library."""
+    """Return a stream of the decompressed contents of a gzipped file.
+
+    The package isal is several times as fast as the standard library.
+    """
     return cast("IO[bytes]", igzip.open(file, "rb"))  # type: ignore[no-untyped-call]  # isal has no types
 
 
@@ -118,7 +128,10 @@ def magic(stream: IO[bytes]) -> bytes:
 def columns(
     snapshot: Any, tables: InternTables, entries: IncrementalReader
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return every column of a parsed snapshot, and its `meta`; the traces in `snapshot` are emptied."""
+    """Return every column of a parsed snapshot, and its metadata: counts of entries, settings, what the recorder noted.
+
+    The dicts of the trace entries in `snapshot` are cleared to free memory.
+    """
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot() gives the segments alone
         snapshot = {"segments": snapshot}
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
@@ -143,12 +156,10 @@ def columns(
 
 
 def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
-    """Refuse a file in which one list is referred to twice, because a small file could then expand without end.
-
-    Recorders write each list once.
+    """Refuse a file in which one list of entries or blocks is used twice: a small file could then expand without end.
 
     Raises:
-        HostileInput: A list occurs twice.
+        HostileInput: A list occurs twice; recorders write each list once.
     """
     filled = [id(rows) for rows in lists if rows]
     if len(set(filled)) != len(filled):
@@ -156,10 +167,10 @@ def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
 
 
 def refuse_oversized(table: Mapping[str, Column]) -> None:
-    """Refuse a file with sizes whose sums would overflow int64.
+    """Refuse a file whose sizes would overflow int64 when they are added up.
 
     Raises:
-        HostileInput: A size is negative, or their sum is beyond any memory.
+        HostileInput: A size is negative, or the sum of a column of sizes is above `BYTES_AT_MOST`.
     """
     for name in ("size", "segment_total", "block_size", "block_requested"):
         if len(sizes := table[name]) and (sizes.min() < 0 or sizes.sum(dtype=np.float64) > BYTES_AT_MOST):
@@ -167,7 +178,7 @@ def refuse_oversized(table: Mapping[str, Column]) -> None:
 
 
 def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: object) -> Column:
-    """Return the value of `key` in each of `rows` as a column of type `kind`; `default` where a row has no such key."""
+    """Return the values that `rows` have for `key` as a column of type `kind`; `default` for a row without this key."""
     try:
         return np.fromiter(map(itemgetter(key), rows), kind, len(rows))
     except KeyError:  # older torch, or an entry that lacks it: slower
@@ -175,14 +186,18 @@ def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: objec
 
 
 def entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dict[str, Column]:
-    """Return the columns of the trace entries of all devices, one device after the other."""
+    """Return the columns of the trace entries of all devices: those of device 0 first, then those of device 1, etc."""
     # The empty trace gives the columns their types where there is no other.
     parts = [part for trace in [*traces, []] for part in entries.columns(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Column]:
-    """Return the columns of the given trace entries: action, addr, size, time (µs), stack, arena, category, label."""
+    """Return the columns of the given trace entries: action, addr, size, time (µs), stack, arena, category, label.
+
+    `stack`, `arena` and `label` are indexes of `tables`. For an `oom` entry, `addr` is the free memory of the device
+    in bytes, as such an entry has no address.
+    """
     action = np.fromiter(map(ACTION_NUMBERS.__getitem__, map(itemgetter("action"), trace)), np.uint8, len(trace))
     addr = column_of(trace, "addr", np.uint64, 0)
     for i in np.flatnonzero(action == Action.OOM).tolist():
@@ -200,7 +215,10 @@ def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Colum
 
 
 def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
-    """Return the columns `category` and `label` of trace entries, as this project's recorder tagged them."""
+    """Return the columns `category` and `label` of trace entries, which only this project's recorder fills.
+
+    Without tags the category is `UNTAGGED`. A label is an index of `texts`, 0 if there is none.
+    """
     if not any("category" in entry for entry in trace):
         return {"category": np.full(len(trace), UNTAGGED, np.int8), "label": np.zeros(len(trace), np.int32)}
     categories = (category_number(entry.get("category")) for entry in trace)
@@ -212,12 +230,12 @@ def tag_columns(trace: Sequence[Row], texts: TextTable) -> dict[str, Column]:
 
 
 def category_number(name: object) -> int:
-    """Return the code of a recorded category name; `UNTAGGED` if it is not a string."""
+    """Return the number of a recorded category name: `UNTAGGED` for no text, `Category.UNKNOWN` for an unknown name."""
     return int(CATEGORY_OF.get(name.lower(), Category.UNKNOWN)) if isinstance(name, str) else UNTAGGED
 
 
 def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Column]:
-    """Return the columns of the segments, with one row per segment."""
+    """Return the columns of the segments, with one row per segment; `segment_arena` is an index of `arenas`."""
     streams = column_of(segments, "stream", np.int64, 0)
     pools = [segment.get("segment_pool_id") or (0, 0) for segment in segments]
     return {
@@ -231,7 +249,10 @@ def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Co
 
 
 def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Column]:
-    """Return the columns of the blocks of all segments, with one row per block; free blocks are included."""
+    """Return the columns of the blocks of all segments, with one row per block, free blocks included.
+
+    `block_segment` is an index into `segments`, and `block_stack` an index of `stacks`.
+    """
     rows = list(blocks_of(segments))
     numbers = stacks.numbers([frames_of(block) for _, _, block in rows])
     return {
@@ -245,9 +266,9 @@ def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Colu
 
 
 def blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
-    """Yield (row of the segment, address, block) for each block of these segments.
+    """Yield, for each block of the segments: the index of its segment, its address, and its dict.
 
-    Torch 2.0 left the addresses out, so sizes are summed up from the start of the segment.
+    A file of torch 2.0 has no addresses of blocks: they are computed from the segment's address and the sizes.
     """
     for number, segment in enumerate(segments):
         address = segment.get("address", 0)
@@ -257,20 +278,26 @@ def blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
 
 
 def requested_bytes(block: Row) -> int:
-    """Return the requested size of a block; torch 2.0 and older had it in `history`."""
+    """Return the bytes that were requested for a block; files of torch 2.0 and older have this number in `history`.
+
+    The block's size takes its place if it is not recorded.
+    """
     history = block.get("history") or [{}]
     return int(block.get("requested_size", history[0].get("real_size", block["size"])))
 
 
 def frames_of(block: Row) -> RawFrames:
-    """Return the frames of a block; torch 2.0 and older had them in `history`."""
+    """Return the frames of a block's allocation, empty if not recorded; torch 2.0 and older wrote them in `history`."""
     history = block.get("history") or [{}]
     frames: RawFrames = block.get("frames") or history[0].get("frames") or NO_FRAMES
     return frames
 
 
 def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str, Column]:
-    """Return the columns of the annotations, with one row per start or end of a `record_function` range."""
+    """Return the columns of the annotations, with one row per start or end of a `record_function` range.
+
+    `annotation_name` is an index of `texts`; `annotation_time` is in µs.
+    """
     return {
         "annotation_start": np.array([annotation.get("stage") == "START" for annotation in annotations], bool),
         "annotation_name": np.array([texts.number(row.get("name", "")) for row in annotations], np.int32),
@@ -280,9 +307,9 @@ def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str
 
 
 def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Column]:
-    """Return the columns of the tags of blocks older than the trace, which this project's recorder wrote.
+    """Return the address, category and label of each block that was allocated before the trace begins.
 
-    `blocks` maps the address to [category, label].
+    This project's recorder writes these tags in `blocks`, which maps the address of a block to [category, label].
     """
     rows = [(int(address), category_number(tag[0]), texts.number(tag[1] or "")) for address, tag in blocks.items()]
     return {
@@ -293,7 +320,7 @@ def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Colu
 
 
 def settings_of(snapshot: Row) -> dict[str, str]:
-    """Return the allocator's settings as texts by name; a nested setting has the name `outer.inner`."""
+    """Return the allocator's settings as texts by name; a setting inside another has the name `outer.inner`."""
     settings: dict[str, str] = {}
     for key, value in (snapshot.get("allocator_settings") or {}).items():
         nested = value.items() if isinstance(value, dict) else [("", value)]
@@ -304,16 +331,17 @@ def settings_of(snapshot: Row) -> dict[str, str]:
 
 
 def scalar_text(value: object) -> str:
-    """Return a scalar as text; for any other value only the name of its type, as it may be nested without end."""
+    """Return a scalar as a text of bounded length; for any other value only the name of its type, as it may be huge."""
     if not isinstance(value, str | int | float | None):
         return f"({type(value).__name__})"
     return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode()
 
 
 def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
-    """Return, for each device, whether the ring buffer of its trace lost the oldest entries; None if not recorded.
+    """Return, for each device, whether the ring buffer of its trace overwrote the oldest entries; None if not recorded.
 
-    Newer recorders write this at the top level of the file or among its settings, once for all devices or one by one.
+    Newer recorders write this flag at the top level of the file or among the settings, as one value for all devices
+    or as a list.
     """
     settings = snapshot.get("allocator_settings") or {}
     flag = snapshot.get("trace_alloc_overflowed", settings.get("trace_alloc_overflowed"))
@@ -323,8 +351,9 @@ def overflowed(snapshot: Row, devices: int) -> list[bool | None]:
 
 
 def recorder_scalars(recorder: Row) -> dict[str, Any]:
-    """Return the numbers and texts about the whole file that this project's recorder wrote;
-    values of a wrong type are left out.
+    """Return the numbers and texts that this project's recorder wrote about the whole file.
+
+    Values of a wrong type are left out.
     """
     found = {key: recorder[key] for key, kind in RECORDER_KEYS.items() if type(recorder.get(key)) is kind}
     return {key: scalar_text(value) if isinstance(value, str) else value for key, value in found.items()}

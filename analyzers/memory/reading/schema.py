@@ -8,10 +8,10 @@ from analyzers.columns import Column
 
 
 class Action(IntEnum):
-    """The event that one trace entry records; `UNKNOWN` is any action that this list does not have.
+    """The allocator event that a trace entry records; `UNKNOWN` is an event of any other name.
 
-    A block's memory is free again at `FREE_COMPLETED`. From `FREE_REQUESTED` until then, it is still used by CUDA
-    streams.
+    `FREE_REQUESTED`: the program freed the block, but CUDA streams may still use it. `FREE_COMPLETED`: its memory is
+    free again.
     """
 
     ALLOC = 0
@@ -28,7 +28,7 @@ class Action(IntEnum):
 
 
 class Category(IntEnum):
-    """What a block is used for. The numbers are the indexes in `CATEGORIES` and the values in columns."""
+    """What the memory of a block is used for. The value is the index of the name in `CATEGORIES`."""
 
     PARAMETERS = 0
     GRADIENTS = 1
@@ -44,7 +44,7 @@ class Category(IntEnum):
 class BlockState(IntEnum):
     """The state of a block when the snapshot was taken.
 
-    `PENDING_FREE`: the block was freed, but a CUDA stream may still use it.
+    `PENDING_FREE`: the program freed the block, but a CUDA stream may still use it.
     """
 
     INACTIVE = 0
@@ -55,7 +55,7 @@ class BlockState(IntEnum):
 ACTIONS = tuple(action.name.lower() for action in Action)
 CATEGORIES = tuple(category.name.lower() for category in Category)
 UNTAGGED = -1
-"""The category number of a block that the recorder did not tag."""
+"""The number in a category column where the recorder wrote no category."""
 
 ACTION_OF = {name: number for number, name in enumerate(ACTIONS)}
 CATEGORY_OF = {name: number for number, name in enumerate(CATEGORIES)} | {
@@ -80,5 +80,5 @@ RETURNING = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def category_names(numbers: Column) -> Column:
-    """Return the name of each category number, as a column of texts."""
+    """Return the name of each category number, as an array of the same length."""
     return np.array(CATEGORIES, object)[numbers]

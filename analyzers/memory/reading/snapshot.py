@@ -1,6 +1,6 @@
 """Give typed access to the columns of a snapshot: `Snapshot` is the whole file, `DeviceTrace` the part of one device.
 
-The columns of entries, segments, blocks and annotations come from `reader`, the derived columns from `digest`.
+`reader` makes the columns of trace entries, segments, blocks and annotations; `digest` computes others from them.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,10 @@ from analyzers.memory.reading.schema import Action, BlockState
 from analyzers.store import Columns
 
 HISTORY_SHARE_AT_LEAST = 0.01
-"""A history of less than this share of the memory is ignored: it was switched on just before the snapshot."""
+"""The bytes allocated and freed in a trace, as a share of the memory in use, below which the trace is ignored.
+
+Such a trace was switched on just before the snapshot.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,13 @@ class Snapshot:
     def recorder(self) -> Mapping[str, object]:
         """What this project's recorder wrote about the whole file, such as `rank` and `limit_bytes`.
 
-        It is empty in a file that PyTorch wrote.
+        The mapping is empty for a file that PyTorch alone wrote.
         """
         values: Mapping[str, object] = self.columns.meta["recorder"]
         return values
 
     def recorded_number(self, key: str) -> int | None:
-        """Return an integer that this project's recorder wrote, such as `rank` or `limit_bytes`; None if it did not."""
+        """Return an integer that this project's recorder wrote, such as `rank`; None if it is not recorded."""
         value = self.recorder.get(key)
         return value if isinstance(value, int) else None
 
@@ -45,20 +48,18 @@ class Snapshot:
 
     @property
     def made_up_segments(self) -> bool:
-        """Whether the segments are not real:
-        a recorder on a CPU writes ranges around tensors instead of allocator segments.
-        """
+        """Whether the segments are not real: on a CPU the recorder writes address ranges around tensors as segments."""
         return bool(self.recorder.get("made_up_segments", False))
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The allocator's settings as texts by name; a nested setting has the name `outer.inner`."""
+        """The allocator's settings as texts by name; a setting inside another has the name `outer.inner`."""
         values: Mapping[str, str] = self.columns.meta["settings"]
         return values
 
     @cached_property
     def entry_counts(self) -> list[int]:
-        """The number of trace entries of each device."""
+        """The number of trace entries of each device, by the device's index."""
         counts: list[int] = self.columns.meta["entries"]
         return counts
 
@@ -74,24 +75,24 @@ class Snapshot:
 
     @cached_property
     def frames(self) -> Frames:
-        """The texts, frames and stacks that the columns refer to by number."""
+        """The look-up tables for the texts, frames and stacks, which the columns refer to by index."""
         return Frames(self.columns)
 
     def text(self, number: int) -> str:
-        """Return the text with this number in the snapshot's table of texts."""
+        """Return the text at this index of the snapshot's table of distinct texts; index 0 is the empty text."""
         return self.frames.text(number)
 
 
 @dataclass(frozen=True)
 class DeviceTrace:
-    """The trace entries (allocator events), segments and blocks of one device; `len` counts its entries."""
+    """The trace entries (allocator events), segments and blocks of one device; `len()` counts the trace entries."""
 
     snapshot: Snapshot
     number: int
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of trace entries, which have one device after the other."""
+        """The rows of this device in the columns of trace entries, which hold the entries of all devices in turn."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 
@@ -101,41 +102,42 @@ class DeviceTrace:
         return counts[self.number] if 0 <= self.number < len(counts) else 0
 
     def entry(self, name: str) -> Column:
-        """Return a column of this device's trace entries.
+        """Return a column of this device's trace entries, with one row per entry.
 
-        Read from the file: action, addr, size, time, stack, arena, category, label. Computed by
-        `digest.derived_columns`: live_bytes, and entry_arena and entry_category, which are those of the entry's block.
+        Read from the file: action, addr, size (bytes), time (µs), stack, arena, category, label. Computed by
+        `digest`: live_bytes, and the arena and the category of the block that the entry allocates or frees
+        (entry_arena, entry_category).
         """
         return self.snapshot.columns[name][self.entry_rows]
 
     def where(self, action: Action) -> Integers:
-        """Return the indexes of the trace entries with this action."""
+        """Return the indexes of this device's trace entries with the given action."""
         return np.flatnonzero(self.entry("action") == action)
 
     @cached_property
     def segments(self) -> Integers:
-        """The rows of this device's segments in the columns `segment_*`."""
+        """The rows of this device in the columns `segment_*`, which hold the segments of all devices."""
         return np.flatnonzero(self.snapshot.columns["segment_device"] == self.number)
 
     @cached_property
     def blocks(self) -> Integers:
-        """The rows of this device's blocks in the columns `block_*`."""
+        """The rows of this device in the columns `block_*`, which hold the blocks of all devices."""
         return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
 
     def segment(self, name: str) -> Column:
-        """Return a column of this device's segments: address, total (bytes), arena, large, expandable."""
+        """Return a column of this device's segments, one row each: address, total (bytes), arena, large, expandable."""
         return self.snapshot.columns[f"segment_{name}"][self.segments]
 
     def block(self, name: str) -> Column:
-        """Return a column of this device's blocks at the snapshot.
+        """Return a column of this device's blocks, with one row per block when the snapshot was taken.
 
-        Columns: segment (the segment's row in the columns `segment_*`), address, size, requested, state, stack.
+        Columns: segment (its row in the columns `segment_*`), address, size and requested (bytes), state, stack.
         """
         return self.snapshot.columns[f"block_{name}"][self.blocks]
 
     @property
     def is_digested(self) -> bool:
-        """Whether the columns that `digest` computes exist already; they do not while the file is being read."""
+        """Whether the columns that `digest` computes exist; they do not while the file is read for the first time."""
         return "lifetimes" in self.snapshot.columns.meta
 
     @cached_property
@@ -146,12 +148,15 @@ class DeviceTrace:
         return slice(start, start + counts.get(self.number, 0))
 
     def lifetime(self, name: str) -> Column:
-        """Return the column `life_NAME` of this device, with one row per block that ever lived (see `digest`)."""
+        """Return the column `life_NAME` of this device: one row per block that ever lived (see `derived_columns`)."""
         return self.snapshot.columns[f"life_{name}"][self.lifetime_rows]
 
     @property
     def has_history(self) -> bool:
-        """Whether the trace has enough allocations and frees to replay; else only the state at its end is known."""
+        """Whether the trace records enough allocations and frees to replay them, or an OOM.
+
+        If not, only the state of the memory at the time of the snapshot is known.
+        """
         if len(self.where(Action.OOM)):
             return True
         moved = int(self.entry("size")[np.isin(self.entry("action"), (Action.ALLOC, Action.FREE_COMPLETED))].sum())
@@ -160,5 +165,5 @@ class DeviceTrace:
 
     @property
     def reserved_bytes(self) -> int:
-        """The total bytes of the segments at the snapshot."""
+        """The total bytes of this device's segments when the snapshot was taken."""
         return int(self.segment("total").sum())
