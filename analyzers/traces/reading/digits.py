@@ -1,20 +1,23 @@
 r"""Parse numbers and compare texts at known positions of a long text, thousands at once, eight bytes at a time.
 
-A *word* is eight bytes of text in one `uint64`. Text is little-endian here: the first byte is the lowest one.
+A *word* is eight bytes of text in one `uint64`. Text is little-endian here: its first byte is the lowest byte of the
+word.
 
-Masking makes texts equal that differ only in their digits: `b"gemm_64,"` and `b"gemm_32,"` both become
-`b"WU]]o\t\t\x1c"`. Each byte is combined with `0` by exclusive or, which maps the digits, and no other characters, to
-0 to 9; then the maximum of that and 9 is taken.
+*Masking* makes texts equal that differ only in their digits: `b"gemm_64,"` and `b"gemm_32,"` both become
+`b"WU]]o\t\t\x1c"`. Each byte is combined with the character `0` (0x30) by exclusive or, which maps the ten digits,
+and no other characters, to the bytes 0 to 9. Then each byte below 9 is raised to 9, so that all digits become the
+same byte, `\t`.
 
-Parsing `b"00012345"` takes three steps on the whole word; each step joins neighbouring numbers into one:
+Parsing `b"00012345"` takes three steps on the whole word. Each step joins neighbouring numbers in pairs: it
+multiplies the left number by the factor of the step and adds the right one.
 
     digits           0  0  0  1  2  3  4  5
     pairs      x10      0     1    23    45
     fours     x100            1        2345
     eights  x10000                    12345
 
-The trick is known as "SIMD within a register": D. Lemire, "Quickly parsing eight digits", 2018. Here numpy does it for
-a whole column of words.
+The trick is known as "SIMD within a register": D. Lemire, "Quickly parsing eight digits", 2018. Here numpy does it
+for a whole column of words.
 """
 
 import numpy as np
@@ -24,11 +27,14 @@ from analyzers.columns import Integers, Words
 
 WORD_BYTES = 8
 MARGIN_BYTES = 2 * WORD_BYTES
-"""The bytes that must precede the first number, as each is read as if it had 16 digits and then cut."""
+"""How many bytes of text must precede the end of each number, because up to 16 bytes before its end are read.
+
+A number may have 16 digits; if it has fewer, the bytes in front of it are read, too, and cleared.
+"""
 ZERO = np.uint8(ord("0"))
 ZEROS = np.uint64(int.from_bytes(b"0" * WORD_BYTES, "little"))
 LAST_BYTES = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - length)) for length in range(WORD_BYTES + 1)], np.uint64)
-"""`LAST_BYTES[n]` keeps the last n bytes of a word: the higher ones, as the first byte in the text is the lowest."""
+"""`word & LAST_BYTES[n]` keeps the last n bytes of a word's text, which are its higher bytes, and clears the others."""
 # For each step: the factor of the left neighbour, the distance of the right one in bits, the bits that hold results.
 JOIN_STEPS = [
     (np.uint64(10), np.uint64(8), np.uint64(0x00FF00FF00FF00FF)),
@@ -41,7 +47,7 @@ def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]
     """Return the `length` bytes of the text that begin at each position in `start`, as an array of byte strings.
 
     Raises:
-        IndexError: A slice would reach beyond the text.
+        IndexError: One of these byte strings would reach beyond the text.
     """
     # As a type without alignment they are copied; as numbers numpy would cast them one by one, thirty times as slow.
     at_every_byte = np.ndarray((len(text) - length + 1,), f"V{length}", buffer=text, strides=(1,))
@@ -50,14 +56,16 @@ def slices_at(text: bytes, start: Integers, length: int) -> npt.NDArray[np.void]
 
 
 def words_needed(length: int) -> int:
-    """Return how many machine words of eight bytes are needed for `length` bytes."""
+    """Return how many words of eight bytes are needed for `length` bytes."""
     return -(-length // WORD_BYTES)
 
 
 def words_before(text: bytes, stop: Integers, length: int) -> Words:
-    """Return, for each position in `stop`, the `length` bytes of the text before it as a row of machine words.
+    """Return, for each position in `stop`, the `length` bytes of the text that end there, as a row of words.
 
-    Rows are padded with zero bytes on the left. Up to seven more bytes before them are read, so these must exist.
+    The result is an array with a row per position and `words_needed(length)` columns. The first word of each row is
+    filled up on the left with zero bytes. In place of these up to seven more bytes of the text are read, so `stop`
+    must not be too near to its beginning.
     """
     width = words_needed(length)
     words = slices_at(text, stop - WORD_BYTES * width, WORD_BYTES * width).view("<u8").reshape(-1, width)
@@ -66,9 +74,9 @@ def words_before(text: bytes, stop: Integers, length: int) -> Words:
 
 
 def mask_digits(words: Words) -> Words:
-    """Return the words with each digit replaced by one byte, the same for all digits.
+    """Return the words with all digits replaced by one byte; texts that differ only in digits become equal.
 
-    Other characters become other bytes; different characters stay different.
+    Every other character is replaced by a byte of its own.
     """
     # Bounds of the array's own type: with Python's integers numpy takes twenty times as long.
     masked: Words = np.clip(words.view(np.uint8) ^ ZERO, np.uint8(9), np.uint8(255)).view(np.uint64)
@@ -78,7 +86,8 @@ def mask_digits(words: Words) -> Words:
 def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
     """Return, for each position in `end`, the number whose last digit is right before this position of the text.
 
-    `length` has the number of digits of each number, 16 at most.
+    `length` has the number of digits of each number, 16 at most. For the text `..."ts": 1023.125` and the position of
+    the point, with length 4, the number is 1023.
     """
     numbers = parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
     if (length > WORD_BYTES).any():
@@ -88,7 +97,7 @@ def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
 
 
 def parse_words(words: Words, length: Integers) -> Integers:
-    """Return the number in the last `length` bytes of each word, all of them digits; `words` is overwritten."""
+    """Return the number in the last `length` bytes of each word, which must all be digits; `words` is overwritten."""
     words ^= ZEROS
     # What stands before the number becomes zeros, as if it had leading ones.
     words &= LAST_BYTES[length]

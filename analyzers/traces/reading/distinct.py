@@ -1,7 +1,8 @@
 """Find distinct values, number them and compute sums by value, without sorting if the range of values is small.
 
-`np.unique` sorts, which would take most of the time of reading a trace: a column of a million names has a few hundred
-different values, and they are small. So a table with an entry for each possible value is used instead.
+`np.unique` sorts, which would take most of the time of reading a trace. But a column of a million names, stored as
+numbers, has a few hundred different values, and they are small. So a table with an entry for each possible value is
+used instead.
 """
 
 import numpy as np
@@ -10,9 +11,9 @@ from analyzers.columns import Column, Integers
 from analyzers.traces.reading.event_table import downcast
 
 SPARE_ENTRIES = 1 << 16
-"""A table with an entry per possible value may have this many entries, plus four per element of the column.
+"""The table with an entry per possible value may have this many entries plus four per element of the column.
 
-If the values spread further, they are sorted instead.
+If the range of the values is larger, `np.unique` sorts them instead.
 """
 
 
@@ -24,7 +25,7 @@ def distinct_values(column: Column) -> Column:
 def factorize(column: Column) -> tuple[Column, Column]:
     """Return the distinct values in ascending order, and for each element the index of its value among them.
 
-    [7, 20, 7] gives [7, 20] and [0, 1, 0]; as `np.unique(column, return_inverse=True)`.
+    [7, 20, 7] gives [7, 20] and [0, 1, 0], as `np.unique(column, return_inverse=True)` does.
     """
     if not len(column):
         return column, column
@@ -39,7 +40,11 @@ def factorize(column: Column) -> tuple[Column, Column]:
 
 
 def combined_codes(*columns: Column) -> Column:
-    """Return a number from 0 for each row of the columns; rows that are equal in all columns have the same number."""
+    """Return one number for each row of several columns; rows that are equal in all columns get the same number.
+
+    The numbers count from 0 without gaps, in the order of the sorted rows: the columns [5, 5, 3] and [9, 8, 9] give
+    [2, 1, 0], as their rows are (5, 9), (5, 8), (3, 9).
+    """
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, code = factorize(column)
@@ -50,7 +55,10 @@ def combined_codes(*columns: Column) -> Column:
 
 
 def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
-    """Return, for each distinct value in ascending order, the value and the numbers of the rows that have it."""
+    """Return, for each distinct value in ascending order, the pair (value, indices of the elements that have it).
+
+    [7, 20, 7] gives [(7, [0, 2]), (20, [1])].
+    """
     values, code = factorize(column)
     order = np.argsort(downcast(code), kind="stable")  # a radix sort where the numbers fit into 16 bits
     bounds = np.cumsum(np.bincount(code, minlength=len(values)))[:-1]
@@ -58,7 +66,10 @@ def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
 
 
 def first_rows(code: Column) -> Integers:
-    """Return, for each code, the index of the first row that has it; codes count from 0."""
+    """Return, for each code, the index of the first element that has it: [1, 0, 1] gives [1, 0].
+
+    `code` is a column of whole numbers that count from 0 without gaps.
+    """
     first = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     # Of several values written to one element numpy keeps the last, so the rows go backwards.
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -66,7 +77,10 @@ def first_rows(code: Column) -> Integers:
 
 
 def sums_by_code(code: Column, values: Column, size: int) -> Integers:
-    """Return, for each code below `size`, the exact sum of the values that have it (`np.bincount` would sum floats)."""
+    """Return, for each code below `size`, the exact sum of the values whose element in `code` is this code.
+
+    `np.bincount` would sum as floats, which is not exact for large nanoseconds.
+    """
     sums = np.zeros(size, np.int64)
     np.add.at(sums, code, values)
     return sums

@@ -1,27 +1,29 @@
 """Recognise the kind of each event in a block of text, and where the numbers of each kind are.
 
-A *kind* is a template (see `templates`) with given names and other texts: `gemm_64` and `gemm_32` are two kinds of one
-template, and all events of one kind differ in numbers alone. An event is recognised in three steps, each for thousands
-of events at once:
+A *template* is the text of an event with its digits masked (see `templates`). A *kind* is a template together with
+the digits of its name and other texts: `gemm_64` and `gemm_32` are two kinds of one template. All events of one kind
+differ in numbers alone. An event is recognised in three steps, each for thousands of events at once:
 
 1. by the length of its text, as each template has one length;
 2. by its masked text, looked up in the `RowDictionary` of that length: this gives the template;
 3. by the digits inside its texts, looked up in the `RowDictionary` of that template: this gives the kind.
 
-An event that is not found is used to learn a new template or kind, if it occurs often enough in the block.
+If a template or a kind is not known yet and occurs often enough in the block, it is learned from one of its events.
 
 For the event `"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5` step 2 looks up the text `"ph":
 "X", "name": "gemm_99", "pid": 9, "ts": 9999.999, "dur": 99.9` (each digit masked), step 3 the digits `64`. The
 resulting kind has, in `EventKinds.layout`,
 
-    field           CONSTANT                        END  LENGTH  SIGN
-    name            the number of the text gemm_64    0       0     0
-    pid             0                                38       1     1
-    ts              0                                50       4     1
-    ts decimals     0                                54       3     1
-    correlation     -1 (the event has none)           0       0     0
+    field           CONSTANT                         END  LENGTH  SIGN
+    name            the index of the text "gemm_64"    0       0     0
+    pid             0                                 38       1     1
+    ts              0                                 50       4     1
+    ts decimals     0                                 54       3     1
+    correlation     -1 (the event has none)            0       0     0
 
-so that the whole microseconds of an event of this kind which begins at byte b are the four digits before byte b + 50.
+LENGTH is the number of digits and END the index of the byte after the last digit, counted from the event's first
+byte. So if an event of this kind begins at byte b, its whole microseconds are the four digits before byte b + 50. A
+field with LENGTH 0 has no digits: its value is CONSTANT in every event of the kind.
 """
 
 from dataclasses import dataclass
@@ -48,7 +50,7 @@ from analyzers.traces.reading.templates import (
 )
 
 CONSTANT_FIELDS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
-"""Fields that are the same in all events of one kind; their values are numbers of texts."""
+"""Fields that have one value for all events of a kind: mostly the index of a text, see `EventKinds.constants`."""
 FIELDS = {
     field: i
     for i, field in enumerate(
@@ -62,7 +64,7 @@ KIND_BYTES, BYTES_AT_MOST = 2000, 32 << 20
 
 @dataclass(frozen=True)
 class Block:
-    """A text of many JSON events; the text inside the braces of event i is `text[start[i] : stop[i]]`."""
+    """A text of many JSON events: the text inside the braces of event i is `text[start[i] : stop[i]]`."""
 
     text: bytes
     start: Integers
@@ -73,15 +75,16 @@ class Block:
         return self.text[self.start[event] : self.stop[event]]
 
     def select(self, events: Integers) -> "Block":
-        """Return a block of only the events with these indices; it refers to the same text, without a copy."""
+        """Return a block of only the events with these indices; the text is shared, not copied."""
         return Block(self.text, self.start[events], self.stop[events])
 
 
 class TemplateKinds:
-    """A template of event texts that are `length` bytes long, and the known kinds of event with this template.
+    """A template whose event texts are `length` bytes long, and the kinds of event with this template that are known.
 
-    `kinds` finds the number of a kind by the digits inside an event's names and other texts. To get these digits, take
-    the machine words number `columns` of the event's text, and clear all other bytes in them with `mask`.
+    `kinds` is a dictionary from the digits in an event's name and other texts to the number of its kind. These digits
+    are found by position: `columns` has the indices of the words of an event's text that contain such digits, and
+    `mask`, applied to these words by `&`, clears all their other bytes.
     """
 
     def __init__(self, template: Template, length: int) -> None:
@@ -97,7 +100,10 @@ class TemplateKinds:
 
 
 class TemplatesOfLength:
-    """All templates of event texts of one length; `by_masked_text` finds the index of a template in `templates`."""
+    """All templates of event texts of one length; `by_masked_text` finds the index of a template in `templates`.
+
+    `by_masked_text` is a dictionary from the event's text with its digits masked, as a row of words, to this index.
+    """
 
     def __init__(self, length: int) -> None:
         self.by_masked_text = RowDictionary(words_needed(length))
@@ -107,10 +113,11 @@ class TemplatesOfLength:
 class EventKinds:
     """The kinds of events of one file, learned from texts that occur often.
 
-    Events of one kind have texts that differ only in the digits of numbers. A kind is stored as a number from 0.
-    `layout[field, :, kind]` says where a field is in the text of an event: (CONSTANT, END, LENGTH, SIGN) as in the
-    module's example. `leading` has the positions of the first digits of the numbers of all kinds, one kind after the
-    other; kind `k` has `leading_counts[k]` of them.
+    Events of one kind have texts that differ only in the digits of numbers. Kinds are numbered from 0 in the order in
+    which they are learned. `layout[field, :, kind]` says where the number of a field stands in an event's text, as
+    (CONSTANT, END, LENGTH, SIGN); see the example of the module. `leading` has, one kind after the other, the
+    positions in the event's text at which a number of several digits begins; `leading_counts[kind]` is how many
+    positions belong to a kind.
     """
 
     def __init__(self, table: EventTable) -> None:
@@ -123,7 +130,11 @@ class EventKinds:
         self.leading = self.leading_counts = np.zeros(0, np.int64)
 
     def recognise(self, block: Block) -> Integers:
-        """Return the number of the kind of each event of a block; a negative number if the kind is not known."""
+        """Return the number of the kind of each event of a block, and learn kinds that are new and frequent.
+
+        The number is negative if the event has to be decoded: `UNKNOWN` for a kind that is not known, `UNUSABLE` for
+        one that cannot be read without decoding.
+        """
         kinds = np.full(len(block.start), UNKNOWN)
         readable = np.flatnonzero(block.start >= MARGIN_BYTES)
         for length, events in rows_by_value((block.stop - block.start)[readable]):
@@ -135,7 +146,7 @@ class EventKinds:
         return kinds
 
     def recognise_length(self, length: int, block: Block) -> Integers:
-        """Return the number of the kind of each event of a block whose texts are all `length` bytes long."""
+        """Return the number of the kind of each event of a block of texts of `length` bytes; see `recognise`."""
         if length not in self.by_length:
             self.by_length[length] = TemplatesOfLength(length)
         known = self.by_length[length]
@@ -151,22 +162,24 @@ class EventKinds:
         return kinds
 
     def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
-        """Return the number of the kind of each event of a block whose events all have the template `known`.
+        """Return the number of the kind of each event of a block with the template `known`; see `recognise`.
 
-        The kind is looked up by `text_digits`, the digits inside the events' texts.
+        `text_digits` has a row per event, the digits in its name and other texts; the kind is looked up by them.
         """
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
     def update_arrays(self) -> None:
-        """Rebuild the arrays over all kinds after new ones were learned."""
+        """Rebuild `layout`, `leading` and `leading_counts` after new kinds were learned."""
         self.layout = np.stack(self.layouts, axis=-1)
         self.leading = np.array([byte for positions in self.leading_of for byte in positions], np.int64)
         self.leading_counts = np.array([len(positions) for positions in self.leading_of], np.int64)
 
     def with_leading_zeros(self, block: Block, kinds: Integers) -> Integers:
-        """Return the indices of events in which a number of several digits begins with a zero, which is no valid JSON.
+        """Return the indices of the events in which a number of several digits begins with a zero: invalid JSON.
 
-        An index may occur several times.
+        Such events go to the JSON decoder, which refuses them. An index occurs once for each such number. Example:
+        the numbers of kind 3 begin at bytes 46 and 63 of an event's text. If an event of kind 3 begins at byte 1000
+        of the block, its index is in the result once for a `0` at byte 1046, and once for a `0` at byte 1063.
         """
         known = np.flatnonzero(kinds >= 0)
         count = self.leading_counts[kinds[known]]
@@ -178,10 +191,10 @@ class EventKinds:
         return known[np.searchsorted(np.cumsum(count), np.flatnonzero(digits == ZERO), side="right")]
 
     def learn_template(self, known: TemplatesOfLength, text: bytes) -> int | None:
-        """Return the index of a new template, learned from the text of one event.
+        """Learn a template from the text of one event, and return its index in `known.templates`.
 
-        The result is `UNUSABLE` if its events have to be decoded one by one, and None if too many templates were
-        learned already.
+        The result is `UNUSABLE` if events with this template have to be decoded one by one, and None, without an
+        attempt to learn, if all that was learned already takes `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -193,10 +206,10 @@ class EventKinds:
         return len(known.templates) - 1
 
     def learn_kind(self, template: Template, text: bytes) -> int | None:
-        """Return the index of a new kind of event, learned from the text of one event with this template.
+        """Learn a kind of event from the text of one event with this template, and return the number of the kind.
 
-        The result is `UNUSABLE` if its events have to be decoded one by one, and None if too many kinds were learned
-        already.
+        The result is `UNUSABLE` if events of this kind have to be decoded one by one, and None, without an attempt to
+        learn, if all that was learned already takes `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -210,7 +223,10 @@ class EventKinds:
         return len(self.layouts) - 1
 
     def layout_of(self, event: ExactEvent, template: Template) -> Integers:
-        """Return the layout of a kind as int64[field, (CONSTANT, END, LENGTH, SIGN)], given one of its events."""
+        """Return the layout of a kind, int64[field, (CONSTANT, END, LENGTH, SIGN)], given one decoded event.
+
+        All values are 0 if events of this template are left out of the event table.
+        """
         layout = np.zeros((len(FIELDS), 4), np.int64)
         if not template.target:
             return layout
@@ -226,9 +242,11 @@ class EventKinds:
         return layout
 
     def constants(self, event: ExactEvent) -> dict[str, int]:
-        """Return, for each of `CONSTANT_FIELDS` such as `name`, the index of the event's text in the event table.
+        """Return, for each of `CONSTANT_FIELDS`, the value that all events of this event's kind have.
 
-        The index is `UNKNOWN` if the event has no such text.
+        This is the index of a text in the event table: of a shape text for `shape`, of an occupancy text for
+        `occupancy`. It is `UNKNOWN` if the event has no such text. For `unfinished` it is 0 if the event did not end
+        during the recording.
         """
         args, text_id = event.args or NO_ARGS, self.table.text_id
         collective = (args.collective, str(args.group), args.dtype, raw_text(args.splits))

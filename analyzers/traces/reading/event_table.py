@@ -1,4 +1,7 @@
-"""Collect events as columns: a row per event with a duration, texts as numbers, and extra tables for rare arguments."""
+"""Collect the events of a trace as columns: a row per event with a duration, and extra tables of rare arguments.
+
+A text is stored once, in a list of distinct texts; a column holds its index in this list.
+"""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,12 +18,12 @@ from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
-"""The latest time that is accepted (about 140 years): half of what int64 nanoseconds hold, so that sums fit, too."""
+"""The largest time that is accepted, about 140 years; the sum of two such times fits into int64 nanoseconds."""
 NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31
 FIRST_TEXT_ID = -2
-"""In pid, tid and stream the text with number n is `FIRST_TEXT_ID - n`; -1 means that the event has none."""
+"""How a pid, tid or stream that is a text is stored: `FIRST_TEXT_ID - n` is the text with index n, -1 means none."""
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 SPARSE_TABLES = {
     "collective": (
@@ -34,9 +37,15 @@ SPARSE_TABLES = {
     "unfinished": ("row",),
     "occupancy": ("row", "text"),
 }  # fmt: skip
-"""Tables of events with rare arguments; their columns are named `collective_row` and so on."""
+"""The columns of each table of arguments that few events have; `row` is the index of the event in the event table.
+
+In the result, the column `elements` of the table `collective` is named `collective_elements`, and so on.
+"""
 ALLOCATIONS = ("at", "pid", "tid", "address", "bytes", "allocated", "reserved", "device_type", "device")
-"""The table of allocations and frees, which have no duration; its columns are named `memory_at` and so on."""
+"""The columns of the table of memory allocations and frees, which have no duration; `at` is the time in ns.
+
+In the result they are named `memory_at`, `memory_pid` and so on.
+"""
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
 SMALLER_TYPES = (np.int8, np.int16, np.int32)
@@ -44,11 +53,12 @@ SMALLER_TYPES = (np.int8, np.int16, np.int32)
 
 @dataclass(frozen=True)
 class EventRows:
-    """The rows that some events of a block of text add to the event table.
+    """Rows for the event table, made from some of the events of a block of text and not yet added to the table.
 
-    `order` has, for each row of `columns`, the index of its event in the block; rows from several readers of the block
-    are sorted by it. In the `sparse` tables the first column is an index into `order`. In `memory` (allocations and
-    frees) the first column is the index of the event in the block.
+    `order` has, for each row of `columns`, the index of its event in the block. Rows of one block may come in several
+    `EventRows`, one for decoded events and one for the others; sorted by `order` they get back into the order of the
+    file. The first column of each of the `sparse` tables is the index of a row of `columns`. The first column of
+    `memory`, the table of allocations and frees, is the index of the event in the block.
     """
 
     order: Integers
@@ -60,8 +70,9 @@ class EventRows:
 class EventTable:
     """The events of one file, collected as columns.
 
-    A text of `shapes` holds the sizes, the types and the values of an operator's inputs, in JSON, separated by zero
-    bytes. A text of `occupancies` describes how a kernel fills the device: occupancy in per cent, warps and blocks per
+    `texts`, `shapes` and `occupancies` are {distinct text: its index}. A text of `shapes` holds the sizes, the types
+    and the values of an operator's inputs, three pieces of JSON separated by zero bytes. A text of `occupancies`
+    holds, in the same way, how a kernel fills the device: the estimated occupancy in per cent, warps and blocks per
     multiprocessor, and the limits that newer recorders write.
     """
 
@@ -77,11 +88,15 @@ class EventTable:
         self.impossible_times = 0
 
     def add(self, events: Events) -> None:
-        """Add the events of a decoded block."""
+        """Add the events of a block of text that was decoded as a whole."""
         self.add_rows(self.rows_of(events, np.arange(len(events))))
 
     def add_rows(self, *parts: EventRows) -> None:
-        """Add the events of one block of text in their order in the block; each of `parts` has some of them."""
+        """Add the events of one block of text, in the order of the block; each of `parts` has the rows of some of them.
+
+        Example: parts with the orders [0, 2] and [1] are stored as the rows 0 (first part), 1 (second part) and 2
+        (first part); a row of a sparse table that refers to row 1 of the first part refers to row 2 afterwards.
+        """
         order = np.concatenate([part.order for part in parts])
         sorting = np.argsort(order, kind="stable")
         row = np.empty(len(order), np.int64)
@@ -102,10 +117,10 @@ class EventTable:
             self.memory.append(memory[np.argsort(memory[:, 0], kind="stable"), 1:])
 
     def rows_of(self, events: Events, order: Integers) -> EventRows:
-        """Return the rows that decoded events add to the event table.
+        """Return the rows that decoded events add to the event table, without adding them.
 
-        `order` has the index of each event in its block. Names of threads are stored in the table at once. Events with
-        impossible times are not added, only counted.
+        `order` has the index of each event in its block. Names of threads are stored in the table at once. Events
+        with impossible times get no row and are counted.
         """
         self.threads += [
             (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
@@ -123,9 +138,9 @@ class EventTable:
         return EventRows(order_of, columns, self.sparse_tables(lasting), self.allocations(events, order))
 
     def allocations(self, events: Events, order: Integers) -> Integers:
-        """Return a row for each allocation or free in `events`: its index in the block, then values of `ALLOCATIONS`.
+        """Return a row for each allocation or free in `events`: its index in the block, then the columns `ALLOCATIONS`.
 
-        `order` has the index of each event in its block.
+        `order` has the index of each event in its block. Events with impossible times get no row and are counted.
         """
         rows = [i for i, e in enumerate(events) if e.cat == INSTANT and e.name == ALLOCATION and e.args]
         if not rows:
@@ -140,9 +155,10 @@ class EventTable:
         return np.column_stack([order[kept], at, values])
 
     def allocation(self, event: Any) -> tuple[int, ...]:
-        """Return a row of the table `ALLOCATIONS` without its first column, the time, for one allocation or free.
+        """Return the values of `ALLOCATIONS` for one allocation or free, without the first of them, the time.
 
-        Sizes are in bytes, negative for a free.
+        `bytes` is negative for a free. `allocated` and `reserved` are the totals of the device in bytes, -1 if not
+        recorded. The address is stored as a signed number.
         """
         args = event.args
         # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.
@@ -153,7 +169,7 @@ class EventTable:
         return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
 
     def main_columns(self, events: Events, start: Integers, end: Integers) -> dict[str, Column]:
-        """Return the columns that every event has (`COLUMNS`), by name; `start` and `end` are in nanoseconds."""
+        """Return the columns that all events have, {name of `COLUMNS`: value of each event}; times in ns."""
         args = [event.args or NO_ARGS for event in events]
         columns = (
             self.text_ids([event.name for event in events]),
@@ -169,9 +185,9 @@ class EventTable:
         return dict(zip(COLUMNS, columns, strict=True))
 
     def sparse_tables(self, events: Events) -> dict[str, Column]:
-        """Return the tables of rare arguments (`SPARSE_TABLES`) by name; a row is an event that has the arguments.
+        """Return the tables of `SPARSE_TABLES`, by name; an event has a row in a table if it has the arguments.
 
-        The first column is the index of the event in `events`. Tables without rows are left out.
+        The first column of each table is the index of the event in `events`. Tables without rows are left out.
         """
         args = [(i, event.args) for i, event in enumerate(events) if event.args]
         tables: dict[str, list[tuple[int, ...]]] = {
@@ -186,19 +202,19 @@ class EventTable:
         return {table: np.array(rows, np.int64) for table, rows in tables.items() if rows}
 
     def shape_id(self, args: Args) -> int:
-        """Return the index of an operator's input shapes in the list of distinct shape texts, which stays short."""
+        """Return the index of an operator's input shapes in the list of shape texts; a new text is added to it."""
         return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
-        """Return the index of a kernel's occupancy in the list of distinct occupancy texts.
+        """Return the index of a kernel's occupancy in the list of occupancy texts; a new text is added to it.
 
-        The list stays short, as kernels of one size and code have the same text.
+        The list stays short, as launches of one kernel with the same grid have the same text.
         """
         text = b"%b\0%b\0%b\0%b" % (args.occupancy, args.warps, args.blocks, args.limits)
         return self.occupancies.setdefault(text, len(self.occupancies))
 
     def collective(self, row: int, args: Args) -> tuple[int, ...]:
-        """Return the row of a collective in the table `collective`; the index `row` of its event is the first value."""
+        """Return a collective's row of the table `collective`; its first value is `row`, the index of the event."""
         sizes = bounded(args.elements), bounded(args.elements_out)
         texts = self.text_id(args.collective), self.text_id(str(args.group))
         dtype, splits = self.text_id(args.dtype), self.text_id(raw_text(args.splits))
@@ -206,25 +222,26 @@ class EventTable:
         return (row, *texts, *sizes, dtype, bounded(args.members), bounded(args.sequence), splits, *peers)
 
     def text_id(self, text: str) -> int:
-        """Return the index of a text in the list of distinct texts, to which a new text is added."""
+        """Return the index of a text in the list of distinct texts; a new text is added to it."""
         return self.texts.setdefault(text, len(self.texts))
 
     def text_ids(self, texts: Sequence[str]) -> Integers:
-        """Return the index of each text in the list of distinct texts, to which new texts are added."""
+        """Return the index of each text in the list of distinct texts; new texts are added to it."""
         known = self.texts
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
     def id_of(self, value: object) -> int:
-        """Return the number that stands for a pid, tid or stream in a column.
+        """Return the number that a column holds for a pid, tid or stream.
 
-        It is the number itself. A text is stored, and a number from FIRST_TEXT_ID downwards stands for it.
+        An integer stands for itself. A text is stored, and stands as `FIRST_TEXT_ID` minus its index, which is -2 or
+        less.
         """
         if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
             return value
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return the number that stands for each pid, tid or stream in a column, as `id_of` does for a single one."""
+        """Return the number that a column holds for each pid, tid or stream, as `id_of`: -2 or less for a text."""
         # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
         with suppress(OverflowError, ValueError):
             numbers = np.fromiter(values, np.int64, len(values))
@@ -233,7 +250,7 @@ class EventTable:
         return np.array([self.id_of(value) for value in values], np.int64)
 
     def columns(self) -> dict[str, Column]:
-        """Return all columns by name; the collected parts are deleted to save memory."""
+        """Return all columns by name, and empty the table to save memory: this can be called once."""
         columns = {name: concatenated(self.parts.pop(name)) for name in COLUMNS}
         for table, names in SPARSE_TABLES.items():
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.sparse.pop(table)])
@@ -245,13 +262,13 @@ class EventTable:
         return columns | {"memory_at": memory[:, 0]}
 
     def problems(self) -> list[Problem]:
-        """Return the problems of the events in the table."""
+        """Return the problems that were found in the events: how many had impossible times."""
         count = self.impossible_times
         return [Problem(kind=ProblemKind.IMPOSSIBLE_TIMES, count=count)] if count else []
 
 
 def copied_bytes(args: Args) -> int:
-    """Return how many bytes a copy moves; -1 if the event is no copy."""
+    """Return how many bytes a memory copy moves, given its arguments; -1 if they have no such number."""
     # Older ROCm notes the size with the call that launches the copy, as a text.
     size = bytes(args.size).strip(b'"')
     return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
@@ -263,7 +280,7 @@ def concatenated(parts: list[Column]) -> Column:
 
 
 def downcast(column: Column) -> Column:
-    """Return the same whole numbers in the smallest type that holds them all."""
+    """Return whole numbers as int8, int16 or int32, the smallest that holds them all; unchanged if none does."""
     low, high = column.min(initial=0), column.max(initial=0)
     for size in SMALLER_TYPES:
         if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
@@ -283,12 +300,12 @@ def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
 
 
 def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
-    """Return the value, or -1 if it is below -1 or not below `limit`, which no recorder would write."""
+    """Return the value, or -1 (not recorded) if it is below -1 or at least `limit`, which no recorder would write."""
     return value if -1 <= value < limit else -1
 
 
 def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Integers:
-    """Return the values as an int64 array, each as `bounded` returns it."""
+    """Return the values as an int64 array; a value below -1, or of at least `limit`, becomes -1 (not recorded)."""
     try:
         numbers = np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -297,7 +314,7 @@ def integers(values: Sequence[int], limit: int = NUMBER_AT_MOST) -> Integers:
 
 
 def nanoseconds(microseconds: Sequence[Any]) -> Integers:
-    """Return decimal microseconds as integer nanoseconds: exact for decimals, and for floats below 2**43.
+    """Return microseconds as integer nanoseconds: exact for `Decimal` values, and for floats below 2**43 µs.
 
     Whole microseconds and their fraction are converted separately: `rint(ts * 1000)` is off by 1 ns from 2**42 on.
     """
@@ -309,10 +326,10 @@ def nanoseconds(microseconds: Sequence[Any]) -> Integers:
 
 
 def raw_text(raw: msgspec.Raw) -> str:
-    """Return a piece of JSON exactly as it is in the file."""
+    """Return a piece of JSON as a text; bytes that are not UTF-8 become the replacement character."""
     return bytes(raw).decode("utf-8", "replace")
 
 
 def decoded_texts(texts: Iterable[bytes]) -> list[str]:
-    """Return bytes as texts, with the replacement character for bytes that are not UTF-8."""
+    """Return bytes as texts; bytes that are not UTF-8 become the replacement character."""
     return [text.decode("utf-8", "replace") for text in texts]

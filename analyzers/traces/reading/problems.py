@@ -1,4 +1,4 @@
-"""Define the possible problems of a trace file, without words: `findings.problems` writes the sentence for each."""
+"""Define the possible problems of a trace file as data; `findings.problems` writes the sentence for each."""
 
 from enum import StrEnum
 
@@ -31,14 +31,14 @@ DAMAGE = {
     ProblemKind.ODD_ARGUMENTS,
     ProblemKind.IMPOSSIBLE_TIMES,
 }
-"""Problems of the file itself, which mean that a part of the recording is lost."""
+"""The kinds of problem in which a part of the file is damaged, so that a part of the recording is lost."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of a trace, which `count` of its `total` events have.
+    """A problem of a trace: it concerns `count` events (or steps); of `total`, if that is not 0.
 
-    `most_ns` is the longest time by which a kernel began before its launch (`EARLY_KERNELS`), `names` are the names of
-    the steps that the recording cut off (`CUT_STEPS`).
+    `most_ns` is the longest time by which a kernel began before its launch (`EARLY_KERNELS` only). `names` are the
+    names of the steps whose begin or end was not recorded (`CUT_STEPS` only).
     """
 
     kind: ProblemKind

@@ -1,7 +1,7 @@
 """Read a profiler trace into columns: one row for each event with a duration, times in integer nanoseconds.
 
-It runs in a child process with limits on memory and time (`analyzers.child`). Its memory grows with the columns and
-not with the text of the file, of which only one block is in memory.
+It runs in a child process with limits on memory and time (`analyzers.child`). Only one block of the file's text is in
+memory at a time, so the memory needed grows with the number of events, not with the length of the text.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
 from analyzers.traces.reading.templated_events import TemplateReader
 
 MEMBERS_AT_MOST = 1 << 20
-"""The highest number of ranks in one process group."""
+"""How many ranks of one process group are read; more are left out."""
 COUNTER_AT_MOST = 1e18
 # Once this much was allocated and freed, glibc keeps as much for what comes next. Else it gives the memory of each
 # block of text back to the system, and the next block costs as many page faults as it has pages.
@@ -25,7 +25,9 @@ KEPT_BYTES = 31 << 20
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of one trace and its metadata, which class `trace.Trace` gives access to.
+    """Return the columns of the trace `paths[0]` by name, and its metadata: texts, problems, the job's properties.
+
+    Class `trace.Trace` gives typed access to both.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -49,9 +51,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
-    """Return the sum of each performance counter over each range of code.
+    """Return the sum of each hardware performance counter over all runs of each profiled range of code.
 
-    Each entry has `range`, `name`, `count` (of values) and `total`.
+    An entry has `range` (the name of the range of code), `name` (of the counter), `count` (how many values) and
+    `total` (their sum).
     """
     values_of: dict[tuple[str, str], list[float]] = {}
     for event in events:
@@ -65,11 +68,12 @@ def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:
 
 
 def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
-    """Return the properties of the job that are recorded in the file, by name; keys that are not recorded are missing.
+    """Return the properties of the job that are recorded in the file, by name.
 
-    The keys are `rank`, `world_size`, `backend`, `base_ns` (add it to times to get Unix time), `host`, `devices`
-    (names), `capability` (the major compute capability of the first device), `device_bytes` (the memory of each),
-    `groups` (process groups), `shapes` and `stacks` (whether they were recorded).
+    `rank`, `world_size`, `backend`, `host` and `capability` (the major compute capability of the first device) are
+    missing if not recorded. The others are always present: `base_ns` (0 if not recorded; add it to times to get Unix
+    time), `devices` (their names), `device_bytes` ({device id: its memory}), `groups` (see `process_groups`),
+    `shapes` and `stacks` (whether the profiler was asked to record input shapes and Python stacks).
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -94,7 +98,10 @@ def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
 
 
 def process_groups(config: object) -> list[dict[str, object]]:
-    """Return the process groups of a job: `name`, `desc` (such as `mesh_tp`) and `ranks` of each."""
+    """Return the process groups of a job, with `name`, `desc` (such as `mesh_tp`) and `ranks` of each.
+
+    `config` is the value of `pg_config` in the trace file.
+    """
     groups = [group for group in config if isinstance(group, dict)] if isinstance(config, list) else []
     return [
         {"name": str(group.get("pg_name", "")), "desc": str(group.get("pg_desc") or ""), "ranks": members(group)}
@@ -103,7 +110,7 @@ def process_groups(config: object) -> list[dict[str, object]]:
 
 
 def members(group: Mapping[str, object]) -> list[int]:
-    """Return the ranks of a process group; empty if the file has no readable list of them."""
+    """Return the ranks of a process group, given its entry in the trace file; empty if they are not recorded."""
     ranks = group.get("ranks")
     # torch writes a list, Kineto on its own a text such as "[0, 1]".
     if isinstance(ranks, str):
@@ -112,7 +119,7 @@ def members(group: Mapping[str, object]) -> list[int]:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a value of the file if it is an integer that fits into int64, else None."""
+    """Return a value of the file if it is an integer below 2**62 in magnitude, else None."""
     return value if isinstance(value, int) and abs(value) < 1 << 62 else None
 
 

@@ -1,11 +1,16 @@
 """A dictionary from rows of `uint64` words to numbers, stored in numpy arrays, that looks up many rows at once.
 
-A Python dictionary would need a key object for each row. Here each row is hashed into one `uint64`, all hashes are
-searched for in the sorted hashes of the known rows, and the words themselves are compared. So a row that is found is
-always right, even if hashes collide; of two rows with one hash only the first is known, and the other stays `UNKNOWN`.
+A row is, for example, a text of 24 bytes as three words. A Python dictionary would need a key object for each row.
+Here each row is hashed into one `uint64`, all hashes are searched for in the sorted hashes of the rows in the
+dictionary, and a row that is found is compared word by word. So a wrong number is never returned, even if hashes
+collide: of two rows with the same hash only the one that comes first is stored, and the other stays `UNKNOWN`.
 
-New rows are learned during look-ups: for a row that is unknown and occurs at least `LEARN_FROM` times in one call, the
-caller is asked once for its number.
+New rows are learned during look-ups: for a row that is not in the dictionary and occurs at least `LEARN_FROM` times
+in one call, the caller is asked once for its number.
+
+Example: the dictionary holds row A with the number 0, and rows [A, B, C, B, B, B, A] are looked up. A is found. B is
+not, and occurs four times, so the caller is asked by `learn(1)`, the index of the first B, and returns, say, 7. C
+occurs only once. The result is [0, 7, UNKNOWN, 7, 7, 7, 0], and the next look-up finds B without asking.
 """
 
 from collections.abc import Callable
@@ -17,13 +22,16 @@ from analyzers.columns import Integers, Words
 UNKNOWN, UNUSABLE = -1, -2
 """Values of a row that was not learned so far, and of a row that was found to be useless and is not learned again."""
 LEARN_FROM = 4
-"""A row is learned if it occurs at least this often in one block; learning costs as much as decoding a few events."""
+"""A row is learned if it occurs at least this often in one look-up; learning costs as much as decoding a few events."""
 # 2**64 divided by the golden ratio, made odd: multiplicative hashing after Knuth, The Art of Computer Programming, 6.4.
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RowDictionary:
-    """A dictionary from rows of `width` machine words to one number per row, sorted by the hashes of the rows."""
+    """A dictionary from rows of `width` words to one number per row.
+
+    `words[i]` is a row, `hashes[i]` its hash and `values[i]` its number; all three are sorted by hash.
+    """
 
     def __init__(self, width: int) -> None:
         # A different power of the factor for each word, so that the order of the words matters.
@@ -35,8 +43,9 @@ class RowDictionary:
     def look_up(self, words: Words, learn: Callable[[int], int | None]) -> Integers:
         """Return the number of each row of `words`; `UNKNOWN` if the row is not in the dictionary.
 
-        `learn` is called with the index of a row that is unknown and frequent; it returns the number to store for the
-        row, or None to store nothing.
+        `learn` is called once for each row that is not in the dictionary and occurs at least `LEARN_FROM` times, with
+        the index in `words` of its first occurrence. It returns the number to store for the row, or None to store
+        nothing.
         """
         hashes = self.hashed(words)
         values = self.known_values(words, hashes)
@@ -50,13 +59,13 @@ class RowDictionary:
         return values
 
     def hashed(self, words: Words) -> Words:
-        """Return a hash of each row: the sum of its words, each multiplied by a factor of its own, modulo 2**64."""
+        """Return a hash of each row: the sum of its words, each times the factor of its column, modulo 2**64."""
         # einsum sums without an array of all products, unlike `(words * factors).sum(axis=1)`.
         hashes: Words = np.einsum("ij,j", words, self.factors)
         return hashes
 
     def known_values(self, words: Words, hashes: Words) -> Integers:
-        """Return, for each row of `words`, the number that the dictionary stores for it, else `UNKNOWN`."""
+        """Return the number that is stored for each row of `words`, else `UNKNOWN`; `hashes` are their hashes."""
         if not len(self.hashes):
             return np.full(len(hashes), UNKNOWN)
         candidate = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -65,14 +74,14 @@ class RowDictionary:
         return np.where((expected == words).all(axis=1), self.values.take(candidate), UNKNOWN)
 
     def first_of_frequent(self, hashes: Words) -> Integers:
-        """Return the index of the first occurrence of each hash that is frequent and not yet in the dictionary."""
+        """Return the index of the first occurrence of each hash that is frequent enough to learn and not stored."""
         if len(hashes) < LEARN_FROM:
             return np.zeros(0, np.int64)
         distinct, first, count = np.unique(hashes, return_index=True, return_counts=True)
         return first[(count >= LEARN_FROM) & ~np.isin(distinct, self.hashes)]
 
     def add(self, words: Words, hashes: Words, values: list[int]) -> None:
-        """Add rows of words with their numbers (`values`); none of their hashes may be in the dictionary yet."""
+        """Store the rows `words` with their hashes and numbers (`values`); none of these hashes may be stored yet."""
         hashes = np.append(self.hashes, hashes)
         order = np.argsort(hashes)
         self.words = np.vstack([self.words, words])[order]

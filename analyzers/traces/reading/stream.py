@@ -1,14 +1,16 @@
 """Read the text of a trace block by block: inflate it, cut it between events, decode the events.
 
-The cut works for any layout. In the block
+A block may end in the middle of an event, so it is cut after the last event that is complete. This works for any
+layout. In the block
 
     {"name": "a", "args": {"x": [{"y": 1}, {"y": 2}]}}, {"name": "b", "args": {"x": [{"y": 3}, {"y"
 
-the last `}, {` is inside an event, so the text before it is unbalanced and the decoder refuses it. The previous `}, {`
-is tried, gives one complete event, and the rest is kept for the next block.
+the last `}` that is followed by `, {` is inside an event: brackets are open there, so the JSON decoder refuses the
+text before it. The text up to the previous `}` of this kind is one complete event. The rest is kept for the next
+block.
 
 Broken text (control characters, invalid UTF-8, NaN, a truncated file) is repaired or left out event by event, and
-counted in `ReadState.problems`; only a file without `traceEvents` is an error.
+reported by `ReadState.problems`; only a file without `traceEvents` is an error.
 """
 
 import re
@@ -28,14 +30,14 @@ from analyzers.traces.reading.problems import Problem, ProblemKind
 
 BLOCK_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 20
-"""How many bytes of a gzipped file are inflated at once."""
+"""How many bytes of a gzipped file are read and inflated at once."""
 HEAD_BYTES_AT_MOST = 64 << 20
 EVENT_BYTES_AT_MOST = 32 << 20
 NEAR_END_BYTES = 16 << 10
-"""The size of the last part of a block, in which the end of an event is searched."""
+"""The size of the last part of a block, in which the end of its last complete event is searched."""
 CUTS_AT_MOST = 64
 ENDS_AT_MOST = 16
-"""How many possible ends are tried for one event, whose arguments may have lists of objects."""
+"""How many positions are tried as the end of one event in damaged text: `}, {` may also be inside its arguments."""
 GZIP_MAGIC = b"\x1f\x8b"
 
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -44,7 +46,7 @@ SEAM = re.compile(rb"\}(?=\s*,\s*\{)")
 CLOSE = re.compile(rb"\}(?=\s*\])")
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
-"""The category of events with performance counters."""
+"""The category of events that hold hardware performance counters."""
 INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
 """The category of events without a duration, and the name of allocations; exporters that stream add a bogus one."""
 BETWEEN_EVENTS = b", \r\n\t"
@@ -88,7 +90,10 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments of a trace event that the analyzers use; those of type `Raw` are kept as JSON text."""
+    """The arguments of a trace event that the analyzers use; `rename` has their names in the file.
+
+    Arguments of type `Raw` are kept as JSON text. -1, 0 or an empty text means that the event has no such argument.
+    """
 
     correlation: int = -1
     device: int = -1
@@ -126,7 +131,7 @@ class Args(
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event of the Chrome trace format; times in microseconds."""
+    """An event of the Chrome trace format; `ts` and `dur` (start and duration) are in microseconds."""
 
     ph: str
     name: str = ""
@@ -139,9 +144,9 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """An event of the Chrome trace format with decimal times, for times that a float64 cannot hold.
+    """An event of the Chrome trace format with `Decimal` times, for times whose nanoseconds a float64 cannot hold.
 
-    Decoding decimals takes 50 % longer.
+    It is used only for such files, as decoding it takes 50 % longer than `Event`.
     """
 
     ph: str
@@ -155,7 +160,10 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class BareEvent(msgspec.Struct, gc=False):
-    """An event without its arguments, for events whose arguments have unexpected types."""
+    """An event without its arguments, for events whose arguments have unexpected types.
+
+    The field `args` exists only so that all classes of events have the same fields.
+    """
 
     ph: str
     name: str = ""
@@ -168,7 +176,7 @@ class BareEvent(msgspec.Struct, gc=False):
 
 
 class CounterEvent(msgspec.Struct, gc=False):
-    """A range of code with performance counters of the device; its arguments are the names and values of these."""
+    """A range of code with performance counters of the device; `args` includes {name of a counter: its value}."""
 
     name: str = ""
     cat: str = ""
@@ -188,8 +196,11 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 class ReadState:
     """The state of reading one file: where its events go, and which problems were found in it so far.
 
-    Each block of bytes goes to `fast_path` first, which returns the number of bytes that it consumed, or None if the
-    block must be decoded; decoded events go to `sink`. `metadata` holds all top-level entries but `traceEvents`.
+    Each block of text goes to `fast_path` first, which returns the number of bytes that it consumed, or None if
+    `decoder` has to decode the block; decoded events go to `sink`. `dropped` events could not be read, `stripped`
+    ones were read without their arguments, `repaired` means that broken text was replaced, and `truncated` that the
+    file ends early. `metadata` holds all top-level entries of the file but `traceEvents`, `counters` the events with
+    performance counters.
     """
 
     sink: Callable[[Events], None]
@@ -214,7 +225,10 @@ class ReadState:
 
 
 def inflated_blocks(file: IO[bytes], state: ReadState) -> Iterator[bytes]:
-    """Yield the text of a file, gzipped or not, in blocks; a broken gzip stream sets `state.truncated`."""
+    """Yield the text of a file, gzipped or not, in blocks of at most `BLOCK_BYTES`.
+
+    A broken gzip stream ends the text there and sets `state.truncated`.
+    """
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     if magic != GZIP_MAGIC:
@@ -255,7 +269,7 @@ def read_events(file: IO[bytes], state: ReadState) -> None:
 
 
 def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """Return the text up to and including the `[` of the list of events, and the text that was read after it.
+    """Return the file's text up to and including the `[` of the list of events, and what was read of the text after it.
 
     Raises:
         InputError: There is no such list.
@@ -271,7 +285,10 @@ def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
 
 
 def consume_block(buffer: bytes, state: ReadState) -> bytes:
-    """Decode the complete events at the beginning of the buffer, and return the rest of it."""
+    """Read the complete events at the beginning of the buffer, and return the rest of the buffer.
+
+    A buffer of less than half a block is returned as it is, to be read with the next block.
+    """
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
     if (consumed := state.fast_path(buffer, state)) is not None:
@@ -285,7 +302,10 @@ def consume_block(buffer: bytes, state: ReadState) -> bytes:
 
 
 def consume_rest(buffer: bytes, state: ReadState) -> bytes:
-    """Decode the remaining events up to the end of the list, and return the text that follows the `]`."""
+    """Read the remaining events up to the end of the list, and return the text that follows the `]`.
+
+    If there is no `]`, set `state.truncated` and return an empty text.
+    """
     if no_events := re.match(rb"[\s,]*\]", buffer):
         return buffer[no_events.end() :]
     consumed = decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
@@ -299,9 +319,9 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
 
 def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
-    """Decode the events in the buffer up to the first position in `ends` that is not inside an event.
+    """Decode the events in the buffer up to the first of the positions `ends` at which an event is complete.
 
-    The events go to `state.sink`. Return the position, or None if all of `ends` are inside events.
+    The events go to `state.sink`. Return this position, or None if all of `ends` that were tried are inside an event.
     """
     for end in islice(ends, CUTS_AT_MOST):
         try:
@@ -316,7 +336,7 @@ def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | 
 
 
 def decode_events(text: bytes, state: ReadState) -> Events:
-    """Return the events in `text`, a JSON list; if a value has an unexpected type, each event is decoded by itself.
+    """Return the events in `text`, a JSON list; if a value has an unexpected type, decode each event by itself.
 
     Raises:
         msgspec.DecodeError: The text is no JSON list.
@@ -332,15 +352,19 @@ def decode_events(text: bytes, state: ReadState) -> Events:
 
 
 def keep_counters(text: bytes, state: ReadState) -> None:
-    """Store the events with performance counters in a JSON list, unless they have unexpected types."""
+    """Add the events with performance counters in `text`, a JSON list, to `state.counters`.
+
+    Nothing is added if an event of the list has an unexpected type.
+    """
     with suppress(msgspec.DecodeError):
         state.counters += [event for event in COUNTERS.decode(text) if event.cat == COUNTED.decode()]
 
 
 def decode_singly(text: bytes, state: ReadState) -> Events:
-    """Return the events in a JSON list, decoded one at a time.
+    """Return the events in `text`, a JSON list, decoded one at a time.
 
-    An event whose arguments have unexpected types is kept without them; other events with errors are dropped.
+    An event whose arguments have unexpected types is kept without them; an event with other wrong types is dropped.
+    Both are counted in `state`.
     """
     events: Events = []
     for raw in RAW.decode(text):
@@ -356,7 +380,10 @@ def decode_singly(text: bytes, state: ReadState) -> Events:
 
 
 def salvage(buffer: bytes, state: ReadState) -> bytes:
-    """Decode the events of a damaged text one at a time, and return the text that follows the last event."""
+    """Decode the events of a damaged text one at a time, and return the text that follows the last event.
+
+    Broken characters and numbers are replaced first; what still is no event is dropped and counted in `state`.
+    """
     blanked = buffer.translate(BLANKED)
     repaired = NOT_FINITE.sub(b"null", blanked.decode("utf-8", "replace").encode())
     state.repaired |= repaired != blanked or has_control_characters(buffer)
@@ -376,7 +403,8 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
 def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
     """Find the first of the positions `ends` such that the text from `start` to this position is one event.
 
-    Return how many of `ends` were tried, and the event in a list; 0 and an empty list if none of them worked.
+    Return how many of `ends` were tried, and a list with the event, empty if it was dropped; (0, []) if no position
+    gives valid JSON.
     """
     for used, end in enumerate(ends, 1):
         candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"
@@ -388,13 +416,16 @@ def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadSta
 
 
 def has_control_characters(buffer: bytes) -> bool:
-    """Return whether the text has control characters, which JSON forbids everywhere."""
+    """Return whether the text has control characters, except tabs and line ends, which JSON forbids everywhere."""
     forbidden = CONTROL_CHARACTERS.translate(None, b"\t\r\n")
     return len(buffer.translate(None, forbidden)) != len(buffer)
 
 
 def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """Return the keys of a trace file besides its events, from the text before (`head`) and after them (`tail`)."""
+    """Return the top-level entries of a trace file except its events, {} if they cannot be read.
+
+    `head` is the text of the file up to the `[` of the list of events, `tail` the text after its `]`.
+    """
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:

@@ -1,17 +1,18 @@
 r"""Read a block of a trace without decoding most of its events: those that differ from known events only in digits.
 
-A block of some megabytes is cut at the recorder's seam, the bytes between two events, such as `},\n  {`. An event whose
-masked text is known has a known kind (see `templates` and `event_kinds`), and numpy parses its numbers at their known
-positions: one field of all events at once. The few unknown events are decoded by the JSON decoder.
+A block of some megabytes is cut at its most common *seam*, the bytes between two events, such as `},\n  {`. If an
+event's text with masked digits is known, its kind is known (see `templates` and `event_kinds`), so the positions of
+its numbers are known, too. Numpy parses one field of all these events at once. The few unknown events are decoded by
+the JSON decoder.
 
 The result equals that of decoding every event:
 
 - Masked texts are compared as a whole, and so are the digits of names and shapes, so events of one kind differ in
-  numbers alone.
+numbers alone.
 - Digits can make a number invalid JSON only by a leading zero; such an event goes to the decoder.
-- A seam may occur inside a string or a list of objects. Then the pieces around it are no JSON objects: none of them
-  becomes a template, the decoder refuses them, and the whole block is decoded in the slower way. If each piece is an
-  object by itself, no piece can be a part of another.
+- The bytes of a seam may also occur inside a string or a list of objects. Then the pieces around them are no JSON
+objects: none of them becomes a template, the decoder refuses them, and the whole block is decoded in the slower way.
+If each piece is an object by itself, no piece can be a part of another.
 
 Reading 300 000 events (a simulated step of a sharded transformer) takes about a third of the processor time that
 decoding them takes.
@@ -34,11 +35,11 @@ from analyzers.traces.reading.templates import DECIMALS_OF, ID_FIELDS, TO_ALLOCA
 
 SEAM = re.compile(rb"\},\s{0,64}\{")
 SEAM_SAMPLE_BYTES = 64 << 10
-"""How much text at the beginning is used to find the most common seam between events."""
+"""How many bytes at the beginning of a block are searched for the most common seam between events."""
 FAILURES_AT_MOST = 4
-"""After so many consecutive blocks with too few known events, the rest of the file is decoded."""
+"""If more consecutive blocks than this could not be read without decoding them, the rest of the file is decoded."""
 FLOAT_EXACT_BELOW = 1 << 43
-"""The time in microseconds below which a float64 can represent each nanosecond."""
+"""Below this time, in microseconds, neighbouring float64 values are less than a nanosecond apart."""
 TARGETS = [FIELDS[TO_EVENTS], FIELDS[TO_ALLOCATIONS]]
 SPARSE_FIELDS = {
     "collective": (
@@ -52,13 +53,15 @@ SPARSE_FIELDS = {
     "unfinished": ("unfinished",),
     "occupancy": ("occupancy",),
 }  # fmt: skip
-"""The fields of each of `event_table.SPARSE_TABLES`; an event has a row if the first field is not negative."""
+"""The fields that fill each of `event_table.SPARSE_TABLES`; an event has a row if its first field is not negative."""
 
 
 def split_block(text: bytes, seam: bytes) -> Block:
-    """Split a text into events at `seam`, the bytes between two events, and return all but the last as a `Block`.
+    """Split a text into events at each `seam`, the bytes between two events; the last event is left out.
 
-    The first event keeps its opening brace, so it is of no known kind and has to be decoded.
+    The last event may go on in the next block. With the seam `}, {` the text `{"a": 1}, {"b": 2}, {"c":` gives the
+    events `{"a": 1` and `"b": 2`. The first one keeps its opening brace, so its kind is never known and it is
+    decoded.
     """
     last_bytes = np.flatnonzero(np.frombuffer(text, np.uint8) == seam[-1])
     start = last_bytes[last_bytes >= len(seam)] + 1
@@ -69,11 +72,11 @@ def split_block(text: bytes, seam: bytes) -> Block:
 
 @dataclass(frozen=True)
 class TemplatedEvents:
-    """Events of known kinds, whose numbers are parsed without decoding their JSON; arrays have an entry per event.
+    """Events of known kinds, whose numbers are parsed at known positions without decoding JSON.
 
-    `start` is where the event begins in `text`, `kind` the number of its kind, and `order` the event's index in its
-    block. `layout` is `EventKinds.layout`: where each field is in the text of each kind. A field is parsed when it is
-    first used.
+    `start`, `kind` and `order` have an element per event: where the event begins in `text`, the number of its kind,
+    and its index in its block. `layout` is `EventKinds.layout`, which says where the numbers of each kind are.
+    `parsed` keeps the values of each field (name: one value per event), which are parsed when first used.
     """
 
     layout: Integers
@@ -92,7 +95,7 @@ class TemplatedEvents:
     def parse(self, name: str) -> Integers:
         """Return the values of the field `name`, one per event, parsed from the digits in the events' texts.
 
-        An event whose kind has no digits for the field gets the constant that `layout` has for its kind.
+        If a kind has no digits for the field, its events get the constant that `layout` has for the kind.
         """
         constant, end, length, sign = self.layout[FIELDS[name]]
         values: Integers = constant[self.kind]
@@ -104,19 +107,20 @@ class TemplatedEvents:
         return values
 
     def select(self, rows: Integers) -> "TemplatedEvents":
-        """Return the events with these indices, including the fields that are already parsed."""
+        """Return the events with these indices, with their fields that are already parsed."""
         parsed = {name: column[rows] for name, column in self.parsed.items()}
         return TemplatedEvents(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows], parsed)
 
     def of_target(self, target: str) -> "TemplatedEvents":
-        """Return the events that become rows of the table `target`."""
+        """Return the events that become rows of the table `target`: `TO_EVENTS` or `TO_ALLOCATIONS`."""
         rows = np.flatnonzero(self[target])
         return self if len(rows) == len(self.kind) else self.select(rows)
 
     def is_representable(self, microseconds_below: float) -> Mask:
-        """Return a mask of the events whose times are below a limit and whose process and thread ids fit.
+        """Return a mask of the events that can be stored without decoding them.
 
-        An id fits if it is a number that does not collide with those that stand for texts.
+        Their start and duration are below `microseconds_below`, and no number used as pid, tid or stream is below -1,
+        as such numbers stand for texts in the event table.
         """
         fits = np.maximum(self["ts"], self["dur"]) < microseconds_below
         for name in ID_FIELDS:
@@ -130,7 +134,7 @@ class TemplatedEvents:
         return EventRows(lasting.order, lasting.columns(), lasting.sparse_tables(), allocations.allocations())
 
     def columns(self) -> dict[str, Column]:
-        """Return the main columns of events with a duration by name; times in nanoseconds."""
+        """Return the columns that all events with a duration have, {name: value of each event}; times in ns."""
         start = self.nanoseconds("ts")
         columns = {name: self[name] for name in ("name", "cat", *ID_FIELDS)}
         columns |= {"start": start, "end": start + self.nanoseconds("dur")}
@@ -138,14 +142,14 @@ class TemplatedEvents:
         return columns | {"device": self.device("device")}
 
     def sparse_tables(self) -> dict[str, Column]:
-        """Return the tables of rare arguments (`event_table.SPARSE_TABLES`) by name, without empty tables."""
+        """Return the tables of arguments that few events have (`event_table.SPARSE_TABLES`), by name; no empty ones."""
         tables = {table: self.sparse_table(*names) for table, names in SPARSE_FIELDS.items()}
         return {table: rows for table, rows in tables.items() if len(rows)}
 
     def allocations(self) -> Integers:
-        """Return a row for each allocation or free: the event's index in its block, then the columns `ALLOCATIONS`.
+        """Return a row for each event, an allocation or a free: its index in its block, then `event_table.ALLOCATIONS`.
 
-        These are its time, thread, address and bytes, among others (`event_table.ALLOCATIONS`).
+        These columns are its time, thread, address and bytes, among others.
         """
         totals = [np.maximum(self[name], -1) for name in ("allocated", "reserved")]
         place = (self["pid"], self["tid"], self["address"], self["allocation"])
@@ -153,11 +157,11 @@ class TemplatedEvents:
         return np.column_stack([self.order, self.nanoseconds("ts"), *place, *totals, *device])
 
     def device(self, name: str) -> Integers:
-        """Return the device numbers in the field `name` of each event; -1 for values that are no device number."""
+        """Return the device number in the field `name` of each event; -1 for a negative or impossibly large number."""
         return np.where(self[name] < DEVICE_AT_MOST, np.maximum(self[name], -1), -1)
 
     def nanoseconds(self, name: str) -> Integers:
-        """Return the time field `name` of each event in integer nanoseconds.
+        """Return the time field `name` (`ts` or `dur`) of each event in integer nanoseconds.
 
         For example, 1023.5 µs is computed as 1023 * 1000 + 5 * 100.
         """
@@ -166,9 +170,9 @@ class TemplatedEvents:
         return self[name] * 1000 + self[decimals] * scale[self.kind]
 
     def sparse_table(self, first: str, *others: str) -> Integers:
-        """Return the rows of a table of rare arguments: the index of the event, then the fields `first` and `others`.
+        """Return a table of arguments that few events have: the event's index, then the fields `first` and `others`.
 
-        An event has a row if its field `first` is set.
+        An event has a row if its field `first` is not negative; for the graph's number, if it is positive.
         """
         carried = self[first]
         rows = np.flatnonzero(carried >= (1 if first == "graph" else 0))  # graph 0 means none
@@ -179,7 +183,11 @@ class TemplatedEvents:
 
 
 class TemplateReader:
-    """A fast reader for the blocks of one file, which decodes only events of unknown kinds."""
+    """A fast reader for the blocks of one file, which decodes only events of unknown kinds.
+
+    `seam` are the bytes between two events of the file, `failures` counts the consecutive blocks that had to be
+    decoded.
+    """
 
     def __init__(self, table: EventTable) -> None:
         self.table = table
@@ -190,7 +198,7 @@ class TemplateReader:
     def read_block(self, buffer: bytes, state: ReadState) -> int | None:
         """Add the events at the beginning of the buffer to the table, and return how many bytes they took.
 
-        The result is None if the whole block has to be decoded instead.
+        The result is None, and nothing is added, if the whole block has to be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
             self.seam = most_common_seam(buffer)
@@ -206,7 +214,10 @@ class TemplateReader:
         return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, state: ReadState) -> tuple[EventRows, EventRows] | None:
-        """Return the table rows of the events of known kinds, and those of all other events; None if decoding fails."""
+        """Return the rows of the events of known kinds, and the rows of all other events, which are decoded.
+
+        The result is None if the whole block has to be decoded instead, see `decode_unknown`.
+        """
         kinds = self.kinds.recognise(block)
         kinds[self.kinds.with_leading_zeros(block, kinds)] = UNKNOWN
         known = kinds >= 0
@@ -223,17 +234,17 @@ class TemplateReader:
 
 
 def most_common_seam(text: bytes) -> bytes:
-    """Return the most common bytes between two events: from the closing brace of one to the next opening brace."""
+    r"""Return the most common bytes between two events, such as `},\n  {`; empty if none are found."""
     seams = Counter(SEAM.findall(text, 0, SEAM_SAMPLE_BYTES))
     return max(seams, key=seams.__getitem__, default=b"")
 
 
 def decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[Events, Integers] | None:
-    """Decode the events of unknown kinds in a block; return them and the index of each in the block.
+    """Decode the events of a block whose indices are in `unknown`; return them, and the index in the block for each.
 
-    `unknown` has their indices. Neighbouring events are decoded at once, and all get the index of the first of them.
-    The result is None if a piece of the text is no event, if half of all pieces are unknown, or if there are
-    performance counters, whose arguments only `stream` keeps.
+    Neighbouring events are decoded together, and all get the index of the first of them, which keeps the order of the
+    file. The result is None if the whole block has to be decoded in the slower way: a piece of the text is no event,
+    half of all events are unknown, or some have performance counters, whose arguments only `stream` keeps.
     """
     if 2 * len(unknown) >= len(block.start):
         return None

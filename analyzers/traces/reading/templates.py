@@ -1,9 +1,12 @@
 """Learn from one event where the numbers are in all events of the same layout.
 
 A recorder prints each kind of event with one format string, so a million events have only a few hundred different
-texts once their digits are masked. Such a masked text is a *template*. To find out which digits belong to which field,
-the JSON decoder is used: each run of digits is replaced by a unique number, its *mark*, and the field in which the
-decoder returns that mark is the field of the run. So this works for the layout of any recorder.
+texts once their digits are masked (each digit replaced by the same byte). Such a masked text, with the positions of
+its numbers, is a *template*.
+
+To find out which digits belong to which field, the JSON decoder is used: each run of digits is replaced by a unique
+number, its *mark*. The field in which the decoder returns that mark is the field of the run. So this works for the
+layout of any recorder.
 
 Example. The inside of the braces of an event, and the same text with marks (run 0 becomes 10000, run 1 10001, ...):
 
@@ -27,8 +30,8 @@ of a text. `template_of` therefore returns
         leading=[46, 63],                                           # the "1" of 1023, the "4" of 42
     )
 
-which is valid for each later event whose text differs from this one only in digits. A number with more or fewer digits
-makes a text of another length, and so another template.
+which is valid for each later event whose text differs from this one only in digits. A number with more or fewer
+digits makes a text of another length, and so another template.
 """
 
 import re
@@ -42,7 +45,7 @@ from analyzers.traces.reading.stream import ALLOCATION, COUNTED, INSTANT, Args, 
 TO_EVENTS, TO_ALLOCATIONS = "events", "allocations"
 """The table that gets a row for an event: events with a duration, or allocations and frees."""
 ID_FIELDS = ("pid", "tid", "stream")
-"""Fields that hold a number or a text."""
+"""Fields that hold either a number or a text."""
 NUMBER_FIELDS = (
     *ID_FIELDS,
     "correlation",
@@ -64,22 +67,22 @@ NUMBER_FIELDS = (
     "device_type",
     "device_id",
 )
-"""The fields of events and of their arguments that hold whole numbers."""
+"""The fields of an event, or of its arguments, that hold whole numbers."""
 DECIMALS_OF = {"ts": "ts decimals", "dur": "dur decimals"}
-"""The fields for the decimals of a time, which is read as two integers: before and after the point."""
+"""{time field: the field that holds its decimals}; a time is read as two integers, before and after the point."""
 TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
-"""{table: fields of its events that hold a time}. The duration that some exporters give an allocation is ignored."""
+"""{table: the fields of its events that are times}; the duration that some exporters give allocations is ignored."""
 TEXT_FIELDS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
-"""Arguments whose digits are parts of a text, so that another digit makes another text."""
+"""Arguments that are kept as texts: other digits in them make another text, and so another kind of event."""
 
 # All marks have five digits, so no mark is the beginning of another, and a number below 10000 that the decoder returns
 # is the default of a field that the event lacks.
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
 DECIMALS_AT_MOST = 3
-"""The highest number of digits after the point of a time, as recorders write nanoseconds."""
+"""How many digits after the point of a time (in microseconds) are read without decoding: those of nanoseconds."""
 TEXT_BYTES_AT_MOST = 1 << 16
 DIGIT_RUN = re.compile(rb"\d+")
 LEADING_DIGIT = re.compile(rb"(?<![\d.])\d(?=\d)")
@@ -90,15 +93,15 @@ TOO_LONG = re.compile(rb"\d{17}")
 EXACT_EVENT = msgspec.json.Decoder(ExactEvent, strict=False)
 NO_ARGS = Args()
 Runs = list[tuple[int, int]]
-"""(start, end) of runs of digits in a text, in bytes."""
+"""The runs of digits in a text, each as (index of its first byte, index of the byte after its last)."""
 
 
 @dataclass(frozen=True)
 class NumberField:
     """Where the digits of one number are in an event's text.
 
-    `end` is the index of the byte after the last digit, counted from the event's start. `length` is the number of
-    digits; `sign` is -1 for a negative number, else 1.
+    `end` is the index of the byte after the last digit, counted from the event's first byte. `length` is the number
+    of digits; `sign` is -1 for a negative number, else 1.
     """
 
     end: int
@@ -110,10 +113,11 @@ class NumberField:
 class Template:
     """The common structure of all events whose texts differ only in digits.
 
-    An event with the same structure is read by taking its digits from known positions, without decoding JSON. `target`
-    is the table that gets a row for each of these events, empty for none, and `numbers` says where the digits of each
-    of its columns stand. `text_runs` are the runs of digits inside names and other texts. `leading` are the positions
-    of the first digits of numbers with several digits: an event with a zero there is no valid JSON, and is refused.
+    An event with this structure is read by taking its digits from known positions, without decoding JSON. `target` is
+    the table in which such events become rows, empty if they are left out, and `numbers` says where the digits of
+    each field are. `text_runs` are the runs of digits inside names and other texts. `leading` has the positions of
+    the first digits of numbers with several digits: if an event has a zero there, it is invalid JSON and goes to the
+    decoder.
     """
 
     target: str
@@ -125,8 +129,8 @@ class Template:
 def template_of(text: bytes) -> Template | None:
     """Return the template of an event, given the text inside its braces.
 
-    The result is None if such events have to be decoded one by one: the text is no JSON object, it is too long, it has
-    more than numbers and known texts, or other digits could change its structure.
+    The result is None if such events have to be decoded one by one: the text is no JSON object or is too long, the
+    event holds values that are no columns (metadata, counters), or other digits could change its structure.
     """
     runs = [match.span() for match in DIGIT_RUN.finditer(text)]
     if len(text) > TEXT_BYTES_AT_MOST or len(runs) > RUNS_AT_MOST or digits_could_break(text):
@@ -148,7 +152,7 @@ def template_of(text: bytes) -> Template | None:
 
 
 def target_of(event: ExactEvent) -> str:
-    """Return the table that an event becomes a row of: `TO_EVENTS`, `TO_ALLOCATIONS`, or empty for none."""
+    """Return the table in which an event becomes a row: `TO_EVENTS`, `TO_ALLOCATIONS`, or empty if it is left out."""
     if event.cat == INSTANT:
         return TO_ALLOCATIONS if event.name == ALLOCATION and event.args else ""
     return TO_EVENTS if event.ph == "X" else ""
@@ -157,7 +161,7 @@ def target_of(event: ExactEvent) -> str:
 def digits_could_break(text: bytes) -> bool:
     r"""Return whether different digits could make the text invalid JSON in any other way than by a leading zero.
 
-    They could after a backslash (`\\u0041`), in an exponent (`1e999`), or in a number longer than a recorder writes.
+    They could after a backslash (`\u0041`), in an exponent (`1e999`), or in a number of more than 16 digits.
     """
     bare = STRING.sub(b"", text)
     return b"\\" in text or bool(EXPONENT.search(bare) or TOO_LONG.search(bare))
@@ -172,16 +176,18 @@ def with_marks(text: bytes) -> bytes:
 def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
     """Return, for each integer field of an event, where its digits are in the event's text.
 
-    `event` was decoded from a text with a mark in place of each run of digits; `runs` are the positions of these runs.
+    `event` was decoded from the text with a mark in place of each run of digits; `runs` has the positions of these
+    runs in the original text. Fields that the event does not have are left out.
     """
     fields = {field: number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
     return {field: digits for field, digits in fields.items() if digits}
 
 
 def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, NumberField]:
-    """Return, for each time field of an event, where its digits before and after the point are in the event's text.
+    """Return, for each of the time fields `fields` and for its decimals, where the digits are in the event's text.
 
-    `event` was decoded from a text with a mark in place of each run of digits; `runs` are the positions of these runs.
+    `event` was decoded from the text with a mark in place of each run of digits; `runs` has the positions of these
+    runs in the original text. Fields that the event does not have are left out.
     """
     digits: dict[str, NumberField | None] = {}
     for field in fields:
@@ -193,15 +199,16 @@ def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Num
 
 
 def value_of(event: ExactEvent, field: str) -> object:
-    """Return the value of a field of the event or of its arguments."""
+    """Return the value of a field, which may be one of the event's own or one of its arguments."""
     return getattr(event if hasattr(event, field) else event.args or NO_ARGS, field)
 
 
 def number_field(value: object, runs: Runs) -> NumberField | None:
     """Return where the digits of a number are in an event's text; None if the event does not have this number.
 
-    To find out, each run of digits in the text was replaced by a unique number, its mark. `value` is what the JSON
-    decoder read as the number's value: a mark shows which run it is, any other value is the default of an absent field.
+    `value` is what the JSON decoder read in a text in which each run of digits was replaced by a unique number, its
+    mark. A mark shows which of `runs` the number is; any other value is the default of a field that the event does
+    not have.
     """
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None
@@ -210,18 +217,21 @@ def number_field(value: object, runs: Runs) -> NumberField | None:
 
 
 def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
-    """Return whether a number is inside a string, is a negative time, or has more decimals than nanoseconds need."""
+    """Return whether a number is left to the decoder: it is quoted, or a time that is negative or finer than 1 ns."""
     too_fine = field in DECIMALS_OF.values() and number.length > DECIMALS_AT_MOST
     return is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
 
 
 def is_quoted(text: bytes, at: int) -> bool:
-    """Return whether a byte is inside a JSON string; the text must have no backslash."""
+    """Return whether the byte at index `at` is inside a JSON string; the text must have no backslash."""
     return text.count(b'"', 0, at) % 2 == 1
 
 
 def runs_in_texts(event: ExactEvent) -> list[int]:
-    """Return the indices of the digit runs inside an event's texts, such as names, which are no JSON numbers."""
+    """Return the indices of the runs of digits that are inside an event's texts, such as its name, and not numbers.
+
+    `event` was decoded from the text with a mark in place of each run of digits.
+    """
     values = [event.name, event.cat, *(value_of(event, field) for field in TEXT_FIELDS)]
     values += [value for field in ID_FIELDS if isinstance(value := value_of(event, field), str)]
     texts = [bytes(value) if isinstance(value, msgspec.Raw) else str(value).encode() for value in values]

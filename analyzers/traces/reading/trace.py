@@ -1,4 +1,7 @@
-"""Give typed access to a trace's columns: which events are work, when each step was, and the lane of each event."""
+"""Give typed access to a trace's columns: which events are device work, when steps were, each event's lane.
+
+A *lane* is a thread of the host or a stream of a device.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,8 +39,8 @@ NO_STEP = -1
 class Lane(TypedDict):
     """A thread of the host or a stream of a device; two events of a lane are nested or do not overlap.
 
-    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). If the lane is a stream,
-    `pid` is the device and `tid` the stream.
+    `kind` is `HOST_LANE`, `DEVICE_LANE` or `OTHER_LANE` (such as the profiler's own marks). For a stream `pid` is the
+    number of the device and `tid` the number of the stream.
     """
 
     kind: int
@@ -50,24 +53,24 @@ class Lane(TypedDict):
 class Trace:
     """The columns of one trace file, with a row per event.
 
-    `start` and `end` are in nanoseconds since the time at which the trace's own clock is 0 (`base_ns` in `header`).
+    `start` and `end` are in nanoseconds of the trace's own clock; add `header["base_ns"]` to get Unix time.
     """
 
     columns: Columns | UnsavedColumns
 
     @property
     def header(self) -> Mapping[str, Any]:
-        """The properties of the job that are recorded in the file; see `reader.header_of`."""
+        """The properties of the job that are recorded in the file, such as `rank`; see `reader.header_of`."""
         return cast("Mapping[str, Any]", self.columns.meta["header"])
 
     @property
     def lanes(self) -> list[Lane]:
-        """The lanes (threads and streams) in which events run; the column `lane` holds indices into this list."""
+        """The lanes (threads and streams) of the events; the column `lane` holds indices into this list."""
         return cast("list[Lane]", self.columns.meta["lanes"])
 
     @cached_property
     def names(self) -> list[str]:
-        """All distinct texts of the trace; the columns `name` and `cat` hold indices into this list."""
+        """All distinct texts of the trace; the columns `name` and `cat` (category) hold indices into this list."""
         return list(self.columns.meta["names"])
 
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
@@ -90,43 +93,41 @@ class Trace:
         return self.text_matches(wanted, self.category_ids).take(self.columns["cat"])
 
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
-        """Return the rows of events whose name `texts` selects and whose category matches `category`.
+        """Return the rows of the events whose name is selected by `texts` and whose category matches `category`.
 
-        `texts` is a mask of the wanted names in `names`. This is fast if few events have such a name.
+        `texts` is a mask over `names`. This is fast if few events have such a name, as only their categories are
+        looked at.
         """
         rows = np.flatnonzero(texts.take(self.columns["name"]))
         return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
 
     def lane_is(self, *kinds: int) -> Mask:
-        """Return, for each of `lanes`, whether it is of one of the given kinds, such as HOST_LANE."""
+        """Return, for each of `lanes`, whether its kind is one of `kinds`, such as `HOST_LANE`."""
         # The one lane of a file without events keeps what is indexed by the empty column `lane` of the right type.
         return np.array([lane["kind"] in kinds for lane in self.lanes] or [False])
 
     @cached_property
     def category_ids(self) -> list[int]:
-        """The indices in `names` of the texts that are categories; they are few, so matching them alone is fast."""
+        """The indices in `names` of the texts that are categories; they are few, so it is fast to search only them."""
         return [int(number) for number in distinct_values(self.columns["cat"])]
 
     @cached_property
     def work(self) -> Integers:
         """The rows of the events that are work of a device: kernels, memory copies and memsets.
 
-        They are recognised by category, because other events may have a device or a stream as well.
+        They are recognised by category, because events of other categories may have a device or a stream, too.
         """
         return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
 
     @cached_property
     def devices(self) -> Integers:
-        """The number of the device of each kernel, copy and memset: the recorded device, else the event's pid.
-
-        They are in the order of `work`.
-        """
+        """The device number of each row in `work`, in the same order: the recorded device, else the event's pid."""
         recorded, pid = self.columns["device"][self.work], self.columns["pid"][self.work]
         return np.maximum(np.where(recorded >= 0, recorded, pid), 0)
 
     @cached_property
     def steps(self) -> list[tuple[int, int, int]]:
-        """The (number, start, end) of each `ProfilerStep#N` of the host, in order of time; in ns of the trace."""
+        """The (number, start, end) of each `ProfilerStep#N` of the host, by start time; ns of the trace's clock."""
         numbers = {i: int(mark[1]) for i, name in enumerate(self.names) if (mark := PROFILER_STEP.fullmatch(name))}
         if not numbers:
             return []
@@ -139,7 +140,7 @@ class Trace:
         return sorted(marks.values(), key=lambda mark: mark[1])
 
     def step_index_at(self, at: Integers) -> Integers:
-        """Return, for each moment (ns of the trace), the index in `steps` of the step around it, or NO_STEP."""
+        """Return, for each time in `at` (ns of the trace's clock), the index in `steps` of its step, or `NO_STEP`."""
         if not self.steps:
             return np.full(len(at), NO_STEP)
         bounds = np.array([mark[1:] for mark in self.steps], np.int64)
@@ -148,13 +149,16 @@ class Trace:
 
     @cached_property
     def origin(self) -> int:
-        """The start of the first event in ns; 0 if there is none."""
+        """The start of the first event, in nanoseconds of the trace's clock; 0 if there are no events."""
         start = self.columns["start"]
         return int(start.min()) if len(start) else 0
 
 
 def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
-    """Return, for each event, the index of the thread or stream in which it runs (its lane), and the list of lanes."""
+    """Return, for each event, the index of the thread or stream in which it runs (its lane), and the list of lanes.
+
+    Device work belongs to the lane of its device and stream, whatever pid and tid the recorder wrote.
+    """
     c = trace.columns
     stream = c["stream"][trace.work]
     kind = np.where(trace.category_matches(HOST), np.int8(HOST_LANE), np.int8(OTHER_LANE))
@@ -177,7 +181,7 @@ def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
 def lane_name(number: str, kind: int, thread_name: str) -> str:
     """Return the name of a lane, such as `stream 7` or `thread 4000 (python)`.
 
-    Some recorders already put the number of a thread into its name.
+    `number` is the stream or the thread, as text. Some recorders already put the number of a thread into its name.
     """
     if kind != HOST_LANE:
         return f"stream {number}"
@@ -187,6 +191,6 @@ def lane_name(number: str, kind: int, thread_name: str) -> str:
 def id_text(trace: Trace, number: int) -> str:
     """Return a pid, tid or stream as text.
 
-    `number` is its value in a column: the id itself, or from FIRST_TEXT_ID downwards a number that stands for a text.
+    `number` is its value in a column: a number itself, or -2 and less for a text (see `FIRST_TEXT_ID`).
     """
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
