@@ -1,1 +1,1 @@
-"""Read the files of a run folder that show a hang: dumps, stacks, how ranks ended, and other files beside the dumps."""
+"""Read the files of a run folder that show a hang: Flight Recorder dumps, Python stacks, how ranks ended, and so on."""

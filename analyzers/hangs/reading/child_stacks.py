@@ -1,6 +1,6 @@
 """Read `children_R.txt`, which lists the processes that rank R had started, such as data-loader workers.
 
-The file also has the stacks of these processes; it is written when the stack of the rank is taken.
+The file also has the Python stacks of these processes. The recorder writes it when it takes the stack of rank R.
 """
 
 import re
@@ -18,9 +18,9 @@ PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Child:
-    """A process that a rank started; `stack` omits the frames that a fork copied from the rank.
+    """A process that a rank started; `stack` is its main thread's Python stack, innermost frame first.
 
-    The stack is empty if the process wrote none.
+    Frames that a fork copied from the rank are left out of `stack`. It is empty if the process wrote no stack.
     """
 
     pid: int
@@ -29,7 +29,7 @@ class Child:
 
 
 def read_children(path: Path) -> list[Child]:
-    """Return the child processes that a file of a rank lists; empty if it cannot be read."""
+    """Return the child processes of a rank that a `children_R.txt` lists; empty if the file cannot be read."""
     try:
         with open_regular(path) as file:
             text = file.read(TEXT_BYTES).decode(errors="replace")
@@ -44,8 +44,8 @@ def read_children(path: Path) -> list[Child]:
 
 
 def own_part(stack: list[Frame]) -> list[Frame]:
-    """Return the frames of a forked process that are newer than the fork.
+    """Return the frames of a forked process that are newer than the fork; `stack` has the innermost frame first.
 
-    The outer frames are copies from the rank that forked it, so they do not show what the child process does.
+    The older frames are copies from the process that forked it, so they do not show what the child process does.
     """
     return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))

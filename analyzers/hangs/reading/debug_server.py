@@ -1,7 +1,9 @@
 """Read what PyTorch's debug server reports about all ranks at once: saved pages, and text files that it writes itself.
 
-A page of JSON or stacks has one section for each rank. The tables of `/fr_trace` are made from the dumps of all ranks:
-they hold neither times nor types nor stacks, and each row names the members that did not issue its operation.
+A page with JSON dumps or with stacks has one section for each rank. The page `/fr_trace` has tables instead, which
+the
+server makes from the Flight Recorder dumps of all ranks: they hold no times, dtypes or stacks, and each row of the
+table `Collectives` names the group members that did not issue its operation.
 """
 
 import html
@@ -19,11 +21,14 @@ from analyzers.files import open_regular, rank_in, read_at_most
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
 SUFFIXES = (".html", ".htm", ".txt")
-"""The suffixes of files that may have the dumps of many ranks; `.gz` may follow."""
+"""The suffixes of files that may have the dumps of many ranks; `.gz` may follow a suffix."""
 PAGE_BYTES = 1 << 28
-"""The bytes of a page that are read; a page of a thousand ranks has some 100 MiB."""
+"""How many bytes of a page are read at most; a page of a thousand ranks has some 100 MiB."""
 GZIP_TABLES_BYTES = 1 << 12
-"""The bytes that gzip's own tables may take before the first byte of content."""
+"""How many compressed bytes are needed, at most, before gzip can decompress the first byte of content.
+
+Gzip's header and Huffman tables come first.
+"""
 PAGE_SECTION = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*(<p>Failed[^<]*</p>\s*)?<pre>(.*?)</pre>", re.DOTALL)
 TEXT_SECTION = re.compile(rb"^=== Rank (\d{1,7}): \S* ===\n(Error: \d+)?(.*?)(?=^===|\Z)", re.DOTALL | re.MULTILINE)
 TABLES = re.compile(rb"<h2>Groups</h2>|^--- Groups ---$", re.MULTILINE)
@@ -37,7 +42,7 @@ FAILURES = {
     b"408": AnswerStatus.TIMEOUT,
     b"Timeout": AnswerStatus.TIMEOUT,
 }
-"""How the server reports that a rank did not answer."""
+"""Maps the code with which the server reports that it could not reach a rank to the status of that rank's answer."""
 
 PAGE_TABLE = re.compile(r"<h2>([\w ]+)</h2>\s*<table>(.*?)</table>", re.DOTALL)
 PAGE_ROW, PAGE_CELL = re.compile(r"<tr>(.*?)</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
@@ -52,7 +57,7 @@ Row = dict[str, str]
 
 
 class Section(NamedTuple):
-    """The part of a page with the answer of one rank's server."""
+    """The part of a page with the answer of one rank: its global rank, and the raw content (JSON or stacks)."""
 
     rank: int
     text: bytes
@@ -66,7 +71,11 @@ def holds_many(path: Path) -> bool:
 
 
 def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
-    """Return the first bytes of a page, decompressed if it is gzipped; empty if it is damaged."""
+    """Return the first `limit` bytes of a page, decompressed if it is gzipped; empty if the gzip data is damaged.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with open_regular(path) as file:
         head = read_at_most(file, max(limit, GZIP_TABLES_BYTES))
         if not head.startswith(b"\x1f\x8b"):
@@ -78,21 +87,21 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
 
 
 def split_sections(content: bytes) -> list[Section]:
-    """Return the sections of all ranks that gave an answer; sections with an error message are left out."""
+    """Return one section for each rank that answered; ranks for which the page has an error message are left out."""
     matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
     # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]
 
 
 def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
-    """Return the ranks whose debug server did not answer when the page at `path` was saved, with the reason there."""
+    """Return {rank: why it did not answer} for the ranks that a saved page of the debug server reports as failed."""
     failures = [(match[1] or match[3], match[2] or match[4]) for match in FAILED.finditer(content_of(path))]
     return {int(rank): FAILURES[code] for rank, code in failures if code in FAILURES}
 
 
 @lru_cache(maxsize=8)
 def read_stacks(path: Path) -> dict[int, str]:
-    """Return the stacks of each rank in a page or text of the debug server, as text; empty if it cannot be read."""
+    """Return {rank: text with its stacks} from a page or text file of the debug server; empty if it cannot be read."""
     try:
         return {
             part.rank: html.unescape(part.text.decode(errors="replace")) for part in split_sections(content_of(path))
@@ -102,7 +111,11 @@ def read_stacks(path: Path) -> dict[int, str]:
 
 
 def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
-    """Return the tables of `/fr_trace` as one dump for each rank, with the operations that it issued in order."""
+    """Rebuild one Flight Recorder dump for each rank from the tables of the page `/fr_trace`, and return them by rank.
+
+    The entries of a dump are the operations that the rank issued, in the order of issue, as far as the tables have
+    them.
+    """
     tables = tables_of(content.decode(errors="replace"))
     named = (rank_in(row.get("global_rank", "")) for row in tables["NCCL Calls"])
     ranks = {rank for rank in named if rank is not None}
@@ -127,9 +140,11 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
 
 
 def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
-    """Return the dump entries that one row of the table `Collectives` was made from, by rank.
+    """Return {rank: dump entry} for the ranks that issued the operation in one row of the table `Collectives`.
 
-    `members` are the ranks of the group; those that the row names as missing issued nothing.
+    `members` are the global ranks of the group; those that the row names as missing did not issue the operation.
+    Where the
+    row says that a rank issued a different operation, the entry has that one.
     """
     present = set(members).difference(numbers(row.get("missing_ranks", "")))
     if match := MESSAGE.fullmatch(row["collective_name"]):
@@ -141,9 +156,11 @@ def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def both_halves(row: Row, match: re.Match[str], present: set[int], members: list[int]) -> dict[int, dict[str, Any]]:
-    """Return the dump entries of a send and its recv by rank; both share one row, which has the name of one of them.
+    """Return {rank: dump entry} for a send and its matching recv, which share one row of the table `Collectives`.
 
-    `match` is that name as parsed by `MESSAGE`; `present` are the ranks that issued their operation.
+    The row has the name of only one of them, so the other name is derived. `match` is the name as parsed by
+    `MESSAGE`;
+    `members` are the global ranks of the group; only ranks in `present`, which issued their operation, get an entry.
     """
     me, peer, arrow = match["me"], match["peer"], {"send": "->", "recv": "<-"}
     other = "recv" if match["verb"] == "send" else "send"
@@ -157,7 +174,7 @@ def both_halves(row: Row, match: re.Match[str], present: set[int], members: list
 
 
 def entry(row: Row) -> dict[str, Any]:
-    """Return a row of the table `Collectives` as an entry of a dump, with the fields that the table has."""
+    """Return a row of the table `Collectives` as an entry of a Flight Recorder dump, with the fields that it has."""
     return {
         "collective_seq_id": row["collective_seq_id"],
         "p2p_seq_id": row["p2p_seq_id"],
@@ -169,7 +186,10 @@ def entry(row: Row) -> dict[str, Any]:
 
 
 def tables_of(text: str) -> dict[str, list[Row]]:
-    """Return the rows of each table by its title; where a page has tables of two backends, the rows of both."""
+    """Return {title of a table: its rows} for a page in HTML or plain text.
+
+    A page may have two tables with the same title, one for each backend; their rows are joined.
+    """
     tables: dict[str, list[Row]] = defaultdict(list)
     for title, body in PAGE_TABLE.findall(text):
         grid = [[html.unescape(cell).strip() for cell in PAGE_CELL.findall(row)] for row in PAGE_ROW.findall(body)]
@@ -180,7 +200,10 @@ def tables_of(text: str) -> dict[str, list[Row]]:
 
 
 def rows_of(grid: list[list[str]]) -> list[Row]:
-    """Return the rows of a table as dicts by the names in its first row; a missing column is an empty text."""
+    """Return the rows of a table as dicts; the keys are the cells of the table's first row.
+
+    Reading a key that a row does not have gives an empty text.
+    """
     header, *rows = grid or [[]]
     return [defaultdict(str, zip(header, row, strict=False)) for row in rows]
 
@@ -188,7 +211,8 @@ def rows_of(grid: list[list[str]]) -> list[Row]:
 def split_columns(lines: list[str]) -> list[list[str]]:
     """Return the cells of a plain-text table, row by row.
 
-    Cells may contain single spaces, so a column ends where at least two characters are blank in every line.
+    Cells may contain single spaces, so columns are separated only where two or more positions are blank in every
+    line.
     """
     lines = [line for line in lines if line.strip()]
     width = max(map(len, lines), default=0) + 2
@@ -201,17 +225,17 @@ def split_columns(lines: list[str]) -> list[list[str]]:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the ranks in a text such as "{0, 4}", ascending."""
+    """Return the numbers in a text such as "{0, 4}", ascending; they are ranks."""
     return sorted(int(digits) for digits in re.findall(r"\d{1,9}", text))
 
 
 def number(text: str) -> int:
-    """Return the number in a cell; 0 if it holds none."""
+    """Return the number that a table cell consists of; 0 if the cell is anything else."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 
 def shapes(text: str) -> Any:
-    """Return the shapes in a cell such as `[[4, 4]]` as lists; an empty list where the text is truncated."""
+    """Return the tensor shapes in a cell such as `[[4, 4]]` as lists; an empty list if the cell was truncated."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

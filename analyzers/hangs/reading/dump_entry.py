@@ -1,6 +1,7 @@
-"""Interpret the fields of one dump entry, whose names and values differ between versions and backends of PyTorch.
+"""Interpret the fields of one Flight Recorder entry, which differ between versions and backends of PyTorch.
 
-Fields of a damaged or hostile dump may hold anything, so each function here takes any value and never raises.
+An entry is a dict that describes one operation. A damaged or hostile dump may hold anything in its fields, so the
+functions that convert a field take any value and never raise.
 """
 
 import re
@@ -9,16 +10,17 @@ from typing import Any
 
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
-"""The largest number that is kept, as columns are signed integers of 64 bits."""
+"""The bound to which numbers are clipped, so that they fit into columns of signed 64-bit integers."""
 
 Entry = dict[str, Any]
 
 
 def is_done(entry: Entry) -> bool:
-    """Return whether an operation has completed.
+    """Return whether the operation of a dump entry has completed.
 
-    Gloo never sets the state to completed: there `retired` is the only sign. On NCCL an entry that is retired and not
-    completed has timed out.
+    Gloo never sets the state to completed; there, `retired` is the only evidence. With NCCL, an entry that is retired
+    but
+    not completed has timed out.
     """
     if entry.get("state") == "completed":
         return True
@@ -26,24 +28,26 @@ def is_done(entry: Entry) -> bool:
 
 
 def launch(entry: Entry) -> tuple[str, int, int]:
-    """Return (process group, collective sequence number, p2p sequence number) of a dump entry.
+    """Return (process group id, collective sequence number, p2p sequence number) of a dump entry.
 
-    All entries of operations that NCCL launched together (coalesced) have the same three values.
+    Operations that NCCL launched together (coalesced) have the same three values. A missing number is -1.
     """
     return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
 def count_of(entry: Entry) -> int:
-    """Return the lower of the two sequence numbers that a dump entry has in its process group.
+    """Return the lower of two numbers that a dump entry has: its operation id and its sequence number.
 
-    One (`op_id`) counts all operations of the group, the other only its collectives, or only its sends and receives.
+    The operation id (`op_id`) counts all operations of the process group; the sequence number counts only
+    collectives, or
+    only sends and receives. A missing number is -1.
     """
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)
 
 
 def group_of(entry: Entry) -> tuple[str, str]:
-    """Return (name, description) of an entry's process group."""
+    """Return (name, description) of the process group of a dump entry; both are empty if it names none."""
     group = entry.get("process_group")
     if isinstance(group, (list, tuple)) and len(group) == 2:
         return text(group[0]), text(group[1])
@@ -67,7 +71,7 @@ def signature(entry: Entry) -> tuple[Any, ...]:
 
 
 def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
-    """Return (function, file, line) of each frame, innermost first."""
+    """Return a (function, file, line) tuple for each frame of a dump entry's stack, innermost first."""
     return tuple(
         (text(f.get("name", "")), text(f.get("filename", "")), whole(f.get("line"), 0))
         for f in value
@@ -76,7 +80,10 @@ def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
 
 
 def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
-    """Return a field of sizes as a tuple of shapes; a single shape outside of a list counts as a list of one shape."""
+    """Return the field `input_sizes` or `output_sizes` as a tuple with the shape of each tensor.
+
+    A single shape that is not in a list of shapes becomes a tuple of one shape.
+    """
     if not isinstance(value, (list, tuple)):
         return ()
     shapes = value if any(isinstance(item, (list, tuple)) for item in value) else [value] if value else []
@@ -84,13 +91,19 @@ def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def dtypes(value: Any) -> tuple[str, ...]:
-    """Return the names of tensor types; a single name outside of a list counts as a list of one name."""
+    """Return the field `input_dtypes` or `output_dtypes` as a tuple with the dtype's name of each tensor.
+
+    A single name that is not in a list becomes a tuple of one name.
+    """
     items = value if isinstance(value, (list, tuple)) else [value] if value else []
     return tuple(text(item) for item in items)
 
 
 def statuses(value: Any) -> dict[str, list[int]]:
-    """Return the field `pg_status` as {pg_id: [last enqueued, last started, last completed]}."""
+    """Return the field `pg_status` as {process group id: [last enqueued, last started, last completed]}.
+
+    The values are sequence numbers; -1 if the field has none.
+    """
     if not isinstance(value, dict):
         return {}
     keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
@@ -98,13 +111,13 @@ def statuses(value: Any) -> dict[str, list[int]]:
 
 
 def integers(value: str) -> list[int]:
-    """Return the numbers in a text such as "[0, 1, 2]"; the text is never evaluated."""
+    """Return the ranks in a text such as "[0, 1, 2]"; the text is parsed by a pattern and never evaluated."""
     # More than nine digits are no rank, and would overflow a column.
     return [int(number) for number in re.findall(r"\d{1,9}", value)]
 
 
 def whole(value: Any, default: int = -1) -> int:
-    """Return a field as an integer of at most 64 bits; `default` for anything else, such as None."""
+    """Return a field as an integer, clipped to `LARGEST`; `default` if it is not a number, such as None."""
     # The common case comes first, as a dump has thousands of numbers; `type` because a bool is an int too.
     if type(value) is int and -LARGEST < value < LARGEST:
         return value
@@ -115,7 +128,7 @@ def whole(value: Any, default: int = -1) -> int:
 
 
 def text(value: Any) -> str:
-    """Return a value as text, truncated to `TEXT_AT_MOST` characters and without characters that UTF-8 cannot encode.
+    """Return a value as text: at most `TEXT_AT_MOST` characters, with a `?` for each that UTF-8 cannot encode.
 
     Lists and dicts become an empty text.
     """

@@ -1,7 +1,9 @@
-"""Select the dumps that show a hang: one set of dumps out of all in a folder, and of this set one dump for each rank.
+"""Select the dumps that show a hang: one set of dumps out of all in a run, and from this set one dump for each rank.
 
-A set holds the dumps that were taken because of one hang, and a job may hang more than once. A set may also be taken
-after ranks had timed out; it then shows the abort, not the hang.
+A set holds all dumps that were taken because of one hang; a job that hangs twice has two sets. A set may have several
+rounds: in each round, every rank is asked once for its dump. A set that was taken after ranks had timed out shows
+their
+abort, not the hang, so an earlier set is preferred.
 """
 
 import re
@@ -18,20 +20,22 @@ from analyzers.run import Artefact, Kind, Run
 
 SET = re.compile(r"set_(\d+)")
 NODES_APART_S = 300.0
-"""The longest time in seconds between the sets of one hang on several nodes.
+"""The longest time in seconds between two sets of dumps, from different nodes, that belong to one hang.
 
-All nodes notice a hang within a step, while two hangs are at least a timeout apart.
+All nodes notice a hang within one step, while two hangs are at least a timeout apart.
 """
 
 Rounds = dict[int, list[Artefact]]
-"""The dumps of a set by the number of their round; in each round all ranks were asked once."""
+"""The dumps of a set as {number of the round: dumps}; in each round, every rank was asked once for its dump."""
 
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang, in `folders` (one for each node); `rounds[i]` are the dumps of the i-th request.
+    """The dumps of one hang; `folders` has the folder of each node that took dumps.
 
-    `outdated` are the ranks of which all dumps are from before the last restart of the job, and were left out.
+    `rounds[i]` has the dumps of one round, in which every rank was asked once; the oldest round comes first.
+    `outdated` are
+    ranks whose dumps were left out, because all of them are from before the last restart of the job.
     """
 
     folders: tuple[Path, ...]
@@ -42,7 +46,7 @@ class DumpSet:
 def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
     """Return the set of dumps that shows the hang, and the contents of the files beside these dumps.
 
-    Rounds from before the hang began, or from before all ranks had started, are left out.
+    Rounds (requests to all ranks) from before the hang began, or from before all ranks had started, are left out.
     """
     dumps = newest_set(run)
     side = replace(read_side_files(run, dumps.folders), outdated=dumps.outdated)
@@ -57,9 +61,9 @@ DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
 
 
 def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[int, str]:
-    """Return why dumps of a set could not even be opened, by rank: without permission, empty, or not a regular file.
+    """Return {rank: why its dump could not even be opened} for the given `ranks`, which should have no readable dump.
 
-    Only dumps of these `ranks`, of which there is no other, are returned.
+    Reasons are, for example, a missing permission, an empty file, or something that is not a regular file.
     """
     closed = [(DUMP.fullmatch(path.name), reason) for path, reason in run.unreadable if path.parent in dumps.folders]
     numbers = [(rank_in(match[1]), reason) for match, reason in closed if match]
@@ -67,9 +71,11 @@ def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[in
 
 
 def rounds_before_hang(side: SideFiles) -> int:
-    """Return how many rounds of dumps were taken before the hang began.
+    """Return how many rounds of dumps (requests to all ranks) were taken before the hang began.
 
-    The rank that timed out first shows when it began: with the step and phase in which that rank ended.
+    The first rank to time out was stuck in the step and phase in which it ended. So the hang had begun by the first
+    round in
+    which that rank was there already; its index is returned, or 0 if there is no such round.
     """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
@@ -81,7 +87,12 @@ def rounds_before_hang(side: SideFiles) -> int:
 
 
 def rounds_before_start(side: SideFiles) -> int:
-    """Return how many rounds of dumps were taken before all ranks had registered; they do not show the hang."""
+    """Return how many rounds of dumps, counted from the first, were taken while some ranks had not yet registered.
+
+    A rank registers by writing the file that says where to ask it for a dump. Such rounds do not show the hang. The
+    result is
+    0 if ranks were missing in every round.
+    """
     late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
     return late.index(False) if False in late else 0
 
@@ -90,8 +101,10 @@ def newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
     Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned. Sets from
-    before the job was restarted show nothing of its last attempt: if there is no other, and it is known how the last
-    attempt ended, the result has no dumps.
+    before
+    the job's last restart are only used if there is no other set and no file shows how ranks ended after the restart;
+    if
+    such a file exists, the result has no dumps.
     """
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
@@ -119,9 +132,11 @@ def newest_set(run: Run) -> DumpSet:
 
 
 def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
-    """Return the first of the folders `bases`, and those with other ranks' dumps of about the same time.
+    """Return the first folder in `bases`, and those that hold dumps of other ranks from about the same time.
 
-    Each node has its own collector, which writes a set with the dumps of that node's ranks.
+    Each node has its own collector (the process that requests dumps), which writes the dumps of that node's ranks
+    into a
+    folder of its own; these folders together are one set. `sets` has the dumps in each folder.
     """
     together: list[Path] = []
     ranks: set[int] = set()
@@ -135,9 +150,11 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
 
 
 def is_of_earlier_attempt(side: SideFiles) -> bool:
-    """Return whether a set of dumps was taken before the last restart of the job.
+    """Return whether a set of dumps was taken before the last restart of the job; `side` has the files beside it.
 
-    The ranks' other files beside it, such as how they ended, are of the last attempt.
+    An attempt is one start of all ranks. `collection.json` holds the attempt in which the dumps were taken; the
+    ranks' group
+    files hold the last one.
     """
     last = max((file.attempt for file in side.groups.values()), default=0)
     return side.collection is not None and side.collection.attempt is not None and side.collection.attempt < last
@@ -146,7 +163,9 @@ def is_of_earlier_attempt(side: SideFiles) -> bool:
 def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
     """Return whether a set of dumps was taken after ranks had timed out, so that an earlier set shows more.
 
-    After an error the failed operation may be flagged as done.
+    After an error the failed operation may be flagged as done. `side` has the files beside the set, `others` those
+    beside
+    all sets of the run.
     """
     if side.collection is None:
         return False
@@ -159,8 +178,9 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 def timed_out(stall: Collection, later: Collection) -> bool:
     """Return whether ranks that hung when dumps were collected (`stall`) had timed out when `later` was collected.
 
-    That is so if the timeout had passed by then, and all ranks that had ended made their last progress before `stall`.
-    NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim.
+    They had if the timeout had passed by then, and every rank that had exited made its last progress before `stall`.
+    NCCL's
+    watchdog ends a rank without any message, so nothing else shows that such a rank is a victim of the hang.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
@@ -177,18 +197,21 @@ def newest_s(rounds: Rounds) -> float:
 
 
 def set_number(base: Path) -> int:
-    """Return the number of a set of dumps from its folder's name: 2 for `set_2`, 1 for the dumps folder itself."""
+    """Return the number of a set of dumps from the name of its folder: 2 for `set_2`, 1 for any other name."""
     match = SET.fullmatch(base.name)
     return int(match[1]) if match else 1
 
 
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the newest dump file of each rank, with the rank filled in, then files with the dumps of many ranks.
+    """Return the newest dump file of each rank, with the rank filled in, then the files with the dumps of many ranks.
 
-    For one rank, a pickle is preferred to JSON, which has no frames. Files with many ranks are saved pages of PyTorch's
-    debug server (HTML tables or JSON), or texts that it writes every minute; of these texts only the newest is
-    returned. Their order matters, because a file replaces what earlier ones say of a rank: pages of JSON come last,
-    which have more data than the tables.
+    For one rank, a pickle is preferred to JSON, which has no frames. Files with many ranks are saved pages of
+    PyTorch's
+    debug server (HTML tables or JSON) and texts that it writes every minute, of which only the newest is returned.
+    Whoever
+    loads the files in this order lets a later file replace what an earlier one says about a rank, so pages of JSON,
+    which
+    have more data than tables, come last.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.
@@ -204,6 +227,6 @@ def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def rank_of(artefact: Artefact) -> int | None:
-    """Return the rank of a dump file: as recorded, else the last number in its name; None without one."""
+    """Return the rank of a dump file: as the artefact has it, else the last number in the file's name, else None."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

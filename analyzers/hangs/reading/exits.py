@@ -9,20 +9,21 @@ from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.relayed import failed_ranks
 
 ORDERLY_SIGNALS = (-15, -2)
-"""The exit codes for SIGTERM and SIGINT, by which a launcher ends the remaining ranks."""
+"""The exit codes of processes ended by SIGTERM or SIGINT, the signals by which a launcher ends the remaining ranks."""
 ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
 INNERMOST_FRAMES = 4
 COMMUNICATION = re.compile(
     r"\bgloo\b|\bnccl|c10d|rendezvous|monitoredbarrier|processgroup|\bDist\w*Error|store\b.{0,200}(?:get|wait)",
     re.IGNORECASE,
 )
-"""Words in PyTorch's own errors on a rank whose peer died or does not arrive."""
+"""Matches PyTorch's own error on a rank whose peer died or does not arrive."""
 SENT_TO_ITSELF = re.compile(r"Pair is not connected \(.{1,80}<--> \[none\]\)")
-"""Matches gloo's error in a rank that names itself as its peer, to which it has no connection."""
+"""Matches gloo's error in a rank that names itself as its peer; a rank has no connection to itself."""
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
-"""Words of lost connections and timeouts, which count unless the user's own code raised the error.
+"""Matches errors about lost connections and timeouts.
 
-User code may read data over connections too.
+They mean that another rank ended only if PyTorch raised the error: the user's code may read data over connections
+too.
 """
 
 
@@ -41,8 +42,10 @@ class Ending(StrEnum):
 class RankEnd:
     """How a rank ended. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal.
 
-    `signal` is a fatal signal by Python's name for it, `stack` the main thread's stack at that time. `sizes` are the
-    bytes that gloo received and expected where it ended the rank because these differ.
+    `signal` is the fatal signal as Python names it (`Aborted`), and `stack` the main thread's stack at that moment.
+    `sizes` are
+    the bytes that gloo (received, expected) where gloo aborted the rank because the two differ. `time_ns` is 0 if
+    unknown.
     """
 
     rank: int
@@ -57,18 +60,21 @@ class RankEnd:
 
     @property
     def is_size_abort(self) -> bool:
-        """Whether gloo ended the rank in a collective, as it does where members pass tensors of different sizes."""
+        """Whether gloo aborted the rank in a collective, as it does if members pass tensors of different sizes."""
         return self.sizes is not None or (self.signal == ABORTED and in_collective(self.stack))
 
 
 def in_collective(stack: list[Frame]) -> bool:
-    """Return whether a stack is in `torch.distributed`, or in a backward pass, which issues the collectives of DDP."""
+    """Return whether the innermost frames of a stack are in `torch.distributed` or in a backward pass.
+
+    A backward pass counts because DDP issues its collectives there.
+    """
     innermost = stack[:INNERMOST_FRAMES]
     return any("/torch/distributed/" in f.filename or f.name == BACKWARD for f in innermost)
 
 
 def is_victim(end: ExitFile) -> bool:
-    """Return whether a rank ended because a different rank ended or did not arrive in time."""
+    """Return whether the error of a rank was caused by another rank, which had ended or did not arrive in time."""
     if end.out_of_memory or SENT_TO_ITSELF.search(end.message):
         return False
     if failed := failed_ranks(end.message):

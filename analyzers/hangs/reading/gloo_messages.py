@@ -1,8 +1,12 @@
-"""Add sends and receives of gloo, which Flight Recorder leaves out; the project's recorders count them in `p2p_R.bin`.
+"""Add gloo's sends and receives, which Flight Recorder leaves out, to a `Job` as pending operations.
 
-Each row of that file has the number of calls, the time and tag of the last call, and the names of the message and its
-group. A rank whose stack is in a send or recv waits for its peer if the peer has issued fewer of the matching calls.
-If both have issued equally many and both wait, the last send and recv do not match because their tags differ.
+A message is one send and its recv. The project's recorders count messages in `p2p_R.bin`: each row of this file has
+how
+often rank R has called one send or recv, the time and tag of the last call, and the names of the message and its
+group.
+A rank whose stack is in a send or recv waits for its peer if the peer has made fewer of the matching calls. If both
+have
+made equally many calls and both wait, the last send and recv do not match because their tags differ.
 """
 
 import re
@@ -21,20 +25,23 @@ FILE_BYTES = 1 << 20
 CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
 LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 INNERMOST_FRAMES = 6
-"""A send or recv is only looked for among these innermost frames; farther out it has called something else."""
+"""How many innermost frames are searched for a send or recv; a frame farther out has gone on to call something else."""
 
 
 class MessageName(NamedTuple):
-    """The name of a process group, and of a message in it: `send 0->1` or `recv 1<-0`, with ranks within the group."""
+    """The name of a process group, and the name of a send or recv in it: `send 0->1` or `recv 1<-0`.
+
+    The numbers are ranks within the group, and the rank that issued the operation comes first.
+    """
 
     group: str
     name: str
 
 
 class MessageCount(NamedTuple):
-    """How often a rank issued one send or recv, and the time and the tag of the last one.
+    """How often a rank has issued one send or recv (`calls`), and the time and the tag of its last call.
 
-    Older files, without tags, have 0 as the tag.
+    Older files have no tags; `tag` is then 0.
     """
 
     calls: int
@@ -44,11 +51,11 @@ class MessageCount(NamedTuple):
 
 MessageCounts = Mapping[MessageName, MessageCount]
 AllCounts = Mapping[int, MessageCounts]
-"""How often each rank issued each message."""
+"""For each global rank, how often it has issued each send and recv."""
 
 
 def read_message_counts(path: Path) -> MessageCounts:
-    """Return how often a rank issued each message, from its `p2p_R.bin`; empty if it cannot be read."""
+    """Return how often a rank has issued each send and recv, from its `p2p_R.bin`; empty if it cannot be read."""
     return {
         MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns, tag)
         for calls, time_ns, name, tag, group in read_rows(path)
@@ -57,7 +64,10 @@ def read_message_counts(path: Path) -> MessageCounts:
 
 
 def read_rows(path: Path) -> list[tuple[int, int, bytes, int, bytes]]:
-    """Return the used rows of a `p2p_R.bin`: count, time, name, tag and group; empty if it cannot be read."""
+    """Return (number of calls, time in ns, name, tag, group) for each used row of a `p2p_R.bin`.
+
+    The names are zero-padded bytes. The result is empty if the file cannot be read.
+    """
     try:
         with open_regular(path) as file:
             content = file.read(FILE_BYTES)
@@ -79,9 +89,11 @@ def in_message(frames: list[Frame]) -> bool:
 
 
 def add_messages(job: Job, side: SideFiles) -> None:
-    """Add sends and receives that Flight Recorder left out to the pending operations of ranks whose stack is in one.
+    """Add to each rank whose stack is in a send or receive the gloo messages for which it waits.
 
-    A send or recv is added only if the peer has not issued its counterpart. It comes before all recorded operations.
+    Flight Recorder left these out. Added are the sends and receives for which the peer has not issued the
+    counterpart. They
+    come before all recorded pending operations.
     """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}
@@ -97,15 +109,20 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the messages of `rank` for which its peer has issued the counterpart fewer times, with their counts.
+    """Return the sends and receives of `rank` that its peer has answered fewer times, with their counts.
 
-    `known` has the counts of all ranks.
+    Such a message waits for the peer. `known` has the counts of all ranks.
     """
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
 
 
 def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, known: AllCounts) -> bool:
-    """Return whether the peer issued the counterpart of a message fewer times than the rank issued the message."""
+    """Return whether the peer issued the counterpart of a send or recv fewer times than `rank` issued `message`.
+
+    `issued` is the count of `message` on `rank`; `known` has the counts of all ranks. A send is never unmet if its
+    peer has
+    received all messages that were sent to it.
+    """
     half = find_half(job, rank, message)
     if half is None:
         return False
@@ -116,9 +133,11 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
 
 
 def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
-    """Return whether a rank has received all messages of a group that others sent to it, some from any source.
+    """Return whether a rank has received all messages that were sent to it in a group, some with a recv from any source.
 
-    The last receive from any source may still wait, so that one more receive than messages is needed.
+    A recv from any source does not say whose message it took, so totals are compared. The last such recv may still
+    wait, so
+    the rank must have called recv once more than messages were sent.
     """
     number = group_number(job, rank, group)
     if number is None:
@@ -131,20 +150,24 @@ def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
 
 
 def is_half(message: MessageName, group: str, start: str, to: int | None = None) -> bool:
-    """Return whether a message of `group` has a name that begins with `start`, and goes to rank `to` of the group."""
+    """Return whether a message belongs to `group`, has a name that begins with `start`, and is sent to rank `to`.
+
+    `to` is a rank within the group; with None the receiver does not matter.
+    """
     ends = to is None or message.name.endswith(f"->{to}")
     return message.group == group and message.name.startswith(start) and ends
 
 
 class OtherHalf(NamedTuple):
-    """The counterpart of a message: the global rank of the peer, and the name of the recv (or send) there."""
+    """The counterpart of a send or recv: the peer's global rank, and the name of the recv or send that it must issue.
+    """
 
     peer: int
     message: MessageName
 
 
 def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
-    """Return the counterpart of a rank's message; None if the process group or the peer is not known."""
+    """Return the counterpart of a send or recv of `rank`; None if the process group or the peer is not known."""
     match, number = NAME.fullmatch(message.name), group_number(job, rank, message.group)
     if not match or number is None or int(match["peer"]) >= len(job.groups[number].ranks):
         return None
@@ -152,7 +175,10 @@ def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
 
 
 def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
-    """Return the last message of a rank, if its peer waits for it under a different tag; else an empty dict."""
+    """Return the last message of a rank, with its count, if its peer waits for it under a different tag; else nothing.
+
+    `waiting` has the counts of the ranks whose stack is in a send or receive.
+    """
     message, issued = max(waiting[rank].items(), key=lambda item: item[1].time_ns)
     half = find_half(job, rank, message)
     theirs = waiting.get(half.peer) if half else None
@@ -163,10 +189,11 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 
 
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
-    """Return an unrecorded message of gloo as a pending operation, as NCCL's recorder would have recorded it.
+    """Return an unrecorded gloo message as a pending operation, in the form in which NCCL's entries are recorded.
 
-    `launch` is its p2p sequence number, shared by all messages of the rank that lack a counterpart. The result is None
-    if the group is not known.
+    `launch` becomes its p2p sequence number; all messages of the rank that lack a counterpart get the same number, so
+    that
+    they count as launched together. The stack is the last one in `job.stacks`. Return None if the group is not known.
     """
     number = group_number(job, state.rank, message.group)
     if number is None:
@@ -189,5 +216,5 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
 
 
 def group_number(job: Job, rank: int, name: str) -> int | None:
-    """Return the index in `Job.groups` of the group `name` that `rank` is a member of; None without one."""
+    """Return the index in `Job.groups` of the group called `name` that `rank` is a member of; None if there is none."""
     return next((i for i, g in enumerate(job.groups) if g.name == name and rank in g.ranks), None)

@@ -22,7 +22,10 @@ READER = "analyzers.hangs.reading.reader"
 
 
 def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.Options) -> Job:
-    """Return the job that a set of dumps describes; `side` has the contents of the files beside the dumps."""
+    """Return the job that a set of dumps describes; `side` has the contents of the files beside the dumps.
+
+    `artefacts` are the dump files; if several have the dump of one rank, the last one counts.
+    """
     batches, unreadable = read_batches(artefacts, options)
     job = Job(find_world_size(side, batches), [], {}, [], [], unreadable)
     directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
@@ -40,7 +43,7 @@ def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.
 
 
 def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
-    """Add the process groups in which ranks only sent and received, which gloo's dumps do not mention."""
+    """Register the process groups in which ranks only sent and received; gloo's dumps do not mention them."""
     for rank, path in side.message_files.items():
         listed = side.groups[rank].groups if rank in side.groups else {}
         for message in read_message_counts(path):
@@ -51,7 +54,7 @@ def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
 def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
     """Return when each rank's dump was written, in nanoseconds since the epoch, from the time of its file.
 
-    The result is empty if a file is older than its content; then the file times come from a copy or an archive.
+    The result is empty if any file is older than its content: its times then come from a copy or an archive.
     """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
     believable = all(times.get(rank, 0) >= state.newest_time_ns() for rank, state in job.ranks.items())
@@ -60,7 +63,11 @@ def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, i
 
 @dataclass(frozen=True)
 class DumpBatch:
-    """The dumps that one child process read together, as columns; `ranks[i]` is the rank of the i-th dump."""
+    """The dumps that one child process read together, as columns; `ranks[i]` is the rank of the i-th dump.
+
+    `meta` has the facts about each dump, and the lists to which numbers in the columns refer; `reader.read` describes
+    both.
+    """
 
     columns: dict[str, Column]
     meta: dict[str, Any]
@@ -76,9 +83,9 @@ class DumpBatch:
 
 
 def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[DumpBatch], dict[int, str]]:
-    """Return the dumps in batches, and the errors of unreadable dumps by rank.
+    """Return the dumps in batches, and {rank: error} for the dumps that cannot be read.
 
-    One child process reads all of them. If a hostile file crashes it, several children read a part each.
+    One child process reads all of them as one batch. If a hostile file crashes it, several children read a part each.
     """
     batches, unreadable = [], {}
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
@@ -95,7 +102,10 @@ def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> t
 
 
 def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
-    """Yield the name and members of each group in the dumps' own `pg_config`, without repetitions within a batch."""
+    """Yield (name, global ranks) of each process group that the dumps list in their field `pg_config`.
+
+    A group that several dumps of one batch list is yielded once.
+    """
     for batch in batches:
         lists = [tuple(sorted(set(members))) for members in batch.meta["members"]]
         groups = {(name, number) for _, _, dump in batch.readable() for name, (_, number) in dump["groups"].items()}
@@ -103,7 +113,7 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
 
 
 def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
-    """Return the number of ranks in the job: as recorded, else the highest rank in any file plus one."""
+    """Return the number of ranks in the job: as recorded, else one more than the highest rank in any file."""
     recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
     if believable := [size for size in recorded if 0 < size <= RANKS_AT_MOST]:
         return max(believable)
@@ -115,9 +125,11 @@ def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
 
 
 class Loader:
-    """Adds the batches of dumps to a job.
+    """Adds batches of dumps to a job.
 
-    Each batch numbers its signatures, stacks and process groups from 0; the job has one list of each for all batches.
+    Each batch numbers its signatures, stacks and process groups from 0; the job has one list of each for all batches,
+    so
+    the loader replaces these numbers by indexes in the job's lists.
     """
 
     def __init__(self, job: Job, directory: GroupRegistry) -> None:
@@ -125,7 +137,7 @@ class Loader:
         self.coalesced: dict[tuple[int, ...], int] = {}
 
     def add(self, batch: DumpBatch) -> None:
-        """Add the ranks of a batch to the job."""
+        """Add a `RankState` to the job for each readable dump of a batch."""
         columns = self._renumbered(batch)
         # Rows are in the order of the dumps, so those of one dump are a slice.
         bounds = np.searchsorted(columns["dump"], np.arange(len(batch.ranks) + 1))
@@ -141,9 +153,11 @@ class Loader:
                 self.job.lacks.setdefault(lack, []).append(rank)
 
     def _renumbered(self, batch: DumpBatch) -> dict[str, Column]:
-        """Append a batch's signatures and stacks to the job's lists, and return the columns of the batch's operations.
+        """Append a batch's signatures and stacks to the job's lists, and return the columns of its operations.
 
-        In these columns, signatures and stacks have the numbers of the job's lists.
+        In the returned columns, `signature` and `stack` are indexes in the job's lists. `group` still numbers the
+        groups of the
+        batch.
         """
         columns = {name.removeprefix("ops."): c for name, c in batch.columns.items() if name.startswith("ops.")}
         columns["signature"] = columns["signature"] + len(self.job.signatures)
@@ -156,9 +170,9 @@ class Loader:
         return columns
 
     def _one_operation(self, ops: list[Op]) -> Op:
-        """Return collectives that NCCL launched together (coalesced) as a single operation.
+        """Return the operations of one coalesced launch (started together by NCCL) as a single operation.
 
-        They have one sequence number in the dump.
+        It is done if all of them are. It has a signature that combines theirs.
         """
         if len(ops) == 1:
             return ops[0]
@@ -171,7 +185,7 @@ class Loader:
 
 
 def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
-    """Return which information a dump lacks; `dump` has the facts about it that the reader of dumps wrote."""
+    """Return which information a dump lacks; `dump` has the facts about it from `meta["dumps"]` (see `reader.read`)."""
     has_entries = bool(dump["entries"])
     lacks: dict[Lack, object] = {
         Lack.STACKS: has_entries and not dump["frames"],
@@ -183,16 +197,22 @@ def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
 
 
 def launch_of(op: Op) -> tuple[int, int, int]:
-    """Return a key that entries of one coalesced launch share.
+    """Return a key that is equal for collectives of one coalesced launch (started together by NCCL).
 
-    Sends and receives get keys of their own; `p2p.find_batch` combines them where their peers are known.
+    Each send or recv gets a key of its own, as they stay separate operations here; `p2p.find_batch` finds those that
+    were
+    launched together.
     """
     # A negative number of its own for each send or recv: no p2p_seq is below -1.
     return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)
 
 
 def combine_signatures(signatures: Sequence[Signature]) -> Signature:
-    """Return one signature for collectives that were launched together; the entry that closes a launch has no sizes."""
+    """Return one signature for operations that were launched together, with the tensors of all of them.
+
+    The name joins their names: `all_gather+reduce_scatter coalesced`. The entry that closes a launch is itself named
+    `coalesced`, and adds nothing.
+    """
     names = dict.fromkeys(s.operation for s in signatures if s.operation != "coalesced")
     return Signature(
         signatures[0].backend,
@@ -205,10 +225,10 @@ def combine_signatures(signatures: Sequence[Signature]) -> Signature:
 
 
 def positions_by_dump(batch: DumpBatch) -> dict[int, list[tuple[int, ...]]]:
-    """Return {index of a dump in its batch: its positions in each group}, as (group, first, enqueued, completed).
+    """Return how far each dump's rank got, as {index of the dump in its batch: a tuple for each process group}.
 
-    `first` is the oldest sequence number in the dump, `enqueued` the last issued, and `completed` the last completed
-    one.
+    A tuple is (number of the group in the batch, first, enqueued, completed); the last three are sequence numbers of
+    collectives: the oldest in the dump, the last issued, and the last completed.
     """
     names = ("dump", "group", "first", "enqueued", "completed")
     rows: dict[int, list[tuple[int, ...]]] = {}

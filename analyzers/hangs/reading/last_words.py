@@ -1,6 +1,6 @@
-"""Read the last signs of life of a rank: its final heartbeat, the stack of a fatal signal, and errors of its threads.
+"""Read what a rank last wrote before it ended: its heartbeat, the stack of a fatal signal, and errors of its threads.
 
-They may be newer than any dump. They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin`,
+These may be newer than any dump. They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin`,
 `dumps/crash_R.txt` and `dumps/thread_R.json`.
 """
 
@@ -16,16 +16,19 @@ from analyzers.hangs.reading.side_formats import GroupsFile, ThreadError, read_s
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 
 DONE_PHASE = "done"
-"""The phase in the heartbeat after a clean end."""
+"""The phase in the last heartbeat of a rank whose training ended cleanly."""
 NO_GROUP_PHASE = "process group destroyed"
-"""The phase in the heartbeat of a rank that has destroyed its process groups and goes on."""
+"""The phase in the heartbeat of a rank that has destroyed its process groups and continues to run."""
 FATAL_ERROR = "Fatal Python error: "
 FIRST_LINE_BYTES = 200
 
 
 @dataclass(frozen=True)
 class LastBeat:
-    """The last heartbeat of a rank's process: when it entered its phase, and the step (0: none counted)."""
+    """The last heartbeat of a rank's process: its phase, when it entered this phase, and the step (0: none counted).
+
+    A phase is a part of a step, such as backward.
+    """
 
     time_ns: int
     step: int
@@ -33,7 +36,7 @@ class LastBeat:
 
     @property
     def is_done(self) -> bool:
-        """Whether the rank marked a clean end."""
+        """Whether the phase says that the rank ended cleanly."""
         return self.phase == DONE_PHASE
 
 
@@ -47,7 +50,8 @@ class FatalSignal:
 
 @dataclass(frozen=True)
 class LastWords:
-    """The last heartbeats, the fatal signals, and the exceptions that ended threads, each by rank."""
+    """What ranks last wrote before they ended, by rank: heartbeats, fatal signals, and exceptions that ended threads.
+    """
 
     beats: dict[int, LastBeat] = field(default_factory=dict)
     signals: dict[int, FatalSignal] = field(default_factory=dict)
@@ -57,8 +61,8 @@ class LastWords:
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     """Return the last heartbeat, the fatal signal and the thread errors of each rank.
 
-    `sides` has the path and the content of each rank's `groups_R.json`. This names the rank's process; heartbeats and
-    thread errors of other processes are left out.
+    `sides` has (path, content) of each rank's `groups_R.json`. Its process id identifies the rank's last process;
+    heartbeats and thread errors of earlier processes are left out.
     """
     words = LastWords()
     for path, side in sides:
@@ -74,9 +78,9 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
 
 
 def read_last_beat(path: Path, pid: int) -> LastBeat | None:
-    """Return the last heartbeat of a process.
+    """Return the last heartbeat that process `pid` wrote to a heartbeat file; with `pid` 0, that of any process.
 
-    The result is None if it has none, or if the file belongs to the process of a different start of the job.
+    Return None if there is none, or if the file belongs to another process, from a different start of the job.
     """
     try:
         with open_regular(path) as file:
@@ -89,7 +93,7 @@ def read_last_beat(path: Path, pid: int) -> LastBeat | None:
 
 
 def read_fatal_signal(path: Path, rank: int) -> FatalSignal | None:
-    """Return the fatal signal that faulthandler recorded, with the stack of `rank`; None if there was none."""
+    """Return the fatal signal that faulthandler wrote to a file, with the stack of `rank`; None if there was none."""
     try:
         with open_regular(path) as file:
             first = file.readline(FIRST_LINE_BYTES).decode(errors="replace").strip()

@@ -16,13 +16,15 @@ from analyzers.hangs.model import Frame, user_frame
 MOST_CALLS = 4096
 LINE_BYTES = 1 << 20
 FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "split_group"}
-"""The functions of PyTorch in which a rank is while it creates a process group."""
+"""The functions of PyTorch that create a process group; a rank that is creating one has one of them in its stack."""
 
 
 class GroupCall(msgspec.Struct):
     """A line of `new_groups_R.jsonl`: a process group that a rank began to create.
 
-    `name` is the number of the group, `ranks` are its members, and `frames` is the stack of the call.
+    `name` is the group's name, which PyTorch counts up (`"3"`); `ranks` are the global ranks of its members, and
+    `frames`
+    is the stack of the call, innermost frame first.
     """
 
     name: str
@@ -32,7 +34,12 @@ class GroupCall(msgspec.Struct):
 
 @dataclass(frozen=True)
 class NewGroup:
-    """A process group that a rank began to create; `line` is the user's line with the call."""
+    """A process group that a rank began to create.
+
+    `number` is its name as a number, which PyTorch counts up at each creation. `members` are global ranks. `line` is
+    the
+    user's frame that made the call, None if the stack has none.
+    """
 
     number: int
     members: tuple[int, ...]
@@ -41,7 +48,7 @@ class NewGroup:
 
 
 NewGroups = Mapping[int, NewGroup]
-"""The process groups that a rank created, by number."""
+"""The process groups that a rank created, by the number that PyTorch gave to each."""
 
 
 def read_new_groups(path: Path) -> NewGroups:
@@ -53,7 +60,7 @@ def read_new_groups(path: Path) -> NewGroups:
 
 
 def calls_of(path: Path) -> Iterator[NewGroup]:
-    """Yield the process groups that a file names, in order, up to the first line that cannot be read."""
+    """Yield the process groups that a `new_groups_R.jsonl` lists, in order, up to the first damaged line."""
     try:
         with open_regular(path) as file:
             for _ in range(MOST_CALLS):

@@ -1,6 +1,6 @@
 """Match each send with the recv on its peer, and each recv with the send.
 
-An entry's name holds ranks within the group: `send 0->1` on its rank 0, `recv 1<-0` on its rank 1.
+The name of an operation has the ranks within the process group: rank 0 issues `send 0->1`, rank 1 issues `recv 1<-0`.
 """
 
 import re
@@ -25,14 +25,14 @@ class Half(StrEnum):
         return Half.RECV if self is Half.SEND else Half.SEND
 
     def name_between(self, rank: str | int, peer: str | int) -> str:
-        """Return the name of an entry that sends (or receives) between two ranks: `send 0->1`, `recv 1<-0`."""
+        """Return the name of the send or recv that `rank` issues with `peer`: `send 0->1`, or `recv 0<-1`."""
         return f"{self} {rank}{'->' if self is Half.SEND else '<-'}{peer}"
 
 
 class Peer(NamedTuple):
-    """The other rank of a send or recv, as a global rank, seen from the rank that issued it.
+    """The global rank with which a rank exchanges a message, and what the rank itself does.
 
-    `half` says whether that rank, not the peer, sends or receives.
+    `half` says whether the rank that issued the operation sends to the peer or receives from it.
     """
 
     half: Half
@@ -40,12 +40,15 @@ class Peer(NamedTuple):
 
 
 def other_half_name(match: re.Match[str]) -> str:
-    """Return the name of the recv that belongs to a send, or of the send that belongs to a recv."""
+    """Return the name of the recv that belongs to a send, or of the send that belongs to a recv.
+
+    `match` is the name of the one as parsed by `NAME`.
+    """
     return Half(match["verb"]).other.name_between(match["peer"], match["me"])
 
 
 def peer_of(job: Job, op: Op) -> Peer | None:
-    """Return the peer of a send or recv; None for other operations, or if the peer is not in the group."""
+    """Return the peer of a send or recv; None for other operations, or if the group's known members lack the peer."""
     match = NAME.fullmatch(job.operation(op))
     members = job.groups[op.group].ranks
     # A group whose members were inferred may lack some.
@@ -55,10 +58,13 @@ def peer_of(job: Job, op: Op) -> Peer | None:
 
 
 def find_absent_peers(job: Job, current: Op) -> list[int]:
-    """Return the peers because of which a batch of sends and receives (operations launched together) cannot complete.
+    """Return the peers because of which a batch of sends and receives cannot complete, ascending.
 
-    These are peers that have not issued the matching recv or send; if there are none, peers whose own batch
-    waits for a third rank, because NCCL completes a batch as a whole. `current` is any operation of the batch.
+    A batch is a set of operations that a rank launched together; `current` is any operation of it. The peers are
+    those that
+    have not issued the matching recv or send. If all have, they are the peers whose own batch waits for a third rank:
+    NCCL
+    completes a batch as a whole.
     """
     if lacking := find_unmet_peers(job, current):
         return lacking
@@ -67,7 +73,7 @@ def find_absent_peers(job: Job, current: Op) -> list[int]:
 
 
 def find_unmet_peers(job: Job, current: Op) -> list[int]:
-    """Return the peers that have not launched the counterpart of every send or recv in the batch of `current`.
+    """Return the peers that have not issued the counterpart of every send or recv in the batch of `current`, ascending.
 
     A batch is a set of operations that a rank launched together.
     """
@@ -84,11 +90,11 @@ def count_peers(job: Job, current: Op) -> Counter[Peer]:
 
 
 def count_halves(job: Job, current: Op, peer: Peer) -> int:
-    """Return how many sends (or receives) a peer has issued that match those of the rank of `current`.
+    """Return how many sends or receives `peer` has issued that match those of the rank of `current` with that peer.
 
-    Only operations that the peer launched together with the one it is in are counted. `peer` names the peer, and says
-    whether the rank of `current` sends or receives. The result is 0 if the peer is in no send or recv of this process
-    group.
+    Only the peer's current operation and those that it launched together with this one are counted. The result is 0
+    if the
+    peer is not in a send or recv of this process group.
     """
     state = job.ranks.get(peer.rank)
     if state is None or state.current is None or not state.current.p2p or state.current.group != current.group:
@@ -100,8 +106,9 @@ def count_halves(job: Job, current: Op, peer: Peer) -> int:
 def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
     """Return the operation of `peer` that is the counterpart of `current`, a send or recv of another rank.
 
-    Only operations that the peer launched together with its first pending one are searched. The result is None if none
-    of them matches.
+    Only the peer's first pending operation and those that it launched together with this one are searched. The result
+    is
+    None if none of them matches.
     """
     state = job.ranks[peer.rank]
     wanted = Peer(peer.half.other, current.rank)
@@ -109,14 +116,14 @@ def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
 
 
 def find_batch(state: RankState, current: Op) -> list[Op]:
-    """Return the pending sends and receives of a rank that were launched together with `current`.
+    """Return the batch of `current`: the pending sends and receives that the rank launched together with it.
 
-    These have the same p2p sequence number.
+    They have the same process group and the same p2p sequence number.
     """
     return [op for op in state.pending if op.p2p and (op.group, op.p2p_seq) == (current.group, current.p2p_seq)]
 
 
 def all_in_messages(job: Job, ranks: list[int]) -> bool:
-    """Return whether all of these ranks that left a dump are in a send or recv; False if none left one."""
+    """Return whether all of the `ranks` that left a dump are in a send or recv; False if none of them left one."""
     current_ops = [job.ranks[rank].current for rank in ranks if rank in job.ranks]
     return bool(current_ops) and all(current is not None and current.p2p for current in current_ops)

@@ -1,7 +1,7 @@
 """Find the members of each process group from the recorders' files, the dumps' `pg_config`, or the ranks that used it.
 
-One name may have different members on different ranks (`split_group` gives such names), so a group is identified by its
-name and its members.
+Groups with one name may have different members on different ranks (`split_group` gives such names), so a group is
+identified by its name and its members.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ from analyzers.hangs.reading.side_formats import GroupsFile
 Members = tuple[int, ...]
 """Global ranks, ascending."""
 DEFAULT_GROUP = "default_pg"
-"""PyTorch's description of the group of all ranks."""
+"""PyTorch's description of the default process group, which has all ranks."""
 
 
 @dataclass
 class KnownGroup:
-    """A process group whose members were recorded; `number` is its index in `Job.groups` once a rank has used it."""
+    """A process group whose members a file lists; `number` is its index in `Job.groups` once a rank has used it."""
 
     members: frozenset[int]
     source: GroupSource
@@ -27,7 +27,10 @@ class KnownGroup:
 
 
 class GroupRegistry:
-    """The process groups of a job, numbered in the order in which ranks are found to have used them."""
+    """The process groups of a job, numbered in the order in which dumps show that a rank used them.
+
+    The number is the index in `Job.groups`. Groups that no rank has used are left out of this list.
+    """
 
     def __init__(self, job: Job, files: Iterable[GroupsFile], configured: Iterable[tuple[str, Members]]) -> None:
         self.job = job
@@ -45,7 +48,7 @@ class GroupRegistry:
                 self._known.setdefault(name, []).append(KnownGroup(frozenset(members), source))
 
     def number(self, rank: int, name: str, desc: str) -> int:
-        """Return the index in `Job.groups` of a group that a rank has used; add the group where it is new."""
+        """Return the index in `Job.groups` of a process group that `rank` has used; append the group if it is new."""
         known = next((group for group in self._known.get(name, ()) if rank in group.members), None)
         if known is None:
             return self._inferred_number(rank, name, desc)
@@ -54,10 +57,13 @@ class GroupRegistry:
         return known.number
 
     def infer(self) -> None:
-        """Complete the process groups whose members no file lists, after all dumps were added.
+        """Complete the process groups whose members no file lists; call it after all dumps were added.
 
         The members of such a group are the ranks that used it, or all ranks for the default group. A rank without a
-        dump is added if all members wait for a missing one and the rank fits into the even spacing of the mesh.
+        dump becomes
+        a member too if all known members wait in one operation, which shows that one is missing, and if its number
+        fits the even
+        spacing of the members' ranks in the device mesh.
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
@@ -70,7 +76,7 @@ class GroupRegistry:
                 self._add_lost(group, lost, max(len(other.ranks) for other in groups if other.desc == group.desc))
 
     def _is_incomplete(self, group: Group) -> bool:
-        """Return whether a group lacks a member, as all ranks that used it wait in the same operation of it."""
+        """Return whether a group seems to lack a member: all ranks that used it wait in the same operation of it."""
         current_ops = [self.job.ranks[rank].current for rank in group.ranks]
         operations = {(current.group, current.seq) if current else None for current in current_ops}
         return len(operations) == 1 and all(
@@ -78,10 +84,11 @@ class GroupRegistry:
         )
 
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
-        """Add the ranks without a dump (`lost`) that must belong to a group.
+        """Add ranks without a dump (`lost`) to a group of which they must be members.
 
-        If more ranks fit than members are missing, these ranks are recorded as possible members. `usual_size` is the
-        size of the largest group of the same description.
+        If more of them fit than members are missing, they are recorded in `Job.possible_members` instead.
+        `usual_size` is the
+        size of the largest group with the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
@@ -103,9 +110,10 @@ class GroupRegistry:
 
 
 def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
-    """Return whether a rank could be a further one of `members`, whose rank numbers are evenly spaced in a mesh.
+    """Return whether a rank could be one more of `members`, given that a mesh spaces their ranks evenly.
 
-    `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4 members;
+    `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4
+    members;
     ranks 3 and 8 do not.
     """
     step = min((b - a for a, b in pairwise(members)), default=0)

@@ -1,8 +1,10 @@
 """Read Flight Recorder dumps into columns. One child process reads all dumps of a set, one after the other.
 
-It keeps the last operations of each dump, and all from the first one on that is not done; how far the rank got in each
-process group; and the groups and their statuses. The rest is dropped before the next file is opened, so that memory
-grows with the number of ranks and groups, not of entries: 4096 dumps of 2000 entries would take 11 GiB.
+From each dump it keeps the last operations, further back if needed to the first one that has not completed; how far
+the
+rank got in each process group; and the groups and their status. The rest is dropped before the next file is opened.
+So
+memory grows with the number of ranks and groups, not of entries: 4096 dumps of 2000 entries would take 11 GiB.
 """
 
 import gzip
@@ -41,13 +43,13 @@ Value = TypeVar("Value", bound=Hashable)
 
 VERSION = code_version(Path(__file__).parents[1])
 TAIL_ROWS = 64_000
-"""How many completed operations are kept over all dumps of a set."""
+"""How many of the last operations are kept over all dumps of a set; each file gets an equal part."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """How many completed operations are kept of one rank, at least and at most."""
 ENDS_CHECKED = 256
-"""How many entries at each end of a dump are checked: if none is done, only unfinished operations were dumped."""
+"""How many entries at each end of a dump are checked; if none of them is done, only unfinished ones were dumped."""
 COALESCED = "nccl:coalesced"
-"""The entry that closes a launch of several operations."""
+"""The name of the entry with which NCCL ends a launch of several operations."""
 
 OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
@@ -60,8 +62,13 @@ POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict with facts about the dumps.
 
-    The list `dumps` in this dict has one item for each dump: the index of its file (`path`), its `rank` if a page of
-    the debug server names it, and a `problem` if the dump could not be read.
+    `ops` has one row for each operation, with the fields `OPS`; `positions` has one row for each process group of a
+    dump, with
+    the fields `POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file in `paths`
+    (`path`),
+    its `rank` if a page of the debug server names it, and a `problem` if the dump could not be read. The other lists
+    of the
+    dict are those to which numbers in the columns refer: `groups`, `signatures`, `stacks` and `members`.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
@@ -75,7 +82,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
     """Add one dump to `tables`, and return the facts about it for `meta["dumps"]`.
 
-    `content` is called to read the dump. If it cannot be read, the only fact is its `problem`.
+    `content` is a function that reads the dump and returns it. If that fails, the only fact is the `problem`, an
+    error text.
     """
     try:
         return tables.add(len(tables.dumps), checked(content()))
@@ -88,10 +96,11 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 
 
 def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
-    """Return a (rank, function) pair for each dump in a file; the function reads the dump.
+    """Return a (rank, function) pair for each dump in a file; the function reads the dump and returns it.
 
     Most files hold one dump; its rank is then None, because only the name of the file tells it. A page of PyTorch's
-    debug server holds one dump for each rank.
+    debug
+    server holds one dump for each rank.
     """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
@@ -106,7 +115,12 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
 
 
 def parse(path: Path) -> Any:
-    """Return the content of a dump file, a pickle or JSON, gzipped or not."""
+    """Return the content of a dump file, which is a pickle or JSON and may be gzipped.
+
+    Raises:
+        InputError: The content is damaged, or in neither format.
+        OSError: The file cannot be read.
+    """
     with open_regular(path) as file:
         # 1f 8b begins a gzip stream, 80 a pickle of protocol 2 or later.
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
@@ -117,7 +131,7 @@ def parse(path: Path) -> Any:
 
 
 def checked(content: Any) -> dict[str, Any]:
-    """Return `content` if it is a Flight Recorder dump.
+    """Return `content` unchanged if it has the form of a Flight Recorder dump.
 
     Raises:
         InputError: The content is anything else.
@@ -140,7 +154,7 @@ def decode(text: bytes) -> Any:
 
 
 class Interned(Generic[Value]):
-    """Numbers for distinct values, in order of appearance; calling it with a value returns its number."""
+    """Numbers distinct values from 0, in order of appearance; calling it with a value returns the value's number."""
 
     def __init__(self) -> None:
         self.numbers: dict[Value, int] = {}
@@ -154,7 +168,11 @@ class Interned(Generic[Value]):
 
 
 class Tables:
-    """The data that is kept of the dumps of a set: rows of numbers, and the lists of values to which these refer."""
+    """The data that is kept of a set of dumps: rows of numbers, and the lists of values to which the numbers refer.
+
+    `ops` and `positions` hold their rows one after the other; `tail` is how many of a dump's last operations are
+    kept.
+    """
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -167,7 +185,10 @@ class Tables:
         self.members = Interned[str]()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
-        """Add the entries of one dump to the tables, and return the facts about the dump for `meta["dumps"]`."""
+        """Add the entries of one dump to the tables, and return the facts about the dump for `meta["dumps"]`.
+
+        `index` is the number of the dump, which its rows refer to.
+        """
         entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         stacks: dict[tuple[int, ...], int] = {}
@@ -192,9 +213,11 @@ class Tables:
         }
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
-        """Return a row for each process group in a dump: its first, highest issued and highest completed collective.
+        """Return a row of `POSITIONS` for each process group in a dump: how far the rank got in the group.
 
-        A row has the fields of `POSITIONS`.
+        `first` is the lowest sequence number of a collective in the dump, `enqueued` the highest issued, and
+        `completed` the
+        highest completed.
         """
         first: dict[tuple[str, str], int] = {}
         enqueued: dict[tuple[str, str], int] = {}
@@ -216,10 +239,11 @@ class Tables:
         ]
 
     def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
-        """Return the index of a stack in the table of distinct stacks; a new stack is added there and to `known`.
+        """Return the number of a stack in the list of distinct stacks; `value` is the field `frames` of an entry.
 
-        Entries of a pickle share their frame objects, so `known` can find a stack by the addresses of its frames,
-        without comparing their texts.
+        Entries of a pickle share their frame objects, so `known`, which maps the addresses of a stack's frames to its
+        number,
+        finds a stack without comparing texts. New stacks are added to both.
         """
         if not isinstance(value, (list, tuple)):
             return self.stacks(())
@@ -229,7 +253,7 @@ class Tables:
         return known[addresses]
 
     def signature(self, entry: Entry) -> int:
-        """Return the number of an entry's signature in the table of distinct signatures."""
+        """Return the number of an entry's signature (name, shapes and dtypes) in the list of distinct signatures."""
         # Most signatures are known, and writing one as text is cheaper than normalizing it again.
         written = str([entry.get(key) for key in SIGNED])
         number = self.signature_numbers.get(written)
@@ -238,7 +262,10 @@ class Tables:
         return number
 
     def row(self, index: int, entry: Entry, stack: int) -> tuple[int, ...]:
-        """Return an entry as a row of numbers, in the order of `OPS`."""
+        """Return an entry as a row of numbers, in the order of `OPS`.
+
+        `index` is the number of its dump, `stack` the number of its stack in the list of distinct stacks.
+        """
         return (
             index,
             self.groups(group_of(entry)),
@@ -258,9 +285,10 @@ class Tables:
         )
 
     def configured(self, config: Any) -> dict[str, list[Any]]:
-        """Return the field `pg_config` as {name: [description, number of the list of members]}.
+        """Return the field `pg_config` as {group's name: [description, number of its members' list]}.
 
-        The lists have numbers because every file repeats the same long lists.
+        The number is an index in `meta["members"]`, which holds each distinct list once; every dump repeats the same
+        long lists.
         """
         if not isinstance(config, dict):
             return {}
@@ -271,7 +299,7 @@ class Tables:
         }
 
     def columns(self) -> dict[str, Column]:
-        """Return the collected operations and positions as columns."""
+        """Return the collected rows as columns: `ops.*` and `positions.*`."""
         return columns("ops", OPS, self.ops) | columns("positions", POSITIONS, self.positions)
 
     def meta(self) -> dict[str, Any]:
@@ -288,9 +316,12 @@ class Tables:
 def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     """Return the entries of a dump, with all operations of a completed launch marked as completed.
 
-    A launch is a group of operations that NCCL started together (coalesced). NCCL records the end of a launch only on
-    the entry that closes it: the operations inside stay `scheduled` for ever. If only unfinished operations were
-    dumped, the closing entry of a finished launch is absent.
+    A launch is a group of operations that NCCL started together (coalesced). NCCL marks only the entry that closes a
+    launch
+    as completed; the operations inside stay `scheduled` for ever. If only unfinished entries were dumped, the closing
+    entry
+    of a finished launch is absent; several sends and receives of one launch without such an entry then count as
+    completed.
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
     closed = {key for key, done in closing.items() if done}
@@ -303,13 +334,16 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
 
 
 def only_unfinished(entries: list[Entry]) -> bool:
-    """Return whether the recorder left completed entries out, as record numbers are missing and no entry is done."""
+    """Return whether the recorder left completed entries out of a dump.
+
+    That is so if no entry is done, and the record ids show that entries are missing.
+    """
     gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
     return gaps and not any(map(is_done, (*entries[:ENDS_CHECKED], *entries[-ENDS_CHECKED:])))
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Split entries into (old, recent).
+    """Split the entries of a dump into (old, recent); all old ones are done.
 
     The recent ones are the last `tail` entries, or all from the first one that is not done if that is farther back.
     """
@@ -322,9 +356,11 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
     """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
 
-    `status` has the number of the last completed operation of each group. If a group's oldest entry is not done, its
-    number must be the next one; a higher number means that entries were lost. Depending on the backend, `status` counts
-    sends and receives or not, so the lower of the entry's two numbers is compared.
+    `status` has the last completed sequence number of each process group. If the oldest entry of a group is not done,
+    its
+    number must follow this one; a higher number means that entries in between were lost. Whether `status` counts
+    sends and
+    receives depends on the backend, so the lower of the entry's two numbers is compared (`count_of`).
     """
     # A ring that still holds its first entry has lost nothing.
     if not entries or whole(entries[0].get("record_id")) <= 0:
@@ -335,7 +371,7 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
-    """Return the last entry of each process group that is a collective, and the last that is a send or receive."""
+    """Return, for each process group, its last entry that is a collective and its last that is a send or receive."""
     try:
         return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
     except (KeyError, TypeError):  # JSON has lists in place of tuples
@@ -343,7 +379,10 @@ def newest(entries: list[Entry]) -> list[Entry]:
 
 
 def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, Column]:
-    """Return the columns `prefix.name` of a table; `rows` is an array with all rows, one after the other."""
+    """Return the columns `prefix.name` of a table; `rows` has the numbers of all rows, one row after the other.
+
+    Each row has one number for each of `names`.
+    """
     matrix = (
         np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
         if rows

@@ -1,7 +1,10 @@
-"""Add the roots of collectives, which Flight Recorder leaves out; the project's recorders note them in `p2p_R.bin`.
+"""Add the roots of collectives, which Flight Recorder leaves out; the project's recorders write them to `p2p_R.bin`.
 
-Such a row has the number of the call among the rank's calls with a root in its group, the time of the call, and a name
-such as `gather root 2`, with the root's rank within the group. A dump's entry of the call begins just after that time.
+A row of this file describes one call of a collective with a root (broadcast, reduce, gather, scatter). It has a name
+such
+as `gather root 2`, with the root's rank within the group, the time of the call, and its number among the calls with a
+root that rank R has made in this group. The entry in the dump that belongs to the call was created just after that
+time.
 """
 
 import re
@@ -20,7 +23,7 @@ OPERATIONS = ("broadcast", "reduce", "gather", "scatter")
 
 
 class RootedCall(NamedTuple):
-    """A rank's call of a collective with a root, which is a rank within the group; `time_ns` is before the call."""
+    """A rank's call of a collective with a root; `root` is a rank within the group, `time_ns` is before the call."""
 
     operation: str
     root: int
@@ -28,14 +31,16 @@ class RootedCall(NamedTuple):
 
 
 RootedCalls = Mapping[int, RootedCall]
-"""The calls of a rank in a group, by their number among its calls with a root."""
+"""The calls with a root that a rank made in one group, by their number: the n-th such call in this group."""
 
 
 def add_roots(job: Job, side: SideFiles) -> None:
-    """Set the roots of collectives in the dumps of a job, where all ranks of a group that have such calls know them.
+    """Set the roots of collectives in the operations of a job, as far as they were recorded on all ranks.
 
-    Only the last calls of a rank are known. What some rank does not know is left out for all, because an unknown root
-    would look like another one.
+    A rank's file has only its last calls. In each group, roots are only set from the first call on that the files of
+    all
+    ranks have, because the signature of a call with an unknown root would look different from the same call on
+    another rank.
     """
     numbers = {signature: number for number, signature in enumerate(job.signatures)}
     known = {rank: read_roots(path) for rank, path in side.message_files.items() if rank in job.ranks}
@@ -52,7 +57,7 @@ def add_roots(job: Job, side: SideFiles) -> None:
 
 
 def read_roots(path: Path) -> Mapping[str, RootedCalls]:
-    """Return a rank's last calls with a root by the name of their group, from its `p2p_R.bin`."""
+    """Return a rank's last calls with a root, by the name of the process group, from its `p2p_R.bin`."""
     calls: dict[str, dict[int, RootedCall]] = defaultdict(dict)
     for number, time_ns, name, _tag, group in read_rows(path):
         if match := NAME.fullmatch(decoded(name)):
@@ -61,16 +66,16 @@ def read_roots(path: Path) -> Mapping[str, RootedCalls]:
 
 
 def has_rooted(job: Job, rank: int, group: int) -> bool:
-    """Return whether a rank's dump has a collective with a root in a group, which is given by its index."""
+    """Return whether a rank's dump has a collective with a root in a group; `group` is an index in `Job.groups`."""
     return any(job.operation(op) in OPERATIONS for op in job.ranks[rank].collectives(group))
 
 
 def set_roots(
     job: Job, numbers: dict[Signature, int], state: RankState, group: int, calls: Sequence[RootedCall]
 ) -> None:
-    """Set the roots of a rank's collectives in a group, for those of the `calls` that its dump has.
+    """Set the roots of a rank's collectives in one group, for those of the `calls` that its dump contains.
 
-    `numbers` has the index of each signature in the job's list.
+    `group` is an index in `Job.groups`; `numbers` maps each signature to its index in `Job.signatures`.
     """
     with_root: dict[Op, Op] = {}
     entries = iter([op for op in state.collectives(group) if job.operation(op) in OPERATIONS])
@@ -84,7 +89,10 @@ def set_roots(
 
 
 def signature_with(job: Job, numbers: dict[Signature, int], op: Op, root: int) -> int:
-    """Return the index of the signature of `op` with this root, a rank within its group; a new one is added."""
+    """Return the index in `Job.signatures` of the signature of `op` with a root added; append it if it is new.
+
+    `root` is a rank within the group of `op`; `numbers` maps each signature to its index.
+    """
     signature = replace(job.signature(op), root=job.groups[op.group].ranks[root])
     if signature not in numbers:
         numbers[signature] = len(job.signatures)

@@ -31,17 +31,23 @@ from analyzers.hangs.reading.torchrun_workers import find_log_files, read_gloo_s
 from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
-"""How long collecting the dumps of all ranks may take."""
+"""How long collecting the dumps of all ranks may take, in nanoseconds."""
 SIGNAL = "signal"
 AFTER_ROUND_NS = 100_000_000
-"""A rank that is asked while it issues an operation has a heartbeat up to this time after the request."""
+"""How long after the request for its dump a rank may still send a heartbeat although it hangs, in nanoseconds.
+
+That happens if the rank is asked just as it enters the operation in which it hangs.
+"""
 NOT_SERVING = {AnswerStatus.EXITED: Ending.PROCESS_EXITED, AnswerStatus.REFUSED: Ending.CONNECTION_REFUSED}
 ROUND = re.compile(r"round_(\d+)")
 
 
 @dataclass
 class SideFiles:
-    """The contents of all files beside the dumps, by rank; each part may be empty."""
+    """The contents of all files beside the dumps, by rank; each part may be empty.
+
+    Files that may be large, such as stacks and logs, are given by their paths, and are read when they are needed.
+    """
 
     groups: dict[int, GroupsFile] = field(default_factory=dict)
     exits: dict[int, ExitFile] = field(default_factory=dict)
@@ -56,55 +62,59 @@ class SideFiles:
     last_words: LastWords = field(default_factory=LastWords)
     world_size: int = 0
     outdated: frozenset[int] = frozenset()
-    """The ranks of which all dumps are from before the last restart of the job; these dumps are not read."""
+    """The ranks whose dumps are all from before the last restart of the job; these dumps are not read."""
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds in which dumps were requested, oldest first; empty if no collection was recorded."""
+        """The rounds of requests for dumps, oldest first; empty if the collection of dumps was not recorded."""
         return self.collection.rounds if self.collection else []
 
     def answer(self, rank: int) -> Answer | None:
-        """Return a rank's answer to the first request for dumps; None if there is none."""
+        """Return what is recorded of the first request for a rank's dump; None if nothing is."""
         return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
-        """Return when a rank's dump arrived, in nanoseconds since the epoch; None if it is not known."""
+        """Return when a rank's dump of the first round arrived, in nanoseconds since the epoch; None if none arrived.
+        """
         answer = self.answer(rank)
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
     def asked_ns(self, rank: int) -> int | None:
         """Return when a rank was asked for its dump, in nanoseconds since the epoch; None if the rank did not answer.
 
-        Operations that began before that time are in the dump; later ones may be missing.
+        The dump has the operations that began before that time; later ones may be missing.
         """
         answer = self.answer(rank)
         return answer.asked_ns if answer and answer.status == AnswerStatus.OK else None
 
     def heartbeat(self, rank: int) -> Heartbeat | None:
-        """Return the heartbeat of a rank in the first round of dumps; None if it is not known."""
+        """Return the heartbeat of a rank in the first round of dumps; None if none was recorded."""
         answer = self.answer(rank)
         return answer.heartbeat if answer else None
 
     def last_beat(self, rank: int) -> LastBeat | None:
-        """Return the last heartbeat of a rank's current process, which may be newer than any dump."""
+        """Return the last heartbeat of a rank's current process, which may be newer than any dump; None without one."""
         return self.last_words.beats.get(rank)
 
     def registered_later(self, rank: int) -> bool:
-        """Return whether a rank registered only after its dump was requested, so that a missing dump proves nothing."""
+        """Return whether a rank had not yet registered when its dump was requested, but did so later.
+
+        A rank registers by writing the file that says where to ask it. Its missing dump then proves nothing.
+        """
         answer = self.answer(rank)
         return bool(answer and answer.status == AnswerStatus.UNREGISTERED) and rank in self.groups
 
     def ended_cleanly(self, rank: int) -> bool:
-        """Return whether a rank marked a clean end, and no exception or exit code contradicts it."""
+        """Return whether a rank marked a clean end in its last heartbeat, and no error or exit code contradicts it."""
         beat = self.last_beat(rank)
         return bool(beat and beat.is_done) and rank not in self.exits and not self.exit_codes.get(rank)
 
     def was_signalled(self, rank: int) -> bool:
-        """Return whether a rank's stack was requested by sending it a signal."""
+        """Return whether a rank's stack was requested by sending the rank a signal."""
         return any((a := number.ranks.get(rank)) and a.stacks == SIGNAL for number in self.rounds)
 
     def all_ended_cleanly(self, world_size: int) -> bool:
-        """Return whether all ranks of a job marked a clean end."""
+        """Return whether all ranks of a job of `world_size` ranks ended cleanly."""
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
@@ -136,21 +146,29 @@ class SideFiles:
         return self._with_last_words(RankEnd(rank, Ending.PROCESS_EXITED))
 
     def _end_of_process(self, rank: int) -> RankEnd | None:
-        """Return how a rank's process ended, for a rank that raised no exception; None if it had not ended."""
+        """Return how the process of a rank without a recorded exception ended; None if it had not ended.
+
+        If the rank ended with an error of its own, the result has its fatal signal, its stack, and gloo's error.
+        """
         end = self._process_end(rank)
         if end is None or end.is_victim or end.ending is Ending.NO_ERROR:
             return end
         return self._with_last_words(end)
 
     def _with_last_words(self, end: RankEnd) -> RankEnd:
-        """Return a copy of `end` with the fatal signal, the stack and gloo's sizes that the rank left behind."""
+        """Return a copy of `end` with the fatal signal, the stack, and the sizes from gloo's error that the rank wrote.
+        """
         rank = end.rank
         fatal, log = self.last_words.signals.get(rank), self.log_files.get(rank)
         sizes = read_gloo_sizes(log) if log else None
         return replace(end, signal=fatal.name if fatal else "", stack=fatal.stack if fatal else [], sizes=sizes)
 
     def _process_end(self, rank: int) -> RankEnd | None:
-        """Return how a rank's process ended, as the collector or the launcher saw it; None if neither did."""
+        """Return how a rank's process ended, by its exit code or its failure to answer; None if it had not ended.
+
+        The exit code is that seen by the collector (the process that requests dumps), else that recorded by the
+        launcher.
+        """
         answer = self.answer(rank)
         code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
         if code == -signal.SIGKILL and answer and answer.status == AnswerStatus.TIMEOUT:
@@ -166,15 +184,16 @@ class SideFiles:
 
 
 def has_ended_cleanly(answer: Answer) -> bool:
-    """Return whether a rank's heartbeat in this answer marks a clean end."""
+    """Return whether the rank's heartbeat in this answer to a request for its dump marks a clean end."""
     return answer.heartbeat is not None and answer.heartbeat.phase == DONE_PHASE
 
 
 def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
-    """Return the contents of the files beside a set of dumps, which may be in one folder for each node.
+    """Return the contents of the files beside a set of dumps, which has one folder for each node.
 
-    If a rank has several files of a kind, the one next to the set's dumps is used. Rounds before `first_round` are
-    left out.
+    If a rank has several files of a kind, the one next to the set's dumps is used. Rounds (requests to all ranks for
+    their
+    dumps) before `first_round` are left out.
     """
     manifest = manifest_of(run)
     group_files = read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
@@ -203,9 +222,11 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
 
 
 def stack_pages(run: Run) -> dict[int, Path]:
-    """Return, for each rank, the saved page with its stack: the newest `/stacks`, else the newest `/pyspy_dump`.
+    """Return, for each rank, the saved page of the debug server that has its stack.
 
-    A rank that does not release Python's global lock (GIL) answers only to py-spy.
+    It is the newest page `/stacks`, or else the newest `/pyspy_dump`: a rank that does not release Python's global
+    lock
+    (GIL) can be examined only by py-spy.
     """
     pages = [a.path for a in run.of(Kind.STACKS) if a.rank is None and holds_many(a.path)]
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
@@ -219,7 +240,7 @@ def stack_pages(run: Run) -> dict[int, Path]:
 def collection_of_pages(run: Run) -> Collection | None:
     """Return a `Collection` made from saved pages of PyTorch's debug server; it lists the ranks that did not answer.
 
-    The result is None if all ranks answered.
+    The result is None if no page names such a rank.
     """
     pages = [a.path for a in run.of(Kind.FLIGHT) if holds_many(a.path)]
     silent = {rank: Answer(status=status) for path in pages for rank, status in read_unanswered(path).items()}
@@ -227,7 +248,7 @@ def collection_of_pages(run: Run) -> Collection | None:
 
 
 def joined(collections: Sequence[Collection]) -> Collection | None:
-    """Return one collection that merges those of several nodes' collectors; None if there is none."""
+    """Return one `Collection` that merges those of several nodes, round by round; None if there is none."""
     if len(collections) < 2:
         return collections[0] if collections else None
     first = min(collections, key=lambda c: c.asked_ns)
@@ -240,9 +261,11 @@ def joined(collections: Sequence[Collection]) -> Collection | None:
 
 
 def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> dict[int, Path]:
-    """Return, for one kind of file, the file of each rank from the earliest round that has one, `first_round` or later.
+    """Return, for one kind of file, {rank: path} with each rank's file from the earliest round of dumps that has one.
 
-    Files in the folders of other sets of dumps are ignored.
+    Rounds before `first_round`, and files in the folders of other sets of dumps, are ignored. A file in none of these
+    folders
+    is used only if there is no other.
     """
     other_sets = {a.path.parent for a in run.of(Kind.COLLECTION)}.difference(folders)
     files = [(a, *base_of(a.path)) for a in nearest_last(run, kind, folders)]
@@ -256,7 +279,9 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
     """Return the artefacts of one kind, sorted so that those beside the first round of dumps come last.
 
-    A caller that builds a dict by rank from them thus keeps the nearest file of each rank.
+    A caller that builds a dict by rank from them thus keeps the nearest file of each rank. `folders` are those of the
+    set
+    of dumps.
     """
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
@@ -267,26 +292,39 @@ def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact
 
 
 def base_of(path: Path) -> tuple[Path, int]:
-    """Return the folder of the set of dumps that a file belongs to, and the number of its round."""
+    """Return (folder of the set of dumps, number of the round) for a file that was written with a dump.
+
+    For example, `dumps/set_2/round_3/rank_0` belongs to round 3 in `dumps/set_2`; a file outside a `round_N` folder
+    belongs to round 1.
+    """
     match = ROUND.fullmatch(path.parent.name)
     return (path.parent.parent, int(match[1])) if match else (path.parent, 1)
 
 
 def read_all(run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]) -> Iterable[Struct]:
-    """Return the content of the readable files of one kind beside the dumps; files of other formats are left out."""
+    """Return the contents of the files of one kind, as `struct`; those that do not have its format are left out.
+
+    Files beside the first round of dumps come last.
+    """
     return [content for _, content in read_with_paths(run, kind, folders, struct)]
 
 
 def read_with_paths(
     run: Run, kind: Kind, folders: Sequence[Path], struct: type[Struct]
 ) -> Sequence[tuple[Path, Struct]]:
-    """Return (path, content) of the readable files of one kind; files beside the set's first round come last."""
+    """Return (path, content) of the files of one kind; files that do not have the format of `struct` are left out.
+
+    Files beside the first round of dumps come last.
+    """
     files = ((a.path, read_side(a.path, struct)) for a in nearest_last(run, kind, folders))
     return [(path, content) for path, content in files if content]
 
 
 def manifest_of(run: Run) -> Mapping[str, object]:
-    """Return the content of `run.json`; if only the folder of dumps was given, it is read from the folder above."""
+    """Return the content of `run.json`, also where `run` is only a folder of dumps inside the run folder.
+
+    The result is empty if there is no such file.
+    """
     if manifest := run.manifest():
         return manifest
     # `dumps/set_2/round_2` lies three folders below run.json.
@@ -296,7 +334,7 @@ def manifest_of(run: Run) -> Mapping[str, object]:
 
 
 def exit_codes(manifest: Mapping[str, object]) -> dict[int, int]:
-    """Return the exit code of each rank, as its launcher recorded it in `run.json`."""
+    """Return the exit code of each rank, as its launcher recorded it in `run.json` (`manifest`)."""
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict):
         return {}

@@ -10,13 +10,17 @@ from analyzers.files import read_json
 from analyzers.hangs.model import Frame
 
 SIDE_BYTES = 64 << 20
-"""A larger file beside the dumps is damaged or hostile: groups of thousands of ranks take a few MiB."""
+"""The size above which a file beside the dumps is damaged or hostile: thousands of ranks take a few MiB."""
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class AnswerStatus(StrEnum):
-    """The outcome of the request for a rank's dump."""
+    """The outcome of a request for a rank's dump.
+
+    `REFUSED`: the rank's server gave no dump although the process existed. `EXITED`: the process no longer existed.
+    `UNREGISTERED`: the rank had not yet written the file that says where to ask it.
+    """
 
     OK = "ok"
     TIMEOUT = "timeout"
@@ -26,14 +30,17 @@ class AnswerStatus(StrEnum):
 
 
 class ProcessState(StrEnum):
-    """The reason why a process does not run: it is stopped, or waits in the kernel."""
+    """Why a process does not run: a signal has stopped it, or it waits in the kernel."""
 
     STOPPED = "stopped"
     IN_KERNEL = "in the kernel"
 
 
 class CollectionReason(StrEnum):
-    """Why dumps were collected."""
+    """The reasons for collecting dumps that a verdict depends on; the collector also writes others.
+
+    `ASKED`: a person or a program asked for the dumps. `STALLED`: the ranks made no progress.
+    """
 
     ASKED = "asked"
     STALLED = "stalled"
@@ -44,14 +51,19 @@ class CollectionReason(StrEnum):
 
 
 class GroupEntry(msgspec.Struct):
-    """A process group in `groups_R.json`; `ranks` are global."""
+    """A process group in `groups_R.json`; `ranks` are the global ranks of its members."""
 
     desc: str = ""
     ranks: list[int] = []
 
 
 class GroupsFile(msgspec.Struct):
-    """The content of `groups_R.json`: the process of a rank, and its process groups by name."""
+    """The content of `groups_R.json`: facts about the process of rank R, and its process groups by name.
+
+    `local_rank` is its rank within the node, `attempt` the number of restarts of the job before, and `error_file` the
+    path
+    where torchrun wants the error of this process.
+    """
 
     rank: int
     world_size: int = 0
@@ -64,7 +76,10 @@ class GroupsFile(msgspec.Struct):
 
 
 class Heartbeat(msgspec.Struct):
-    """The last heartbeat of a rank's main thread: its step (0: none yet) and phase, and when it entered that phase."""
+    """The last heartbeat of a rank's main thread: its step (0: none yet) and phase, and when it entered that phase.
+
+    A phase is a part of a step, such as forward or backward.
+    """
 
     step: int
     phase: str = ""
@@ -72,7 +87,12 @@ class Heartbeat(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """How one rank answered the request for its dump; `status` is an `AnswerStatus`."""
+    """The outcome of one request for a rank's dump; `status` is an `AnswerStatus`.
+
+    `asked_ns` and `answered_ns` are in nanoseconds since the epoch; `stacks` says how the rank's stack was obtained,
+    and
+    `process` is a `ProcessState`. `exit_code` is that of a process that had ended, where it is known.
+    """
 
     status: str = ""
     channel: str | None = None
@@ -86,7 +106,7 @@ class Answer(msgspec.Struct):
 
 
 class Round(msgspec.Struct):
-    """One round of collecting dumps: the collector asked every rank once, and the ranks answered or did not."""
+    """One round of collecting dumps, in which every rank was asked once; `ranks` has the outcome for each rank."""
 
     round: int = 1
     asked_ns: int = 0
@@ -96,7 +116,10 @@ class Round(msgspec.Struct):
 class Collection(msgspec.Struct):
     """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round.
 
-    `attempt` is the number of restarts before; None if the recorder did not write it.
+    `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is the number of restarts of the job before; None if
+    the
+    recorder did not write it. `stalled_s` is how long the job had made no progress, `timeout_s` the collectives'
+    timeout.
     """
 
     reason: str = ""
@@ -109,7 +132,10 @@ class Collection(msgspec.Struct):
 
 
 class ExitFile(msgspec.Struct):
-    """The content of `exit_R.json`: the uncaught exception that ended a rank; `traceback` is innermost first."""
+    """The content of `exit_R.json`: the uncaught exception that ended a rank.
+
+    `error` is the type of the exception; `traceback` has the innermost frame first.
+    """
 
     rank: int
     pid: int = 0
@@ -123,13 +149,16 @@ class ExitFile(msgspec.Struct):
 
 
 class ThreadError(ExitFile):
-    """The content of `thread_R.json`: the uncaught exception that ended a thread of a rank whose process went on."""
+    """The content of `thread_R.json`: an uncaught exception that ended a thread of a rank while its process went on."""
 
     thread: str = ""
 
 
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
-    """Return the content of a file beside the dumps; None if it is damaged, as a verdict can do without it."""
+    """Return the content of a file beside the dumps as a `struct`; None if it cannot be read or has another format.
+
+    Errors are ignored because a verdict can do without the file.
+    """
     try:
         return msgspec.convert(read_json(path), struct, strict=False)
     except (OSError, ValueError, msgspec.ValidationError):

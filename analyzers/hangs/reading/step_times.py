@@ -1,4 +1,4 @@
-"""Measure how long a rank has been in its present phase, and how long its earlier steps took."""
+"""Measure how long a rank has been in its present phase (such as backward), and how long its earlier steps took."""
 
 from pathlib import Path
 
@@ -13,7 +13,10 @@ TAIL_BYTES = 1 << 16
 
 
 def measure_phase(side: SideFiles, rank: int) -> float | None:
-    """Return how many seconds a rank had been in its phase when it last answered a request; None if that is unknown."""
+    """Return how many seconds a rank had been in its phase when it last answered a request; None if that is unknown.
+
+    A phase is a part of a step, such as backward; requests are those for dumps.
+    """
     answers = (answer for number in reversed(side.rounds) if (answer := number.ranks.get(rank)))
     answer = next((a for a in answers if a.status == AnswerStatus.OK), None)
     if answer is None or answer.heartbeat is None or not answer.asked_ns or not answer.heartbeat.time_ns:
@@ -22,9 +25,9 @@ def measure_phase(side: SideFiles, rank: int) -> float | None:
 
 
 def read_step_times(log: Path | None) -> list[float]:
-    """Return the durations, in seconds, of the last steps in a step log; empty without one.
+    """Return the durations, in seconds, of the last steps in a rank's step log; empty if there is no log.
 
-    The first line read is left out: it is the process's first step, which includes the warm-up, or a truncated line.
+    The first step that is read is left out: it may be the first step of the process, which includes the warm-up.
     """
     if log is None:
         return []
@@ -39,7 +42,7 @@ def read_step_times(log: Path | None) -> list[float]:
 
 
 def duration_s(line: bytes) -> float | None:
-    """Return the duration in a line of a step log, in seconds; None for a line that holds no step."""
+    """Return the duration of the step that a line of a step log describes, in seconds; None for any other line."""
     try:
         content = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Read stacks of processes as py-spy and faulthandler print them."""
+"""Read the Python stacks of processes, in the text formats of py-spy and faulthandler."""
 
 import re
 from pathlib import Path
@@ -10,15 +10,16 @@ from analyzers.hangs.reading.debug_server import holds_many, read_stacks
 TEXT_BYTES = 1 << 22
 FAULTHANDLER = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<name>.+)$')
 PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$")
-"""A frame as py-spy prints it; native code has no line if its library was built without line numbers."""
+"""Matches a frame as py-spy prints it; a frame of native code has no line number if its library has none."""
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
 
 def read_main_thread(path: Path, rank: int) -> list[Frame]:
-    """Return the stack of the thread that runs the script, innermost frame first; empty if the file cannot be read.
+    """Return the stack of a rank's main thread, innermost frame first; empty if the file cannot be read.
 
-    In a page of many ranks, the stack of `rank` is read. Neither py-spy nor faulthandler marks the main thread
-    reliably, so the thread is taken whose stack begins in `<module>`, or else the thread with the deepest stack.
+    If `path` is a page with many ranks, the stack of `rank` is read. Neither py-spy nor faulthandler marks the main
+    thread
+    reliably, so the deepest stack is taken, among those with the frame `<module>` if there are any.
     """
     try:
         return main_thread_of(text_of(path, rank))
@@ -35,14 +36,21 @@ def read_threads(path: Path, rank: int) -> list[list[Frame]]:
 
 
 def main_thread_of(text: str) -> list[Frame]:
-    """Return the stack of the thread that runs the script, from the text with all threads of one process."""
+    """Return the stack of the main thread, innermost frame first, from a text with all threads of one process.
+
+    It is the deepest stack, among those with the frame `<module>` if there are any.
+    """
     threads = split_threads(text.splitlines())
     scripts = [t for t in threads if any(f.name.strip() == "<module>" for f in t)]
     return max(scripts or threads, key=len, default=[])
 
 
 def text_of(path: Path, rank: int) -> str:
-    """Return the text with the stacks of `rank`, from its own file or from a page of many ranks."""
+    """Return the text with the stacks of `rank`, from a file of its own or from a page of many ranks.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     if holds_many(path):
         return read_stacks(path).get(rank, "")
     with open_regular(path) as file:
@@ -50,7 +58,7 @@ def text_of(path: Path, rank: int) -> str:
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:
-    """Return the stack of each thread, as lists of frames, innermost first."""
+    """Return the stack of each thread in the lines of a file, as a list of frames, innermost first."""
     threads: list[list[Frame]] = [[]]
     for line in lines:
         if THREAD.match(line):

@@ -1,7 +1,8 @@
 """Read the files that torchrun keeps of its workers: `error.json` and logs, in folders named by the rank within a node.
 
-The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`; an attempt is one start of all
-workers, and torchrun counts it up at each restart.
+The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`. A launch is one torchrun
+command,
+of which each node runs one. An attempt is one start of all workers; torchrun counts attempts up at each restart.
 """
 
 import re
@@ -18,9 +19,12 @@ TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
 BYTES_BEFORE_STACKS = 1 << 16
-"""How much of a log's end has the message of an abort: faulthandler may write the stacks of all threads after it."""
+"""How many bytes at the end of a log are searched for the message of an abort.
+
+faulthandler may write the stacks of all threads after that message.
+"""
 NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
-"""Lines in which PyTorch's own servers report that they start or stop."""
+"""Matches lines in which PyTorch's own servers report that they start or stop."""
 GLOO_SIZES = re.compile(r"EnforceNotMet'[^$]{0,300}?op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 UNKNOWN_RANK = -1
@@ -28,7 +32,10 @@ UNKNOWN_RANK = -1
 
 @dataclass(frozen=True)
 class Worker:
-    """A file of one torchrun worker; `rank` is None if workers of several nodes may have written it."""
+    """A file of one torchrun worker; `rank` is None if it is not known which node's worker wrote it.
+
+    `attempt` is the number of restarts before.
+    """
 
     path: Path
     attempt: int
@@ -53,7 +60,10 @@ def find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
 
 
 def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return the rank of each launch's first worker, as its launcher recorded it in run.json."""
+    """Return {launch: rank of its first worker}, as launchers recorded it in `run.json`.
+
+    A launch is one torchrun command, of which each node runs one; `manifest` is the content of `run.json`.
+    """
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
     first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
@@ -61,10 +71,11 @@ def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
-    """Return the global rank of each local rank of one torchrun launch, from the files in the run folder.
+    """Return {local rank: global rank} of one torchrun launch (one command on one node), from files in the run folder.
 
-    None means that the local rank is the global one. An empty dict means that nothing says on which node the launch
+    None means that local and global ranks are equal. An empty dict means that no file says on which node the launch
     ran.
+    `launches` are all launches that wrote files; `sides` has (path, content) of each rank's `groups_R.json`.
     """
     named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
     if named:
@@ -81,12 +92,12 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
 
 
 def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
-    """Return the global rank of each local rank (the rank within a node)."""
+    """Return {local rank: global rank} from the ranks' `groups_R.json`; a local rank counts within a node."""
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
-    """Return (error, path of its file) of the workers, including those from before a restart.
+    """Return (error, path of its file) of all workers, including those from before a restart.
 
     The rank of an error is `UNKNOWN_RANK` if no file says which rank the worker was.
     """
@@ -98,18 +109,18 @@ def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
 
 
 def read_last_errors(run: Run) -> dict[int, ExitFile]:
-    """Return the errors of workers since the last restart, by rank."""
+    """Return {rank: error} of the workers since the last restart."""
     files = of_last_attempt(run, Kind.ERROR)
     return {rank: exit_file for rank, path in files.items() if (exit_file := read_error(path, rank))}
 
 
 def find_log_files(run: Run) -> dict[int, Path]:
-    """Return the path of each rank's standard error since the last restart."""
+    """Return {rank: path of its stderr log} since the last restart."""
     return of_last_attempt(run, Kind.LOG, "stderr.log")
 
 
 def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, Path]:
-    """Return the files of one kind since the last restart, by rank; with `name`, only files of that name."""
+    """Return {rank: path} of the files of one kind since the last restart; with `name`, only files of that name."""
     # Logs count too: an attempt whose workers were killed leaves no error.json.
     every = [*find_workers(run, Kind.ERROR), *find_workers(run, Kind.LOG)]
     last = max((w.attempt for w in every), default=0)
@@ -120,7 +131,7 @@ def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, 
 def read_error(path: Path, rank: int) -> ExitFile | None:
     """Return the error in torchrun's `error.json`; None if it cannot be read.
 
-    Its format is {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
+    The file has {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
     """
     try:
         content = read_json(path)
@@ -134,7 +145,7 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
     """Return an error that torchrun recorded as an `ExitFile`, the form in which this project's recorders write errors.
 
-    Torchrun's timestamp has whole seconds, so the rank had ended at the end of that second.
+    Torchrun's timestamp has whole seconds, so `time_ns` is the end of that second.
     """
     extra = error.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
@@ -154,15 +165,15 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the last lines of a log without colours, joined into one; empty if it cannot be read."""
+    """Return the last lines of a log, without colour codes and joined by ` | `; empty if it cannot be read."""
     lines = (line.strip() for line in COLOURS.sub("", read_tail(log)).splitlines())
     return " | ".join([line for line in lines if line and not NOTICE.match(line)][-LOG_LINES:])[:500]
 
 
 def read_gloo_sizes(log: Path) -> tuple[int, int] | None:
-    """Return the numbers of bytes (received, expected) that gloo logged when it aborted a rank because they differ.
+    """Return the sizes (received, expected) in bytes that gloo logged when it aborted a rank because they differ.
 
-    The result is None if the log has none.
+    The result is None if the log has no such message.
     """
     match = GLOO_SIZES.search(read_tail(log, BYTES_BEFORE_STACKS))
     return (int(match[1]), int(match[2])) if match else None

@@ -1,8 +1,9 @@
 """Add collective calls that Flight Recorder leaves out on gloo: `monitored_barrier`, found in a rank's stack.
 
-A rank in such a call has no pending operation, so it would look idle. The call is added as its first pending
-operation, with the next sequence number of the default group; ranks that have not reached it are those that it waits
-for.
+Without its call, such a rank has no pending operation and looks idle. The call becomes its first pending operation,
+with
+the next sequence number of the rank's largest process group, which is nearly always the default group. The rank then
+waits for those that have not reached this number.
 """
 
 import re
@@ -16,7 +17,7 @@ INNERMOST_FRAMES = 4
 
 
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
-    """Add to each rank without a pending operation the unrecorded call that its stack shows, as a pending operation."""
+    """Add the call that a rank's stack shows as its pending operation, for each rank without a pending operation."""
     for rank, state in job.ranks.items():
         if state.current is None and (name := call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)
@@ -30,7 +31,10 @@ def call_in(frames: list[Frame]) -> str | None:
 
 
 def operation(job: Job, state: RankState, name: str) -> Op:
-    """Return an unrecorded call as a pending operation, as Flight Recorder would have recorded it."""
+    """Return an unrecorded call as a pending operation, as Flight Recorder would have recorded it.
+
+    Its stack is the last one in `job.stacks`.
+    """
     # The call's group is not known; nearly all are in the default group, which is the largest one.
     mine = [i for i, group in enumerate(job.groups) if state.rank in group.ranks]
     group = max(mine, key=lambda i: len(job.groups[i].ranks))
