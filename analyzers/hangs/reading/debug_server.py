@@ -1,9 +1,8 @@
 """Read what PyTorch's debug server reports about all ranks at once: saved pages, and text files that it writes itself.
 
 A page with JSON dumps or with stacks has one section for each rank. The page `/fr_trace` has tables instead, which
-the
-server makes from the Flight Recorder dumps of all ranks: they hold no times, dtypes or stacks, and each row of the
-table `Collectives` names the group members that did not issue its operation.
+the server makes from the Flight Recorder dumps of all ranks: they hold no times, dtypes or stacks, and each row of
+the table `Collectives` names the group members that did not issue its operation.
 """
 
 import html
@@ -143,8 +142,7 @@ def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
     """Return {rank: dump entry} for the ranks that issued the operation in one row of the table `Collectives`.
 
     `members` are the global ranks of the group; those that the row names as missing did not issue the operation.
-    Where the
-    row says that a rank issued a different operation, the entry has that one.
+    Where the row says that a rank issued a different operation, the entry has that one.
     """
     present = set(members).difference(numbers(row.get("missing_ranks", "")))
     if match := MESSAGE.fullmatch(row["collective_name"]):
@@ -159,8 +157,8 @@ def both_halves(row: Row, match: re.Match[str], present: set[int], members: list
     """Return {rank: dump entry} for a send and its matching recv, which share one row of the table `Collectives`.
 
     The row has the name of only one of them, so the other name is derived. `match` is the name as parsed by
-    `MESSAGE`;
-    `members` are the global ranks of the group; only ranks in `present`, which issued their operation, get an entry.
+    `MESSAGE`; `members` are the global ranks of the group; only ranks in `present`, which issued their operation, get
+    an entry.
     """
     me, peer, arrow = match["me"], match["peer"], {"send": "->", "recv": "<-"}
     other = "recv" if match["verb"] == "send" else "send"

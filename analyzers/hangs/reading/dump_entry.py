@@ -19,8 +19,7 @@ def is_done(entry: Entry) -> bool:
     """Return whether the operation of a dump entry has completed.
 
     Gloo never sets the state to completed; there, `retired` is the only evidence. With NCCL, an entry that is retired
-    but
-    not completed has timed out.
+    but not completed has timed out.
     """
     if entry.get("state") == "completed":
         return True
@@ -39,8 +38,7 @@ def count_of(entry: Entry) -> int:
     """Return the lower of two numbers that a dump entry has: its operation id and its sequence number.
 
     The operation id (`op_id`) counts all operations of the process group; the sequence number counts only
-    collectives, or
-    only sends and receives. A missing number is -1.
+    collectives, or only sends and receives. A missing number is -1.
     """
     own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
     return min(whole(entry.get("op_id")), own)

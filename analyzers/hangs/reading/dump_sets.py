@@ -2,8 +2,7 @@
 
 A set holds all dumps that were taken because of one hang; a job that hangs twice has two sets. A set may have several
 rounds: in each round, every rank is asked once for its dump. A set that was taken after ranks had timed out shows
-their
-abort, not the hang, so an earlier set is preferred.
+their abort, not the hang, so an earlier set is preferred.
 """
 
 import re
@@ -34,8 +33,7 @@ class DumpSet:
     """The dumps of one hang; `folders` has the folder of each node that took dumps.
 
     `rounds[i]` has the dumps of one round, in which every rank was asked once; the oldest round comes first.
-    `outdated` are
-    ranks whose dumps were left out, because all of them are from before the last restart of the job.
+    `outdated` are ranks whose dumps were left out, because all of them are from before the last restart of the job.
     """
 
     folders: tuple[Path, ...]
@@ -74,8 +72,7 @@ def rounds_before_hang(side: SideFiles) -> int:
     """Return how many rounds of dumps (requests to all ranks) were taken before the hang began.
 
     The first rank to time out was stuck in the step and phase in which it ended. So the hang had begun by the first
-    round in
-    which that rank was there already; its index is returned, or 0 if there is no such round.
+    round in which that rank was there already; its index is returned, or 0 if there is no such round.
     """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
@@ -90,8 +87,7 @@ def rounds_before_start(side: SideFiles) -> int:
     """Return how many rounds of dumps, counted from the first, were taken while some ranks had not yet registered.
 
     A rank registers by writing the file that says where to ask it for a dump. Such rounds do not show the hang. The
-    result is
-    0 if ranks were missing in every round.
+    result is 0 if ranks were missing in every round.
     """
     late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
     return late.index(False) if False in late else 0
@@ -101,10 +97,8 @@ def newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
     Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned. Sets from
-    before
-    the job's last restart are only used if there is no other set and no file shows how ranks ended after the restart;
-    if
-    such a file exists, the result has no dumps.
+    before the job's last restart are only used if there is no other set and no file shows how ranks ended after the
+    restart; if such a file exists, the result has no dumps.
     """
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
@@ -135,8 +129,7 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
     """Return the first folder in `bases`, and those that hold dumps of other ranks from about the same time.
 
     Each node has its own collector (the process that requests dumps), which writes the dumps of that node's ranks
-    into a
-    folder of its own; these folders together are one set. `sets` has the dumps in each folder.
+    into a folder of its own; these folders together are one set. `sets` has the dumps in each folder.
     """
     together: list[Path] = []
     ranks: set[int] = set()
@@ -153,8 +146,7 @@ def is_of_earlier_attempt(side: SideFiles) -> bool:
     """Return whether a set of dumps was taken before the last restart of the job; `side` has the files beside it.
 
     An attempt is one start of all ranks. `collection.json` holds the attempt in which the dumps were taken; the
-    ranks' group
-    files hold the last one.
+    ranks' group files hold the last one.
     """
     last = max((file.attempt for file in side.groups.values()), default=0)
     return side.collection is not None and side.collection.attempt is not None and side.collection.attempt < last
@@ -164,8 +156,7 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
     """Return whether a set of dumps was taken after ranks had timed out, so that an earlier set shows more.
 
     After an error the failed operation may be flagged as done. `side` has the files beside the set, `others` those
-    beside
-    all sets of the run.
+    beside all sets of the run.
     """
     if side.collection is None:
         return False
@@ -179,8 +170,7 @@ def timed_out(stall: Collection, later: Collection) -> bool:
     """Return whether ranks that hung when dumps were collected (`stall`) had timed out when `later` was collected.
 
     They had if the timeout had passed by then, and every rank that had exited made its last progress before `stall`.
-    NCCL's
-    watchdog ends a rank without any message, so nothing else shows that such a rank is a victim of the hang.
+    NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim of the hang.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
@@ -206,12 +196,9 @@ def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return the newest dump file of each rank, with the rank filled in, then the files with the dumps of many ranks.
 
     For one rank, a pickle is preferred to JSON, which has no frames. Files with many ranks are saved pages of
-    PyTorch's
-    debug server (HTML tables or JSON) and texts that it writes every minute, of which only the newest is returned.
-    Whoever
-    loads the files in this order lets a later file replace what an earlier one says about a rank, so pages of JSON,
-    which
-    have more data than tables, come last.
+    PyTorch's debug server (HTML tables or JSON) and texts that it writes every minute, of which only the newest is
+    returned. Whoever loads the files in this order lets a later file replace what an earlier one says about a rank,
+    so pages of JSON, which have more data than tables, come last.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.

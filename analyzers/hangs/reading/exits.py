@@ -43,9 +43,8 @@ class RankEnd:
     """How a rank ended. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal.
 
     `signal` is the fatal signal as Python names it (`Aborted`), and `stack` the main thread's stack at that moment.
-    `sizes` are
-    the bytes that gloo (received, expected) where gloo aborted the rank because the two differ. `time_ns` is 0 if
-    unknown.
+    `sizes` are the bytes that gloo (received, expected) where gloo aborted the rank because the two differ. `time_ns`
+    is 0 if unknown.
     """
 
     rank: int

@@ -1,12 +1,9 @@
 """Add gloo's sends and receives, which Flight Recorder leaves out, to a `Job` as pending operations.
 
 A message is one send and its recv. The project's recorders count messages in `p2p_R.bin`: each row of this file has
-how
-often rank R has called one send or recv, the time and tag of the last call, and the names of the message and its
-group.
-A rank whose stack is in a send or recv waits for its peer if the peer has made fewer of the matching calls. If both
-have
-made equally many calls and both wait, the last send and recv do not match because their tags differ.
+how often rank R has called one send or recv, the time and tag of the last call, and the names of the message and its
+group. A rank whose stack is in a send or recv waits for its peer if the peer has made fewer of the matching calls. If
+both have made equally many calls and both wait, the last send and recv do not match because their tags differ.
 """
 
 import re
@@ -92,8 +89,7 @@ def add_messages(job: Job, side: SideFiles) -> None:
     """Add to each rank whose stack is in a send or receive the gloo messages for which it waits.
 
     Flight Recorder left these out. Added are the sends and receives for which the peer has not issued the
-    counterpart. They
-    come before all recorded pending operations.
+    counterpart. They come before all recorded pending operations.
     """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}
@@ -120,8 +116,7 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
     """Return whether the peer issued the counterpart of a send or recv fewer times than `rank` issued `message`.
 
     `issued` is the count of `message` on `rank`; `known` has the counts of all ranks. A send is never unmet if its
-    peer has
-    received all messages that were sent to it.
+    peer has received all messages that were sent to it.
     """
     half = find_half(job, rank, message)
     if half is None:
@@ -133,11 +128,10 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
 
 
 def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
-    """Return whether a rank has received all messages that were sent to it in a group, some with a recv from any source.
+    """Return whether a rank has received all messages sent to it in a process group, some with a recv from any source.
 
     A recv from any source does not say whose message it took, so totals are compared. The last such recv may still
-    wait, so
-    the rank must have called recv once more than messages were sent.
+    wait, so the rank must have called recv once more than messages were sent.
     """
     number = group_number(job, rank, group)
     if number is None:
@@ -159,8 +153,7 @@ def is_half(message: MessageName, group: str, start: str, to: int | None = None)
 
 
 class OtherHalf(NamedTuple):
-    """The counterpart of a send or recv: the peer's global rank, and the name of the recv or send that it must issue.
-    """
+    """The counterpart of a send or recv: the peer's global rank, and the name of the recv or send expected there."""
 
     peer: int
     message: MessageName
@@ -192,8 +185,8 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
     """Return an unrecorded gloo message as a pending operation, in the form in which NCCL's entries are recorded.
 
     `launch` becomes its p2p sequence number; all messages of the rank that lack a counterpart get the same number, so
-    that
-    they count as launched together. The stack is the last one in `job.stacks`. Return None if the group is not known.
+    that they count as launched together. The stack is the last one in `job.stacks`. Return None if the group is not
+    known.
     """
     number = group_number(job, state.rank, message.group)
     if number is None:

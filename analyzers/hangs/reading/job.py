@@ -128,8 +128,7 @@ class Loader:
     """Adds batches of dumps to a job.
 
     Each batch numbers its signatures, stacks and process groups from 0; the job has one list of each for all batches,
-    so
-    the loader replaces these numbers by indexes in the job's lists.
+    so the loader replaces these numbers by indexes in the job's lists.
     """
 
     def __init__(self, job: Job, directory: GroupRegistry) -> None:
@@ -156,8 +155,7 @@ class Loader:
         """Append a batch's signatures and stacks to the job's lists, and return the columns of its operations.
 
         In the returned columns, `signature` and `stack` are indexes in the job's lists. `group` still numbers the
-        groups of the
-        batch.
+        groups of the batch.
         """
         columns = {name.removeprefix("ops."): c for name, c in batch.columns.items() if name.startswith("ops.")}
         columns["signature"] = columns["signature"] + len(self.job.signatures)
@@ -200,8 +198,7 @@ def launch_of(op: Op) -> tuple[int, int, int]:
     """Return a key that is equal for collectives of one coalesced launch (started together by NCCL).
 
     Each send or recv gets a key of its own, as they stay separate operations here; `p2p.find_batch` finds those that
-    were
-    launched together.
+    were launched together.
     """
     # A negative number of its own for each send or recv: no p2p_seq is below -1.
     return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)

@@ -50,8 +50,7 @@ class FatalSignal:
 
 @dataclass(frozen=True)
 class LastWords:
-    """What ranks last wrote before they ended, by rank: heartbeats, fatal signals, and exceptions that ended threads.
-    """
+    """What ranks last wrote before they ended, by rank: heartbeats, fatal signals, errors that ended threads."""
 
     beats: dict[int, LastBeat] = field(default_factory=dict)
     signals: dict[int, FatalSignal] = field(default_factory=dict)

@@ -23,8 +23,7 @@ class GroupCall(msgspec.Struct):
     """A line of `new_groups_R.jsonl`: a process group that a rank began to create.
 
     `name` is the group's name, which PyTorch counts up (`"3"`); `ranks` are the global ranks of its members, and
-    `frames`
-    is the stack of the call, innermost frame first.
+    `frames` is the stack of the call, innermost frame first.
     """
 
     name: str
@@ -37,8 +36,7 @@ class NewGroup:
     """A process group that a rank began to create.
 
     `number` is its name as a number, which PyTorch counts up at each creation. `members` are global ranks. `line` is
-    the
-    user's frame that made the call, None if the stack has none.
+    the user's frame that made the call, None if the stack has none.
     """
 
     number: int

@@ -61,10 +61,8 @@ def find_absent_peers(job: Job, current: Op) -> list[int]:
     """Return the peers because of which a batch of sends and receives cannot complete, ascending.
 
     A batch is a set of operations that a rank launched together; `current` is any operation of it. The peers are
-    those that
-    have not issued the matching recv or send. If all have, they are the peers whose own batch waits for a third rank:
-    NCCL
-    completes a batch as a whole.
+    those that have not issued the matching recv or send. If all have, they are the peers whose own batch waits for a
+    third rank: NCCL completes a batch as a whole.
     """
     if lacking := find_unmet_peers(job, current):
         return lacking
@@ -93,8 +91,7 @@ def count_halves(job: Job, current: Op, peer: Peer) -> int:
     """Return how many sends or receives `peer` has issued that match those of the rank of `current` with that peer.
 
     Only the peer's current operation and those that it launched together with this one are counted. The result is 0
-    if the
-    peer is not in a send or recv of this process group.
+    if the peer is not in a send or recv of this process group.
     """
     state = job.ranks.get(peer.rank)
     if state is None or state.current is None or not state.current.p2p or state.current.group != current.group:
@@ -107,8 +104,7 @@ def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
     """Return the operation of `peer` that is the counterpart of `current`, a send or recv of another rank.
 
     Only the peer's first pending operation and those that it launched together with this one are searched. The result
-    is
-    None if none of them matches.
+    is None if none of them matches.
     """
     state = job.ranks[peer.rank]
     wanted = Peer(peer.half.other, current.rank)

@@ -60,10 +60,8 @@ class GroupRegistry:
         """Complete the process groups whose members no file lists; call it after all dumps were added.
 
         The members of such a group are the ranks that used it, or all ranks for the default group. A rank without a
-        dump becomes
-        a member too if all known members wait in one operation, which shows that one is missing, and if its number
-        fits the even
-        spacing of the members' ranks in the device mesh.
+        dump becomes a member too if all known members wait in one operation, which shows that one is missing, and if
+        its number fits the even spacing of the members' ranks in the device mesh.
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
@@ -87,8 +85,7 @@ class GroupRegistry:
         """Add ranks without a dump (`lost`) to a group of which they must be members.
 
         If more of them fit than members are missing, they are recorded in `Job.possible_members` instead.
-        `usual_size` is the
-        size of the largest group with the same description.
+        `usual_size` is the size of the largest group with the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
@@ -113,8 +110,7 @@ def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
     """Return whether a rank could be one more of `members`, given that a mesh spaces their ranks evenly.
 
     `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4
-    members;
-    ranks 3 and 8 do not.
+    members; ranks 3 and 8 do not.
     """
     step = min((b - a for a, b in pairwise(members)), default=0)
     if step == 0:

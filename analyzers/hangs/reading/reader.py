@@ -1,10 +1,9 @@
 """Read Flight Recorder dumps into columns. One child process reads all dumps of a set, one after the other.
 
 From each dump it keeps the last operations, further back if needed to the first one that has not completed; how far
-the
-rank got in each process group; and the groups and their status. The rest is dropped before the next file is opened.
-So
-memory grows with the number of ranks and groups, not of entries: 4096 dumps of 2000 entries would take 11 GiB.
+the rank got in each process group; and the groups and their status. The rest is dropped before the next file is
+opened. So memory grows with the number of ranks and groups, not of entries: 4096 dumps of 2000 entries would take 11
+GiB.
 """
 
 import gzip
@@ -63,12 +62,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict with facts about the dumps.
 
     `ops` has one row for each operation, with the fields `OPS`; `positions` has one row for each process group of a
-    dump, with
-    the fields `POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file in `paths`
-    (`path`),
-    its `rank` if a page of the debug server names it, and a `problem` if the dump could not be read. The other lists
-    of the
-    dict are those to which numbers in the columns refer: `groups`, `signatures`, `stacks` and `members`.
+    dump, with the fields `POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file
+    in `paths` (`path`), its `rank` if a page of the debug server names it, and a `problem` if the dump could not be
+    read. The other lists of the dict are those to which numbers in the columns refer: `groups`, `signatures`,
+    `stacks` and `members`.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
@@ -99,8 +96,7 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     """Return a (rank, function) pair for each dump in a file; the function reads the dump and returns it.
 
     Most files hold one dump; its rank is then None, because only the name of the file tells it. A page of PyTorch's
-    debug
-    server holds one dump for each rank.
+    debug server holds one dump for each rank.
     """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
@@ -216,8 +212,7 @@ class Tables:
         """Return a row of `POSITIONS` for each process group in a dump: how far the rank got in the group.
 
         `first` is the lowest sequence number of a collective in the dump, `enqueued` the highest issued, and
-        `completed` the
-        highest completed.
+        `completed` the highest completed.
         """
         first: dict[tuple[str, str], int] = {}
         enqueued: dict[tuple[str, str], int] = {}
@@ -242,8 +237,7 @@ class Tables:
         """Return the number of a stack in the list of distinct stacks; `value` is the field `frames` of an entry.
 
         Entries of a pickle share their frame objects, so `known`, which maps the addresses of a stack's frames to its
-        number,
-        finds a stack without comparing texts. New stacks are added to both.
+        number, finds a stack without comparing texts. New stacks are added to both.
         """
         if not isinstance(value, (list, tuple)):
             return self.stacks(())
@@ -317,11 +311,9 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
     """Return the entries of a dump, with all operations of a completed launch marked as completed.
 
     A launch is a group of operations that NCCL started together (coalesced). NCCL marks only the entry that closes a
-    launch
-    as completed; the operations inside stay `scheduled` for ever. If only unfinished entries were dumped, the closing
-    entry
-    of a finished launch is absent; several sends and receives of one launch without such an entry then count as
-    completed.
+    launch as completed; the operations inside stay `scheduled` for ever. If only unfinished entries were dumped, the
+    closing entry of a finished launch is absent; several sends and receives of one launch without such an entry then
+    count as completed.
     """
     closing = {launch(e): is_done(e) for e in entries if e.get("profiling_name") == COALESCED}
     closed = {key for key, done in closing.items() if done}
@@ -357,10 +349,8 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
     """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
 
     `status` has the last completed sequence number of each process group. If the oldest entry of a group is not done,
-    its
-    number must follow this one; a higher number means that entries in between were lost. Whether `status` counts
-    sends and
-    receives depends on the backend, so the lower of the entry's two numbers is compared (`count_of`).
+    its number must follow this one; a higher number means that entries in between were lost. Whether `status` counts
+    sends and receives depends on the backend, so the lower of the entry's two numbers is compared (`count_of`).
     """
     # A ring that still holds its first entry has lost nothing.
     if not entries or whole(entries[0].get("record_id")) <= 0:

@@ -1,10 +1,9 @@
 """Add the roots of collectives, which Flight Recorder leaves out; the project's recorders write them to `p2p_R.bin`.
 
 A row of this file describes one call of a collective with a root (broadcast, reduce, gather, scatter). It has a name
-such
-as `gather root 2`, with the root's rank within the group, the time of the call, and its number among the calls with a
-root that rank R has made in this group. The entry in the dump that belongs to the call was created just after that
-time.
+such as `gather root 2`, with the root's rank within the group, the time of the call, and its number among the calls
+with a root that rank R has made in this group. The entry in the dump that belongs to the call was created just after
+that time.
 """
 
 import re
@@ -38,8 +37,7 @@ def add_roots(job: Job, side: SideFiles) -> None:
     """Set the roots of collectives in the operations of a job, as far as they were recorded on all ranks.
 
     A rank's file has only its last calls. In each group, roots are only set from the first call on that the files of
-    all
-    ranks have, because the signature of a call with an unknown root would look different from the same call on
+    all ranks have, because the signature of a call with an unknown root would look different from the same call on
     another rank.
     """
     numbers = {signature: number for number, signature in enumerate(job.signatures)}

@@ -74,8 +74,7 @@ class SideFiles:
         return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
-        """Return when a rank's dump of the first round arrived, in nanoseconds since the epoch; None if none arrived.
-        """
+        """Return when a rank's dump of the first round arrived, in nanoseconds since the epoch; None without one."""
         answer = self.answer(rank)
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 
@@ -156,8 +155,7 @@ class SideFiles:
         return self._with_last_words(end)
 
     def _with_last_words(self, end: RankEnd) -> RankEnd:
-        """Return a copy of `end` with the fatal signal, the stack, and the sizes from gloo's error that the rank wrote.
-        """
+        """Return a copy of `end` with the fatal signal, the stack, and gloo's sizes, as the rank left them behind."""
         rank = end.rank
         fatal, log = self.last_words.signals.get(rank), self.log_files.get(rank)
         sizes = read_gloo_sizes(log) if log else None
@@ -192,8 +190,7 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
     """Return the contents of the files beside a set of dumps, which has one folder for each node.
 
     If a rank has several files of a kind, the one next to the set's dumps is used. Rounds (requests to all ranks for
-    their
-    dumps) before `first_round` are left out.
+    their dumps) before `first_round` are left out.
     """
     manifest = manifest_of(run)
     group_files = read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
@@ -225,8 +222,7 @@ def stack_pages(run: Run) -> dict[int, Path]:
     """Return, for each rank, the saved page of the debug server that has its stack.
 
     It is the newest page `/stacks`, or else the newest `/pyspy_dump`: a rank that does not release Python's global
-    lock
-    (GIL) can be examined only by py-spy.
+    lock (GIL) can be examined only by py-spy.
     """
     pages = [a.path for a in run.of(Kind.STACKS) if a.rank is None and holds_many(a.path)]
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
@@ -264,8 +260,7 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
     """Return, for one kind of file, {rank: path} with each rank's file from the earliest round of dumps that has one.
 
     Rounds before `first_round`, and files in the folders of other sets of dumps, are ignored. A file in none of these
-    folders
-    is used only if there is no other.
+    folders is used only if there is no other.
     """
     other_sets = {a.path.parent for a in run.of(Kind.COLLECTION)}.difference(folders)
     files = [(a, *base_of(a.path)) for a in nearest_last(run, kind, folders)]
@@ -280,8 +275,7 @@ def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact
     """Return the artefacts of one kind, sorted so that those beside the first round of dumps come last.
 
     A caller that builds a dict by rank from them thus keeps the nearest file of each rank. `folders` are those of the
-    set
-    of dumps.
+    set of dumps.
     """
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:

@@ -61,8 +61,7 @@ class GroupsFile(msgspec.Struct):
     """The content of `groups_R.json`: facts about the process of rank R, and its process groups by name.
 
     `local_rank` is its rank within the node, `attempt` the number of restarts of the job before, and `error_file` the
-    path
-    where torchrun wants the error of this process.
+    path where torchrun wants the error of this process.
     """
 
     rank: int
@@ -90,8 +89,7 @@ class Answer(msgspec.Struct):
     """The outcome of one request for a rank's dump; `status` is an `AnswerStatus`.
 
     `asked_ns` and `answered_ns` are in nanoseconds since the epoch; `stacks` says how the rank's stack was obtained,
-    and
-    `process` is a `ProcessState`. `exit_code` is that of a process that had ended, where it is known.
+    and `process` is a `ProcessState`. `exit_code` is that of a process that had ended, where it is known.
     """
 
     status: str = ""
@@ -117,8 +115,7 @@ class Collection(msgspec.Struct):
     """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round.
 
     `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is the number of restarts of the job before; None if
-    the
-    recorder did not write it. `stalled_s` is how long the job had made no progress, `timeout_s` the collectives'
+    the recorder did not write it. `stalled_s` is how long the job had made no progress, `timeout_s` the collectives'
     timeout.
     """
 

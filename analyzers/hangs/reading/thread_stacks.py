@@ -18,8 +18,7 @@ def read_main_thread(path: Path, rank: int) -> list[Frame]:
     """Return the stack of a rank's main thread, innermost frame first; empty if the file cannot be read.
 
     If `path` is a page with many ranks, the stack of `rank` is read. Neither py-spy nor faulthandler marks the main
-    thread
-    reliably, so the deepest stack is taken, among those with the frame `<module>` if there are any.
+    thread reliably, so the deepest stack is taken, among those with the frame `<module>` if there are any.
     """
     try:
         return main_thread_of(text_of(path, rank))

@@ -1,8 +1,8 @@
 """Read the files that torchrun keeps of its workers: `error.json` and logs, in folders named by the rank within a node.
 
 The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`. A launch is one torchrun
-command,
-of which each node runs one. An attempt is one start of all workers; torchrun counts attempts up at each restart.
+command, of which each node runs one. An attempt is one start of all workers; torchrun counts attempts up at each
+restart.
 """
 
 import re
@@ -74,8 +74,7 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
     """Return {local rank: global rank} of one torchrun launch (one command on one node), from files in the run folder.
 
     None means that local and global ranks are equal. An empty dict means that no file says on which node the launch
-    ran.
-    `launches` are all launches that wrote files; `sides` has (path, content) of each rank's `groups_R.json`.
+    ran. `launches` are all launches that wrote files; `sides` has (path, content) of each rank's `groups_R.json`.
     """
     named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
     if named:

@@ -1,9 +1,8 @@
 """Add collective calls that Flight Recorder leaves out on gloo: `monitored_barrier`, found in a rank's stack.
 
 Without its call, such a rank has no pending operation and looks idle. The call becomes its first pending operation,
-with
-the next sequence number of the rank's largest process group, which is nearly always the default group. The rank then
-waits for those that have not reached this number.
+with the next sequence number of the rank's largest process group, which is nearly always the default group. The rank
+then waits for those that have not reached this number.
 """
 
 import re
