@@ -1,4 +1,7 @@
-"""Find out whether one clock runs faster than another, with a robust line through their differences over time."""
+"""Find out whether one clock runs faster than another, with a robust line through their differences over time.
+
+The differences come from collectives that end on both ranks at nearly the same time: each gives one point.
+"""
 
 from typing import NamedTuple
 
@@ -14,7 +17,10 @@ PPM_AT_MOST = 1000.0
 
 
 class Drift(NamedTuple):
-    """The drift of a clock in parts per million (above 0: the clock runs fast), and the largest likely error of it."""
+    """The drift of a clock in parts per million (above 0: the clock runs fast), and the largest likely error of it.
+
+    `ppm` 1 means that the clock gains 1 µs per second.
+    """
 
     ppm: float = 0.0
     error_ppm: float = 0.0
@@ -23,13 +29,13 @@ class Drift(NamedTuple):
 def drift(at: Integers, ahead: Integers) -> Drift:
     """Return the drift of a clock relative to another: when it shows `at` (ns), it is `ahead` (ns) of the other.
 
-    The drift is zero unless the points (`at`, `ahead`) prove one: both halves of the time must show the same slope,
-    which a single jump of the clock does not, and the slope must change the difference by more than the scatter of
-    single points.
+    The drift is zero unless the points (`at`, `ahead`) prove one. Both halves of the recording must show the same
+    slope (if the clock jumps once, one half shows none), and over the recording the slope must change the difference
+    by more than the scatter of single points.
 
     Example: a clock that is 1.0 ms ahead at first, 1.2 ms after 10 s and 1.4 ms after 20 s gains 0.2 ms in 10 s: it
-    runs fast by 20 ppm. In 20 s that changes the difference by 0.4 ms. If the ends of collectives scattered by more
-    than that around the line, the result would be no drift.
+    runs fast by 20 ppm. In 20 s that changes the difference by 0.4 ms. If single points were off this line by more
+    than that, the result would be no drift.
     """
     at, ahead = thinned(at, ahead)
     if len(at) < POINTS_AT_LEAST:
@@ -47,9 +53,10 @@ def drift(at: Integers, ahead: Integers) -> Drift:
 
 
 def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
-    """Return the measurements of a clock in order of time: when (`at`), and by how many ns it was ahead then (`ahead`).
+    """Return the points (`at`, `ahead`) in order of time, at most POINTS_AT_MOST of them.
 
-    If there are more than POINTS_AT_MOST, neighbours are grouped, and each group is replaced by its medians.
+    A point says by how many ns a clock was `ahead` when it showed `at` (ns). If there are more, neighbours are
+    grouped, and each group is replaced by its medians.
     """
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
@@ -62,10 +69,12 @@ def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
 
 
 def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
-    """Return the lower and upper bound of the slope in ppm, from the ranked slopes between all pairs of points.
+    """Return the lower and upper bound of the slope of the points (`at`, `ahead`), in ppm.
 
-    The slope is the Theil-Sen estimator with the interval of Sen (1968): Kendall's statistic of n points without a
-    trend has the variance n (n - 1) (2 n + 5) / 18.
+    The slopes between all pairs of points are sorted; their median is the Theil-Sen estimate of the slope, and the
+    bounds lie at equal ranks below and above it (Sen, 1968). How many ranks follows from Kendall's statistic, which
+    for n points without a trend has the variance n (n - 1) (2 n + 5) / 18. Both bounds are 0 if all points have the
+    same time.
     """
     first, second = np.triu_indices(len(at), 1)
     passed = at[second] - at[first]
@@ -80,10 +89,10 @@ def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
 
 
 def scatter(at: Integers, ahead: Integers, ppm: float = 0.0) -> int:
-    """Return how far a clock is typically from a steady drift of `ppm`, in ns.
+    """Return how far single points (`at`, `ahead`) are from a line with the slope `ppm`: their median distance, in ns.
 
-    `at` are times, and `ahead` how far the clock was ahead of another at these times, both in ns. The result is the
-    median distance of these points from the line of that slope through their middle: half of them lie above it.
+    `at` are times of a clock, and `ahead` how far it was ahead of another at these times, both in ns. The line is
+    placed so that half of the points lie above it.
     """
     rest = ahead - ppm * 1e-6 * (at - at[0])
     return round(float(np.median(np.abs(rest - np.median(rest)))))

@@ -24,13 +24,14 @@ from analyzers.traces.loading import Recording
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much a rank's clock is ahead of the first rank's clock, in ns.
+    """By how much the clock of one rank is ahead of the clock of the first rank, in ns.
 
     The offset `offset_ns` lies between `low_ns` and `high_ns`. It holds at the moment when the rank's clock shows
-    `at_ns` (Unix time) and grows by `drift_ppm` parts per million, with an error of at most `drift_error_ppm`.
-    `residual_ns` is the median distance of the ends of collectives from this line. If `same_host`, both ranks read the
-    clock of one host: offset and drift are 0, and `estimate_ns` is the offset that the method would have found, as a
-    check of it. If no chain of collectives connects the two ranks, the bounds are null and the offset is 0.
+    `at_ns` (Unix time) and grows by `drift_ppm` parts per million, with a likely error of at most `drift_error_ppm`.
+    It was computed from `collectives` shared collectives; `residual_ns` is the median distance of their ends from
+    this line. If `same_host`, both ranks read the clock of one host: offset and drift are 0, and `estimate_ns` is the
+    offset that would have been computed from the collectives, as a check. If no chain of shared collectives connects
+    the two ranks, the bounds are null and the offset is 0.
     """
 
     rank: int
@@ -57,7 +58,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     def shows(self, at: Column) -> Integers:
         """Return the time that this clock shows (Unix ns) at each time `at` of the first rank's clock (Unix ns).
 
-        The result minus its `ahead` is `at` again.
+        This is the inverse of `ahead`: a shown time minus `ahead` of the shown time is `at` again.
         """
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
@@ -65,10 +66,11 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SharedCollectives:
-    """Start and end times (ns) of the collectives that two ranks both recorded and that end on all ranks together.
+    """Start and end times (ns) of the collectives that two ranks both recorded and that end on all together.
 
-    `start` and `end` are in the first rank's clock, the `other_` times in the clock that is measured. `steady`: both
-    ranks use the same clock, so it cannot drift.
+    The clock of the second rank is being measured: `other_start` and `other_end` are in this clock. `start` and `end`
+    are those of the other rank, already converted to the clock of the first rank of the job. `steady` means that both
+    ranks read the same clock, so that it cannot drift.
     """
 
     start: Integers
@@ -79,10 +81,7 @@ class SharedCollectives:
 
     @property
     def middle(self) -> int:
-        """The midpoint of the time in which these collectives ended, in ns of the measured clock (the other rank's).
-
-        It lies half-way between the end of the first and the end of the last of them.
-        """
+        """The midpoint between the first and the last end of these collectives, in ns of the measured clock."""
         return int(self.other_end.min() + (self.other_end.max() - self.other_end.min()) // 2)
 
     @cached_property
@@ -94,15 +93,15 @@ class SharedCollectives:
         return scatter(self.other_end, self.other_end - self.end, self.drift.ppm)
 
     def without_drift(self, at: Integers) -> Integers:
-        """Return times of the other clock (ns) as it would show them if it ran exactly as fast as the first one.
+        """Return times of the measured clock (ns) as it would show them if it ran as fast as the first rank's.
 
-        The drift is removed relative to `middle`, where the result equals the input.
+        At `middle` the result equals the input.
         """
         return at - clock_gain(at - self.middle, self.drift.ppm)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest possible number of ns by which the other clock is ahead of the first rank's clock.
+        """The least and the greatest possible ns by which the measured clock is ahead of the first rank's clock.
 
         They follow from the fact that no rank leaves a collective before the last rank arrives.
         """
@@ -112,7 +111,7 @@ class SharedCollectives:
 
     @property
     def estimate(self) -> int:
-        """The estimated number of ns by which the other clock is ahead of the first rank's clock.
+        """The estimated number of ns by which the measured clock is ahead of the first rank's clock.
 
         It is the median difference between the ends of the collectives in the two clocks, limited to `bounds`.
         """
@@ -122,7 +121,7 @@ class SharedCollectives:
 
 
 def clock_gain(passed: Column, ppm: float) -> Integers:
-    """Return by how many ns a clock that runs fast by `ppm` gains in each of the durations `passed` (ns)."""
+    """Return by how many ns a clock with a drift of `ppm` gets ahead in each of the durations `passed` (ns)."""
     gain: Integers = np.rint(passed * (ppm * 1e-6)).astype(np.int64)
     return gain
 
@@ -149,7 +148,10 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
 
 
 def is_symmetric(matched: MatchedCollectives) -> Mask:
-    """Return a mask of the rows of `matched` whose collective ends on all ranks at nearly the same time."""
+    """Return a mask of the rows of `matched` whose collective ends on all ranks at nearly the same time.
+
+    An all_reduce does, a broadcast does not.
+    """
     names = [SYMMETRIC.search(matched.text(int(row), "name")) is not None for row in matched.first_row]
     return np.array(names, bool)[matched.collective]
 
@@ -157,11 +159,11 @@ def is_symmetric(matched: MatchedCollectives) -> Mask:
 def shared_collectives(
     matched: MatchedCollectives, columns: tuple[Integers, Integers, Mask], indices: tuple[int, int], clock: Clock
 ) -> SharedCollectives | None:
-    """Return the collectives that two ranks took part in and that end on all ranks together; None if there are none.
+    """Return the symmetric collectives that two ranks both took part in; None if there are none.
 
-    `columns` has, for each row of `matched`, the start and the end of the collective on that rank, and whether
-    `is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` is the clock of the first of
-    the two.
+    `columns` has, for each row of `matched`, the start and the end of the collective on that rank, and whether it
+    `is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` is the clock of the first
+    of these two.
     """
     start, end, symmetric = columns
     mine, theirs = (np.flatnonzero((matched.rank_index == index) & symmetric) for index in indices)
@@ -178,9 +180,10 @@ def shared_collectives(
 def clock_of(
     recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
 ) -> Clock:
-    """Return a `Clock` for the second of two ranks, computed from the collectives that both took part in.
+    """Return a `Clock` for the second of two ranks, computed from the collectives that both took part in (`shared`).
 
-    `indices` are the indices of the two ranks in `recordings`; `near_clock` is the clock of the first of the two.
+    `indices` are the indices of the two ranks in `recordings`; `near_clock` is the known clock of the first of these
+    two. The bounds of both clocks add up.
     """
     near, far = (recordings[index] for index in indices)
     host = near.trace.header.get("host")

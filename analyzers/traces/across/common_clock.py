@@ -1,4 +1,7 @@
-"""Convert the times of many ranks to one clock, and compute how each rank's time divides and how late it arrived."""
+"""Convert the times of many ranks to one clock, and compute how each rank's time divides and how late it arrived.
+
+The *common clock* is the clock of the first rank; its zero is the earliest event of all recordings.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +30,8 @@ LATENESS_COLUMNS = ["which", "rank", "name", "group", "start_ns", "end_ns", "lat
 class AlignedRecordings:
     """The recordings of all ranks, with methods that convert their times to one common clock.
 
-    The common clock is the clock of the first rank, in ns since the earliest event of all recordings.
+    The common clock is the clock of the first rank, in ns since the earliest event of all recordings. `index` in the
+    methods is the index of a recording in `recordings`.
     """
 
     recordings: Sequence[Recording]
@@ -36,7 +40,7 @@ class AlignedRecordings:
 
     @cached_property
     def begins(self) -> list[int]:
-        """The start of each recording in the clock of the first rank, in Unix ns."""
+        """The start of each recording, in Unix ns of the first rank's clock."""
         return [
             int(self.to_unix_ns(index, np.array([recording.trace.origin]))[0])
             for index, recording in enumerate(self.recordings)
@@ -44,7 +48,7 @@ class AlignedRecordings:
 
     @cached_property
     def clocks(self) -> list[Clock]:
-        """The clock of each recording; a clock whose offset no collective shows counts as exact."""
+        """The clock of each recording; if no collective shows how far a clock is ahead, its offset is taken to be 0."""
         known = {clock.rank: clock for clock in self.comparison.clocks} if self.comparison else {}
         ranks = [recording.rank or 0 for recording in self.recordings]
         return [known.get(rank) or Clock(rank=rank) for rank in ranks]
@@ -52,8 +56,8 @@ class AlignedRecordings:
     def to_unix_ns(self, index: int, at: Column) -> Integers:
         """Convert times of one trace to Unix ns of the first rank's clock.
 
-        `index` is the index of the recording; `at` has times of the trace's own clock (ns), as the columns of the trace
-        have.
+        `index` is the index of the recording; `at` are times in ns of the trace's own clock, as in the trace's
+        columns.
         """
         shown = at + self.recordings[index].base
         return shown - self.clocks[index].ahead(shown)
@@ -61,13 +65,13 @@ class AlignedRecordings:
     def to_common_clock(self, index: int, at: Column) -> Integers:
         """Convert times of one trace to ns of the common clock.
 
-        `index` is the index of the recording; `at` has times of the trace's own clock (ns), as the columns of the trace
-        have.
+        `index` is the index of the recording; `at` are times in ns of the trace's own clock, as in the trace's
+        columns.
         """
         return self.to_unix_ns(index, at) - self.origin
 
     def to_local_clock(self, index: int, at: Column) -> Integers:
-        """Convert times of the common clock (ns) to times of one trace's own clock (ns), as its columns have them.
+        """Convert times of the common clock (ns) to times of one trace's own clock (ns), as in the trace's columns.
 
         `index` is the index of the recording.
         """
@@ -90,11 +94,11 @@ class AlignedRecordings:
         return [int(np.max(trace.columns["end"], initial=trace.origin)) - trace.origin for trace in traces]
 
     def parts_between(self, index: int, edges: Integers) -> Integers:
-        """Return how a recording's time divides in each interval between successive `edges`, as int64[part, bin] of ns.
+        """Return how a recording's time divides between successive `edges`, as int64[part, interval] of ns.
 
         `index` is the index of the recording, `edges` are times of the common clock (ns). The parts are `PARTS`:
-        computing, communication, copies and idle time. Time without any work is idle. Communication counts only where
-        it does not overlap with computation, and copies only where they do not overlap with kernels.
+        computing, communication that overlaps with no computing, copies that overlap with no kernel, and idle time,
+        in which none of these runs.
         """
         if index not in self._coverage:
             self._coverage[index] = coverage(self.recordings[index])
@@ -107,9 +111,9 @@ class AlignedRecordings:
 
 
 def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
-    """Return when a recording computes, when it computes or communicates, and when it does any work.
+    """Return when a recording computes, when it computes or communicates, and when it does any work, copies included.
 
-    Any work also includes memory copies and memsets.
+    All three are in ns of the trace's own clock.
     """
     c = recording.trace.columns
     rows = np.flatnonzero(c["account"] == recording.number)
@@ -125,7 +129,7 @@ def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTim
 
 @lru_cache(maxsize=OPEN_AT_MOST)
 def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> AlignedRecordings:
-    """Return all recordings that can be read, with the data needed to convert their times to one clock.
+    """Return all recordings that can be read, with what is needed to convert their times to one clock.
 
     Raises:
         InputError: No file can be read.
@@ -137,10 +141,10 @@ def load_aligned(artefacts: tuple[Artefact, ...], options: store.Options) -> Ali
 
 
 def axis(artefacts: Sequence[Artefact], options: store.Options | None = None) -> pd.DataFrame:
-    """Return a table with a row per device or host of each trace: path, rank, `shift_ns` and `span_ns` (its duration).
+    """Return a table that places each trace on the common clock: path, rank, `shift_ns` and `span_ns`.
 
-    `shift_ns` is the start of the trace on the common clock, which is 0 at the earliest event of all traces. To convert
-    the times of a trace to the common clock, add its `shift_ns`.
+    It has a row per device of a trace (or host, if no device worked). `shift_ns` is the start of the trace on the
+    common clock, which is 0 at the earliest event of all traces; `span_ns` is its duration.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     rows = zip(aligned.recordings, aligned.shifts, aligned.spans, strict=True)
@@ -159,9 +163,9 @@ def ranks_timeline(
 ) -> pd.DataFrame:
     """Return how the time of each rank divides in `bins` equal intervals of a window (ns of the common clock).
 
-    Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns, dur_ns, and `PARTS`, which add up to dur_ns. If
-    there are more than `rows` ranks, those that differ most from the median have a row each; the others share one row
-    with their mean.
+    Without a `window` it is the whole recording. Columns: ranks ("0-4, 6"), rank (the first of them), bin, start_ns,
+    dur_ns, and `PARTS`, which add up to dur_ns. If there are more than `rows` ranks, those that differ most from the
+    median have a row each; the others share one row with their mean.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())
     begin, end = window or (0, max(at + span for at, span in zip(aligned.shifts, aligned.spans, strict=True)))
@@ -173,11 +177,11 @@ def ranks_timeline(
 
 
 def with_shared_row(ranks: Sequence[int], parts: Integers, rows: int) -> list[tuple[list[int], Integers]]:
-    """Return at most `rows` rows of a chart, each as (its ranks, int64[part, bin] of ns).
+    """Return at most `rows` rows of a chart, each as (its ranks, int64[part, interval] of ns).
 
-    If there are more ranks, those near the median share the last row. `parts` is int64[rank, part, bin]. Example: with
-    512 ranks and 40 rows, each of the 39 ranks farthest from the median has a row of its own, so that an outlier stays
-    visible; the other 473 share the last row.
+    If there are more ranks than rows, those near the median share the last row, with their mean. `parts` is
+    int64[rank, part, interval]. Example: with 512 ranks and 40 rows, each of the 39 ranks farthest from the median
+    has a row of its own, so that an outlier stays visible; the other 473 share the last row.
     """
     if len(ranks) <= rows:
         return [([rank], part) for rank, part in zip(ranks, parts, strict=True)]
@@ -208,7 +212,7 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
 
     Columns: which (the collective's number among all matched ones), rank, name, group, start_ns and end_ns on the
     common clock, late_ns (how long after the median rank this rank arrived), wait_ns (how long it waited for the last
-    rank), excess_ns (how much more work than the other ranks it had before the collective). The table is empty if no
+    rank), excess_ns (how much longer than the other ranks it worked before it arrived). The table is empty if no
     collective was recorded by several ranks.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())

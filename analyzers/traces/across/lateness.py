@@ -1,8 +1,11 @@
 """Compute which rank keeps the others waiting, for how long, and how much time would be saved without that.
 
+A rank *arrives* at a collective when the collective starts on this rank. Its *lateness* is how long after the median
+rank it arrives; its *excess* is how much longer than the other ranks it worked before it arrived, waiting left out.
+
 Example: rank 3 works 20 ms longer than rank 2 before an all_reduce of the pair (2, 3). Rank 2 waits there, and is 20
-ms late in its next all_gather with rank 0. The *lateness* of rank 3 is 20 ms in the pair, that of rank 2 is 20 ms in
-the all_gather. But only rank 3 has an *excess* of 20 ms, because waiting is no work. Excess is counted once, where it
+ms late in its next all_gather with rank 0. The lateness of rank 3 is 20 ms in the pair, that of rank 2 is 20 ms in
+the all_gather. But only rank 3 has an excess of 20 ms, because waiting is no work. Excess is counted once, where it
 arose; lateness alone would also blame rank 2, which is a victim.
 """
 
@@ -20,10 +23,10 @@ from analyzers.traces.reading.trace import NO_STEP
 
 @dataclass(frozen=True)
 class Lateness:
-    """The arrival times and waiting of ranks at matched collectives, on one clock; all values are in ns.
+    """When each rank arrived at each matched collective, how late it was and how long it waited, in ns.
 
-    Unless a docstring says otherwise, arrays have one entry for each row of `matched`: for each collective and each of
-    its ranks.
+    `matched` has a row for each collective and each of its ranks. Arrays have one entry for each of these rows,
+    unless their docstring says otherwise. `clocks` has the clock of each rank, by which all times are on one clock.
     """
 
     matched: MatchedCollectives
@@ -32,7 +35,7 @@ class Lateness:
     def on_first_clock(self, name: str) -> Integers:
         """Return a column of `matched` that holds times, converted to the first rank's clock (Unix ns).
 
-        `name` is `start` or `end` (of the collective on each rank) or `since` (when the rank's work for it began).
+        `name` is `start` or `end` (of the collective on each rank) or `since` (when the rank's work before it began).
         """
         shown = self.matched.column(name)
         ahead = np.zeros(len(shown), np.int64)
@@ -42,7 +45,7 @@ class Lateness:
         return shown - ahead
 
     def in_order(self) -> "Lateness":
-        """Return a copy with the collectives numbered in the order of their ends on the common clock."""
+        """Return a copy whose collectives are numbered in the order in which they ended, by the median rank."""
         return Lateness(self.matched.sorted_by(self.median(self.end)), self.clocks)
 
     @cached_property
@@ -62,7 +65,7 @@ class Lateness:
     def wait(self) -> Integers:
         """For each row of `matched`, the ns that the rank waited in the collective for the last rank to arrive.
 
-        It is at most the duration of the collective on this rank, as clocks are not exact.
+        It is limited to the duration of the collective on this rank, because clocks are not exact.
         """
         duration = self.matched.column("end") - self.matched.column("start")
         wait: Integers = np.clip(self.last_arrival[self.matched.collective] - self.arrival, 0, duration)
@@ -70,7 +73,7 @@ class Lateness:
 
     @cached_property
     def transfer(self) -> Integers:
-        """For each collective, the ns from the last rank's arrival to the median end: its duration without waiting."""
+        """For each collective, the ns from the last rank's arrival to the median end: its time without waiting."""
         return (self.median(self.end) - self.last_arrival).clip(min=0)
 
     @cached_property
@@ -83,13 +86,13 @@ class Lateness:
 
     @cached_property
     def last_row(self) -> Integers:
-        """For each collective, the row of `matched` with the rank that arrived last."""
+        """For each collective, the row of `matched` for the rank that arrived last."""
         order = np.lexsort((self.arrival, self.matched.collective))
         last: Integers = order[np.append(self.matched.first_row[1:], len(order)) - 1]
         return last
 
     def median(self, values: Integers) -> Integers:
-        """Return, for each collective, the lower median of `values` over its ranks.
+        """Return, for each collective, the median of `values` over its ranks; the lower one of two in the middle.
 
         `values` has one entry for each row of `matched` (each collective and rank).
         """
@@ -98,10 +101,10 @@ class Lateness:
         return median
 
     def beyond_others(self, values: Integers) -> Integers:
-        """Return, for each collective and rank, the rank's value minus the lower median of the other ranks' values.
+        """Return, for each row of `matched`, the rank's value minus the lower median of the other ranks' values.
 
-        `values` has one entry for each row of `matched` (each collective and rank). The rank itself is left out of the
-        median; otherwise, of two ranks one would be compared with itself.
+        `values` has one entry for each row of `matched` (each collective and rank). Example: the values 5, 9 and 6 of
+        three ranks give -1, 4 and 1, as the lower medians of the others are 6, 5 and 5.
         """
         collective, first = self.matched.collective, self.matched.first_row
         order = np.lexsort((values, collective))
@@ -113,7 +116,7 @@ class Lateness:
         return values - values[other]
 
     def excess(self, name: str = "work_ns") -> Integers:
-        """Return, for each collective and rank, how much more work (ns) the rank did before it than the other ranks.
+        """Return, for each row of `matched`, how much longer (ns) the rank worked before it than the other ranks.
 
         `name` is the column of `matched` that is compared, one of `MEASURES`: all work, or one part of it.
         """
@@ -129,7 +132,10 @@ class Lateness:
         return total
 
     def excess_by_step(self) -> Integers:
-        """Return int64[rank, step]: how much more work (ns) each rank did than the others in each recorded step."""
+        """Return int64[rank, step]: how much longer (ns) each rank worked than the others in each recorded step.
+
+        The steps are in ascending order of their numbers; collectives outside of steps are left out.
+        """
         step = self.matched.column("step")
         inside = step != NO_STEP
         numbers, column = np.unique(step[inside], return_inverse=True)
@@ -138,7 +144,7 @@ class Lateness:
         return total
 
     def excess_by_measure(self) -> dict[str, Integers]:
-        """Return, for each column in `MEASURES`, such as `compute_ns`, the sum of each rank's excess in it."""
+        """Return {measure: each rank's excess in it, summed over all collectives}, for each of `MEASURES`."""
         return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 
@@ -148,30 +154,30 @@ class Replay:
 
     Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. Simulated as recorded they take 4 * 71
     ms = 284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. The
-    simulation is needed because the saving can be less than the excess: if another rank is nearly as late, little is
-    saved.
+    saving can be less than the excess: if another rank is nearly as late, little is saved.
     """
 
     lateness: Lateness
 
     @cached_property
     def begin(self) -> Integers:
-        """The time at which each rank's work for its first collective began (Unix ns)."""
+        """The time at which each rank began to work before its first collective (Unix ns of the first rank's clock)."""
         first = np.unique(self.lateness.matched.rank_index, return_index=True)[1]
         return self.lateness.on_first_clock("since")[first]
 
     @cached_property
     def blocked(self) -> Mask:
-        """For each collective and rank, whether the rank did nothing for some time before its next collective."""
+        """For each row of `matched`, whether the rank did nothing for some time before its next collective."""
         return self.lateness.matched.column("blocked_ns") > 0
 
     def duration(self, work: Integers, overlap: Integers, transfer: Integers | None = None) -> int:
-        """Simulate all collectives and return the ns from the first begin of work to the end of the last collective.
+        """Simulate all collectives; return the ns from the first begin of work to the end of the last collective.
 
-        `work` and `overlap` have a duration (ns) for each row of `matched`, a collective and rank. The rank works for
-        `work` before it arrives at the collective, and continues to work for `overlap` after its arrival. If it was
-        blocked in the recording (`blocked`), it then waits for the end of the collective. `transfer` has, for each
-        collective, the ns from the arrival of its last rank to its end (None: as recorded).
+        `work` and `overlap` have a duration (ns) for each row of `matched`, a collective and rank. `work` is how long
+        the rank works between its previous arrival and this one; `overlap` is how long it goes on working after it
+        arrives at this collective, which is a part of its work for the next one. If it was blocked in the recording
+        (`blocked`), it then waits for the end of the collective. `transfer` has, for each collective, the ns from the
+        arrival of its last rank to its end (None: as recorded).
         """
         transfer = self.lateness.transfer if transfer is None else transfer
         matched, clock = self.lateness.matched, self.begin.copy()
@@ -190,10 +196,10 @@ class Replay:
 
 
 def savings(lateness: Lateness) -> tuple[int, list[int]]:
-    """Return the ns from the first work to the last collective, and for each rank the ns that it could save.
+    """Return the simulated ns from the first work to the last collective, and for each rank the ns that it could save.
 
-    A rank saves time if its work takes only as long as that of the median of the other ranks. All numbers are
-    simulated, so that they can be compared: the recorded duration also has parts that no rank's work explains.
+    A rank saves time if it works only as long as the median of the other ranks. Both are simulated, so that they can
+    be compared: the recorded duration also has parts that no rank's work explains.
     """
     matched, replay = lateness.matched, Replay(lateness)
     recorded = matched.column("work_ns"), matched.column("overlap_ns")

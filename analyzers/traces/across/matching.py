@@ -1,4 +1,7 @@
-"""Match the collectives of several ranks: find which are the same one, by group and sequence number, or by order."""
+"""Match the collectives of several ranks: find which belong together, by group and sequence number, or by order.
+
+Each rank records its own start and end of a collective; matching finds the records of one all_reduce, for example.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,11 +24,11 @@ MEASURES = ("work_ns", "overlap_ns", "blocked_ns", "compute_ns", "copy_ns", *(f"
 
 
 class Key(NamedTuple):
-    """The properties that identify a collective on all ranks.
+    """The properties that identify a collective: records of several ranks with equal keys are the same collective.
 
-    If `sequence` is known, it is the collective's number in its process group. Else `order` counts the collectives with
-    the same group, name and number of elements within the step. `ranks` are the members of the group, empty if the file
-    does not list them.
+    If `sequence` is known, it is the collective's number in its process group. Else `order` counts, from 1, the
+    collectives of the same group, name and number of elements within a step. `ranks` are the members of the group,
+    empty if the file does not list them.
     """
 
     group: str
@@ -38,9 +41,9 @@ class Key(NamedTuple):
 
 
 def kinds_of(recording: Recording) -> list[Key]:
-    """Return a `Key` for each collective of a recording: its process group with members, name and number of elements.
+    """Return a `Key` for each collective of a recording, with only its process group, name and size.
 
-    Two ranks can only have recorded the same collective if their keys are equal.
+    The size is its number of elements. Records of two ranks can only be the same collective if these are equal.
     """
     # On a host the sizes are known only where shapes were recorded, which need not be so on every rank.
     on_device = recording.account.device is not None
@@ -50,7 +53,7 @@ def kinds_of(recording: Recording) -> list[Key]:
 
 
 def keys_of(recording: Recording) -> list[Key]:
-    """Return a `Key` for each collective of a recording, which is the same on all ranks that took part in it.
+    """Return the full `Key` of each collective of a recording, which is equal on all ranks that took part in it.
 
     It contains the sequence number in the process group, or else the collective's order within the step.
     """
@@ -73,8 +76,9 @@ def keys_of(recording: Recording) -> list[Key]:
 class MatchedCollectives:
     """Collectives that several ranks recorded: a row per collective and rank, sorted by collective, then by rank.
 
-    `position` is the row's index among the collectives of its own recording, `rank_index` the index of its rank in
-    `ranks`, and `collective` the collective's number, from 0. Two collectives of three ranks make six rows.
+    For each row, `collective` is the collective's number, from 0, `rank_index` the index of the rank in `ranks`, and
+    `position` the index of the collective among those of this rank's recording. Two collectives of three ranks make
+    six rows.
     """
 
     recordings: Sequence[Recording]
@@ -88,7 +92,7 @@ class MatchedCollectives:
 
     @cached_property
     def first_row(self) -> Integers:
-        """For each collective, the index of its first row; its other ranks have the rows after it."""
+        """For each collective, the index of its first row; the rows of its other ranks follow."""
         return np.flatnonzero(np.diff(self.collective, prepend=-1))
 
     @property
@@ -97,11 +101,11 @@ class MatchedCollectives:
 
     @cached_property
     def size(self) -> Integers:
-        """For each collective, the number of its ranks."""
+        """For each collective, how many ranks took part in it."""
         return np.diff(np.append(self.first_row, len(self.collective)))
 
     def sorted_by(self, moment: Column) -> "MatchedCollectives":
-        """Return a copy with the collectives numbered in ascending order of `moment` (one value per collective)."""
+        """Return a copy whose collectives are numbered in ascending order of `moment`, a time for each collective."""
         number = np.argsort(np.argsort(moment, kind="stable"), kind="stable")[self.collective]
         order = np.lexsort((self.rank_index, number))
         return MatchedCollectives(self.recordings, self.position[order], self.rank_index[order], number[order])
@@ -123,14 +127,15 @@ class MatchedCollectives:
 
 
 Members = list[tuple[int, int]]
-"""The ranks that take part in a collective: (index of the rank, index of the collective in its recording) of each."""
+"""The records of one collective on its ranks: (index of the rank, index of the collective in its recording) of each."""
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
-    """Return the collectives that were recorded by all of their ranks that have a recording; None if there are none.
+    """Return the collectives that all of their ranks recorded; None if there are none.
 
-    Outside of marked steps the first collective of each recording is left out, because recordings begin at different
-    times.
+    Ranks without a recording are not expected to have recorded them. In a recording without marked steps the first
+    collective is left out, because recordings begin at different times. The result is also None if two recordings are
+    of the same rank.
     """
     known = sorted((one for one in recordings if one.rank is not None), key=lambda one: one.rank or 0)
     # Two recordings of one rank (two devices, or two files of one step) would count as one participant.
@@ -150,10 +155,11 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
 
 
 def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
-    """Yield (end, members) of each collective that was recorded by all of its ranks that have a recording.
+    """Yield (end, members) of each collective that all of its ranks recorded, as far as they have a recording.
 
     `end` is the end of the collective on one rank, in Unix ns; `members` says which collective it is in each rank's
-    recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives.
+    recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives. Sends and
+    receives are left out.
     """
     # Two sends of one number are two messages: a send meets a receive, and each rank numbers its own.
     messages = [set(one.table("message", ["position"])[:, 0].tolist()) for one in known]
@@ -172,11 +178,11 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
 
 
 def counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
-    """Return the keys of a recording with `order` counted as in `reference`, which may have begun at another time.
+    """Return the keys of a recording with `order` counted as in the recording `reference`.
 
-    Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and recorded 4 to 20. Counted from its
-    own start, rank 1's first all_reduce has order 1; it ends at the time of rank 0's fourth, so 3 is added to the
-    order of each.
+    Either may have begun earlier. Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and
+    recorded 4 to 20. Counted from its own start, rank 1's first all_reduce has order 1; it ends at the time of rank
+    0's fourth, so 3 is added to the order of each.
     """
     counted, in_reference = list(keys), positions_by_kind(reference)
     reference_ends, ends = reference.column("end"), recording.column("end")
@@ -189,7 +195,7 @@ def counted_like(reference: Recording, recording: Recording, keys: list[Key]) ->
 
 
 def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
-    """Return the indices of a recording's collectives by their kind: the key that `kinds_of` returns."""
+    """Return {kind: indices of the recording's collectives of this kind}; a kind is a key as `kinds_of` returns it."""
     by_kind = defaultdict[Key, list[int]](list)
     for position, kind in enumerate(kinds_of(recording)):
         by_kind[kind].append(position)
@@ -197,10 +203,11 @@ def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
 
 
 def best_shift(ends: Integers, others: Integers) -> int:
-    """Return how many of `ends` (ns) must be skipped so that the rest is closest to `others` (ns), pair by pair.
+    """Return how many of `ends` (ns) must be skipped so that the rest matches `others` (ns) best, pair by pair.
 
-    The number is negative if some of `others` must be skipped. Of the shifts up to `SHIFT_AT_MOST` either way, the one
-    with the smallest median distance is returned.
+    The number is negative if some of `others` must be skipped instead. Of the shifts up to `SHIFT_AT_MOST` either
+    way, the one with the smallest median distance of the pairs is returned. Example: [10, 20, 30, 40] and [31, 41]
+    give 2.
     """
 
     def distance(by: int) -> tuple[float, int]:

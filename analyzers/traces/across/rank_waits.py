@@ -19,11 +19,11 @@ LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of one rank in collectives, counted in those that all of their ranks recorded.
+    """The waiting of one rank in those collectives that all of their ranks recorded.
 
-    `wait_ns`: the time that it waited for others; `caused_ns`: the time that others waited in collectives where it
-    arrived last; `excess_ns`: how much more work it did than the others before its arrivals; `saved_ns`: by how much
-    the `window_ns` of all collectives would become shorter without that excess.
+    `wait_ns`: how long it waited for others; `caused_ns`: how long others waited in collectives where it arrived last
+    (`last_arrivals` of them); `excess_ns`: how much longer than the others it worked before it arrived; `saved_ns`:
+    by how much the time of all collectives, `window_ns`, would become shorter without that excess.
     """
 
     rank: int
@@ -40,7 +40,8 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
     """One collective over all its ranks, divided into waiting for the last rank and the transfer.
 
     `late_ns` is how long after the median rank the last rank arrived, `wait_ns` the waiting of all ranks together,
-    `bytes` the size of the larger buffer of one rank, `start_ns` the first arrival in the first rank's clock (Unix).
+    `longest_wait_ns` that of one rank. `transfer_ns` is the time from the last arrival to the median end, `bytes` the
+    size of the larger buffer of one rank, and `start_ns` the first arrival (Unix time of the first rank's clock).
     """
 
     name: str
@@ -60,10 +61,10 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of ranks in the collectives of one process group.
+    """The waiting of ranks in the collectives of one process group, summed over these.
 
     `last_rank` is the rank for which the others waited most; `last_rank_share` is the share of all this waiting that
-    was for it.
+    was for this rank.
     """
 
     name: str
@@ -77,7 +78,7 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting in all process groups along one axis of the mesh; they share a description such as `mesh_tp`.
+    """The waiting in all process groups along one axis of the device mesh; these share a description such as `mesh_tp`.
 
     The fields whose names begin with `worst_` are of the group with most waiting.
     """
@@ -94,7 +95,7 @@ class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankComparison:
-    """What the comparison of ranks by their matched collectives shows, over the recordings of one step of the run."""
+    """The result of comparing ranks by the collectives that they share, over recordings of the same part of a run."""
 
     lateness: Lateness
     waits: list[RankWaits]
@@ -141,12 +142,12 @@ def rank_waits(lateness: Lateness) -> list[RankWaits]:
 
 
 def waiting_of_all(lateness: Lateness) -> Integers:
-    """Return, for each collective, the waiting of all of its ranks together, in ns."""
+    """Return, for each collective, how long its ranks waited, summed over the ranks, in ns."""
     return np.add.reduceat(lateness.wait, lateness.matched.first_row)
 
 
 def longest_waits(lateness: Lateness) -> list[CollectiveWait]:
-    """Return the collectives with most waiting of all ranks together, the longest first."""
+    """Return the collectives in which the ranks together waited longest, the longest first."""
     waited = waiting_of_all(lateness)
     order = np.argsort(-waited, kind="stable")[:LONGEST_WAITS_AT_MOST]
     return [collective_wait(lateness, collective, int(waited[collective])) for collective in order.tolist()]
@@ -214,9 +215,9 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
 
 
 def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
-    """Return the waiting along each axis of the mesh, summed over its process groups, the axis with most waiting first.
+    """Return the waiting along each axis of the device mesh, summed over its process groups, most waiting first.
 
-    `groups` must be in order of their waiting, the longest first.
+    `groups` must be in descending order of their waiting. Groups without a description are left out.
     """
     by_description = defaultdict[str, list[GroupWaits]](list)
     for group in groups:
@@ -239,7 +240,7 @@ def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
 
 
 def group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
-    """Return the description of process group `name` by the job, such as `mesh_tp`; empty if the trace has none.
+    """Return the job's description of the process group `name`, such as `mesh_tp`; empty if the trace has none.
 
     It is read from the trace of the rank with index `rank_index`.
     """
@@ -248,7 +249,7 @@ def group_description(matched: MatchedCollectives, name: str, rank_index: int) -
 
 
 def summed_waits(comparisons: Sequence[RankComparison]) -> list[RankWaits]:
-    """Return the waiting of each rank, summed over the comparisons at different steps of the run."""
+    """Return the waiting of each rank, summed over comparisons of recordings at different steps of the run."""
     total: dict[int, RankWaits] = {}
     for row in (row for comparison in comparisons for row in comparison.waits):
         total[row.rank] = with_added(total[row.rank], row) if row.rank in total else row

@@ -1,11 +1,13 @@
 """Simulate the computing, messages and collectives of all ranks again, with some ranks computing faster.
 
-Each rank runs its computing in blocks between its communication. A block begins when the block before it and the
-receives that it needs have ended; communication begins when the computing launched before it and the communication
-before it on its stream have ended, and ends when all its partners have begun and their transfer is done.
+The work of a rank is a list of tasks: each is a *block* of computing between two communications, or a communication.
+A block begins when the block before it and the receives that it needs have ended. A communication begins when the
+computing launched before it and the communication before it on its stream have ended; it ends when it has begun on
+all ranks that take part, and its data is transferred.
 
 Example: stage 1 computes 10 ms for each of 4 microbatches and stage 0 only 5 ms. Stage 0 then waits 5 ms for each
-receive. If stage 1 took 5 ms as well, not all of 4 * 5 ms would be saved: filling the pipeline takes as long as before.
+receive. If stage 1 took 5 ms as well, not all of 4 * 5 ms would be saved: filling the pipeline takes as long as
+before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +22,11 @@ from analyzers.traces.loading import Recording
 
 @dataclass(frozen=True)
 class Task:
-    """A block of computing, or a kernel that communicates (`kernel` is its index among the rank's collectives).
+    """A block of computing, or a communication (then `kernel` is the index of its kernel among the rank's collectives).
 
-    `start` and `end` are recorded, on the common clock. The task begins `lag` ns after the last of the tasks `needs` of
-    its rank (indices in the order of launches) has ended. `compute` is the part of its ns that a faster rank shortens.
+    `start` and `end` are the recorded times on the common clock (ns). `needs` are indices of earlier tasks of the
+    same rank: in the simulation the task begins `lag` ns after the last of them has ended. `compute` is the part of
+    its duration (ns) that becomes shorter if the rank computes faster.
     """
 
     start: int
@@ -36,7 +39,7 @@ class Task:
 
 @dataclass
 class RankProgram:
-    """The tasks of a rank in the order of their launches, and where each of its kernels that communicate is."""
+    """The tasks of a rank in order of their launches; `index` has the task of each communicating kernel."""
 
     tasks: list[Task]
     index: dict[int, int] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class RankProgram:
 
 
 def program_of(recording: Recording, messages: Sequence[Message], ahead: int) -> RankProgram:
-    """Return the tasks of a rank, with what each of them waits for.
+    """Return the tasks of a rank, and for each task which earlier ones it waits for.
 
     `ahead` is by how many ns the rank's clock is ahead of the common one.
     """
@@ -78,11 +81,12 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
 
 @dataclass
 class ProgramBuilder:
-    """Collects the tasks of a rank in the order of their launches.
+    """Collects the tasks of a rank in the order in which they were launched.
 
-    `receives` are the communications whose result the next block needs; if the rank computes on its host, these are all
-    but its sends, and also what it communicates next comes after them. `pending` are communications that no block has
-    waited for so far, with their recorded ends.
+    `receives` are the communications whose result the following computing needs (indices among the rank's
+    collectives). If the rank computes on its host (`on_host`), these are all but its sends, and the next
+    communication needs them, too. `pending` has the communications that no block waits for yet, as {task: its
+    recorded end}.
     """
 
     receives: set[int]
@@ -93,10 +97,11 @@ class ProgramBuilder:
     last_of_lane: dict[int, int] = field(default_factory=dict)
 
     def add_block(self, start: int, end: int, compute: int, after: int) -> None:
-        """Add a run of kernels that computes; the host waited until `after` before it launched them.
+        """Add a block of computing; before its launch the host waited for the device until `after` (-1: never).
 
-        A receive that ended before the block began is needed by it: in the recording nothing else shows for what
-        something was received. Other communication is only needed if the block began when it ended, or the host waited.
+        A receive that ended before the block began is taken to be needed by the block, as the recording does not show
+        what needs it. Other communication is needed only if the block began right after its end, or if the host
+        waited for it.
         """
         needs = [] if self.last_block is None else [self.last_block]
         for task, ended in list(self.pending.items()):
@@ -110,7 +115,10 @@ class ProgramBuilder:
         self.add(start, end, compute, None, needs)
 
     def add_communication(self, kernel: int, start: int, end: int, lane: int, after: int) -> None:
-        """Add a kernel that communicates on the stream `lane`; the host waited until `after` before it launched it."""
+        """Add a communicating kernel on the stream `lane`.
+
+        Before its launch the host waited for the device until the time `after` (-1: never).
+        """
         needs = [] if self.last_block is None else [self.last_block]
         before = self.last_of_lane.get(lane)
         # Messages of the host run beside each other on one thread.
@@ -131,7 +139,10 @@ class ProgramBuilder:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The tasks of other ranks, as (rank, index), that a communication waits for, and how long it then goes on (ns)."""
+    """What a communication waits for: `others` are the tasks of other ranks, as (rank, index), that must have begun.
+
+    Once they have, the communication goes on for `transfer` ns.
+    """
 
     others: list[tuple[int, int]]
     transfer: int
@@ -139,24 +150,25 @@ class Meeting:
 
 @dataclass(frozen=True)
 class StageReplay:
-    """A simulation of all ranks: their programs, and the `Meeting` of each of their kernels that communicate."""
+    """A simulation of all ranks: the program of each rank, and the `Meeting` of each of their communicating kernels."""
 
     programs: Mapping[int, RankProgram]
     meetings: Mapping[Kernel, Meeting]
 
     @property
     def recorded(self) -> int:
-        """The recorded ns from the first to the last task."""
+        """The recorded time from the start of the first task to the end of the last one, in ns."""
         tasks = [task for program in self.programs.values() for task in program.tasks]
         return max(task.end for task in tasks) - min(task.start for task in tasks)
 
     def duration(self, left: Mapping[int, float]) -> int:
-        """Simulate all ranks and return the ns from the first to the last task.
+        """Simulate all ranks; return the ns from the start of the first task to the end of the last one.
 
-        `left` has, for ranks that compute faster, the share of their recorded computing time that is left.
+        `left` is {rank: the share of its recorded computing time that it still needs}; ranks that are missing compute
+        as recorded.
 
         Raises:
-            UnknownStages: The recorded dependencies have a cycle, so that the ranks would wait for each other.
+            UnknownStages: The recorded dependencies have a cycle, so that the ranks would wait for each other for ever.
         """
         runs = {rank: Run(rank, program, left.get(rank, 1.0)) for rank, program in self.programs.items()}
         while waiting := [run for run in runs.values() if not run.done]:
@@ -167,7 +179,7 @@ class StageReplay:
         return max(max(run.end.values()) for run in runs.values()) - first
 
     def advance(self, run: "Run", runs: Mapping[int, "Run"]) -> int:
-        """Let a rank go on until it waits for another one; return the number of tasks that started or ended."""
+        """Simulate a rank until it waits for another one; return how many starts and ends of tasks became known."""
         before = len(run.start) + len(run.end)
         run.open = [task for task in run.open if not self.settle(run, task, runs)]
         while run.next < len(run.program.tasks):
@@ -180,7 +192,7 @@ class StageReplay:
         return len(run.start) + len(run.end) - before
 
     def settle(self, run: "Run", index: int, runs: Mapping[int, "Run"]) -> bool:
-        """Start and end a task as far as what it waits for is known; return whether it has ended."""
+        """Compute start and end of a task, if those of the tasks that it waits for are known; return if it ended."""
         task = run.program.tasks[index]
         if index not in run.start:
             if any(need not in run.end for need in task.needs):
@@ -199,10 +211,10 @@ class StageReplay:
 
 @dataclass
 class Run:
-    """A rank that is simulated: the simulated start and end (ns) of its tasks, by their index.
+    """The simulation of one rank so far: {task: simulated start} and {task: simulated end}, in ns.
 
-    `next` is the first task that was not tried, `open` are communications before it that have not ended, and `left` is
-    the share of the computing time that is left.
+    `next` is the first task that was not tried, `open` are communications before it that have not ended, and `left`
+    is the share of the recorded computing time that the rank still needs.
     """
 
     rank: int
@@ -221,10 +233,11 @@ class Run:
 def meetings(
     programs: Mapping[int, RankProgram], partners: Mapping[Kernel, Sequence[Kernel]], receives: set[Kernel]
 ) -> dict[Kernel, Meeting]:
-    """Return the `Meeting` of each kernel that communicates; one without partners takes as long as recorded.
+    """Return the `Meeting` of each communicating kernel.
 
-    `receives` are the kernels that receive. A send that ended before its partner began did not wait for it: small
-    messages are buffered.
+    `partners` has the kernels of other ranks in the same communication; a kernel without partners takes as long as
+    recorded. `receives` are the kernels that receive. A send that ended before its partner began did not wait for it,
+    because small messages are buffered.
     """
     made = {}
     for rank, program in programs.items():

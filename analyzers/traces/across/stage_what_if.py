@@ -14,14 +14,18 @@ from analyzers.traces.loading import Recording
 from analyzers.traces.reading.trace import NO_STEP
 
 OFF_AT_MOST = 0.05
-"""By which share the simulation of the recorded job may miss its recorded time; else nothing is estimated by it."""
+"""The largest accepted error of the simulation, relative to the recorded time of the job.
+
+If the job, simulated as recorded, is off by more, no answer is given.
+"""
 
 
 def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | None) -> tuple[list[WhatIf], str]:
-    """Return the answers about a job, and why those about its pipeline stages are unknown (empty if they are not).
+    """Return the possible savings of a job, and why those of its pipeline stages are unknown (empty if they are known).
 
-    `recordings` are of one step of the run, `comparison` is that of their collectives. In a pipeline the ranks wait for
-    each other in messages, which the simulation of collectives alone leaves out: its answers do not apply there.
+    `recordings` are of the same part of the run, `comparison` compares their collectives. If the job sends messages
+    between pipeline stages, only the answers about stages are returned: the simulation of collectives alone leaves
+    out that ranks wait for messages.
     """
     answers = comparison.what_ifs if comparison else []
     try:
@@ -34,11 +38,11 @@ def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | N
 def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -> list[WhatIf] | None:
     """Return what the job would save if each of its pipeline stages computed only as long as the others.
 
-    The answers that save more than 1 % come first to last by what they save. `recordings` are of one step of the run,
-    `lateness` has their matched collectives. The result is None if the job sends no messages between ranks.
+    Answers that save more than 1 % are returned, the largest saving first. `recordings` are of the same part of the
+    run, `lateness` has their matched collectives. The result is None if the job sends no messages between ranks.
 
     Raises:
-        UnknownStages: The job sends messages, but its stages cannot be found or not be simulated; the text says why.
+        UnknownStages: The job sends messages, but its stages cannot be found or simulated; the text says why.
     """
     messages = {one.rank: messages_of(one) for one in recordings if one.rank is not None}
     if not any(messages.values()):
@@ -70,10 +74,10 @@ def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -
 
 
 def shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
-    """Return for each rank of a stage the share of its computing that is left if it takes as long as the other stages.
+    """Return, for each rank of a stage, the share of its computing that is left if it computes as long as the others.
 
-    `compute` has the ns for each rank of each stage. The typical time is the lower median of the other stages, and that
-    of a stage the median of its ranks. A rank that already takes less keeps its time.
+    `compute[stage]` has the ns of each rank of a stage. The time of a stage is the median of its ranks; the typical
+    time is the lower median over the other stages. A rank that already takes less keeps its time.
     """
     others = sorted(int(np.median(ranks)) for number, ranks in enumerate(compute) if number != stage)
     typical = others[(len(others) - 1) // 2]
@@ -83,10 +87,10 @@ def shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
 def replay_of(
     recordings: dict[int, Recording], messages: dict[int, list[Message]], lateness: Lateness | None
 ) -> StageReplay:
-    """Return the simulation of all ranks of a job.
+    """Return a simulation of all ranks of a job that send messages.
 
     Raises:
-        UnknownStages: The clocks of the ranks cannot be compared, or some messages have no other end.
+        UnknownStages: The clocks of the ranks cannot be compared, or the sends of some ranks do not match the receives.
     """
     ahead = clocks_ahead(recordings, lateness)
     steps = {rank: one.column("step") for rank, one in recordings.items()}
@@ -99,7 +103,11 @@ def replay_of(
 
 
 def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) -> dict[int, int]:
-    """Return by how many ns each rank's clock is ahead of the first one's, in the middle of its recording."""
+    """Return {rank: by how many ns its clock is ahead of the first rank's, in the middle of its recording}.
+
+    Raises:
+        UnknownStages: No collective shows it for some rank.
+    """
     hosts = {one.trace.header.get("host") for one in recordings.values()}
     if len(hosts) == 1 and None not in hosts:
         return dict.fromkeys(recordings, 0)
@@ -112,7 +120,7 @@ def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) ->
 
 
 def collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
-    """Return, for each kernel of a matched collective, those of its other ranks that have messages."""
+    """Return, for each kernel of a matched collective, its kernels on the other ranks that have messages."""
     matched = lateness.matched
     ranks = [matched.ranks[i] for i in matched.rank_index.tolist()]
     members = list(zip(ranks, matched.position.tolist(), strict=True))

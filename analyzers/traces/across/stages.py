@@ -1,7 +1,7 @@
-"""Find the pipeline stage of each rank, from the process groups of its messages or from its peers.
+"""Find the pipeline stage of each rank, from the process groups of its messages or from the ranks it exchanges with.
 
-Example: rank 0 sends to 2 and rank 2 to 4, and gradients come back; 1, 3 and 5 do the same. The ranks 0, 2, 4 and 1, 3,
-5 form two chains of three stages. Rank 0 is the first of its chain, as it sends before it receives anything.
+Example: rank 0 sends to 2 and rank 2 to 4, and gradients come back; 1, 3 and 5 do the same. The ranks 0, 2, 4 and 1,
+3, 5 form two chains of three stages. Rank 0 is the first of its chain, as it sends before it receives anything.
 """
 
 from collections import defaultdict
@@ -15,12 +15,15 @@ from analyzers.traces.loading import Recording
 
 
 class UnknownStages(Exception):
-    """The stages of a job with messages cannot be found, or not simulated; the text says why."""
+    """Raised if a job sends messages, but its stages cannot be found or simulated; the text says why."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a rank: its kernel (an index among the rank's collectives), the peer, and whether it is sent."""
+    """One send or receive of a rank: the index of its kernel among the rank's collectives, and the other rank (`peer`).
+
+    A kernel may carry several messages.
+    """
 
     kernel: int
     peer: int
@@ -28,7 +31,7 @@ class Message:
 
 
 def messages_of(recording: Recording) -> list[Message]:
-    """Return the messages of a recording in the order in which their kernels began."""
+    """Return the sends and receives of a recording, in the order in which their kernels began."""
     rows = recording.table("message", ["position", "peer", "sends"]).tolist()
     return [Message(kernel, peer, bool(sends)) for kernel, peer, sends in sorted(rows, key=lambda row: row[0])]
 
@@ -37,11 +40,11 @@ def find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequ
     """Return the ranks of each pipeline stage, the first stage first.
 
     Args:
-        recordings: The recording of each rank of the job.
-        messages: The messages of each of these ranks, in order of time.
+        recordings: {rank: its recording}, for each rank of the job.
+        messages: {rank: its sends and receives in order of time}.
 
     Raises:
-        UnknownStages: The traces do not show the stages.
+        UnknownStages: The traces do not show the stages; the text says why.
     """
     senders = {rank: own for rank, own in messages.items() if own}
     peers = {rank: {one.peer for one in own} for rank, own in senders.items()}
@@ -57,9 +60,10 @@ def find_stages(recordings: Mapping[int, Recording], messages: Mapping[int, Sequ
 
 
 def described_chains(recordings: Mapping[int, Recording], peers: Mapping[int, set[int]]) -> list[tuple[int, ...]]:
-    """Return the ranks of each process group that is described as a pipeline and holds all peers of its ranks.
+    """Return the ranks of each process group that is described as a pipeline and contains all peers of its ranks.
 
-    The list is empty unless each rank with messages is in one such group.
+    `peers` has, for each rank with messages, the ranks that it exchanges them with. The list is empty unless each of
+    these ranks is in exactly one such group.
     """
     chains = {
         tuple(group["ranks"])
@@ -72,10 +76,14 @@ def described_chains(recordings: Mapping[int, Recording], peers: Mapping[int, se
 
 
 def chains_of_peers(messages: Mapping[int, Sequence[Message]], peers: Mapping[int, set[int]]) -> list[tuple[int, ...]]:
-    """Return the ranks of each chain of peers, the one that sends first at its beginning.
+    """Return the ranks of each pipeline, in the order of its stages, by following messages from rank to rank.
+
+    `peers` has, for each rank with messages, the ranks that it exchanges them with; a rank with one peer is an end of
+    a chain. The chain begins at the end whose first message is a send.
 
     Raises:
-        UnknownStages: Some ranks are joined in another form, such as a ring, or both ends of a chain begin alike.
+        UnknownStages: Some ranks are joined in another form, such as a ring, or both ends of a chain begin with a send,
+            or both with a receive.
     """
     chains, placed = [], set[int]()
     for rank in sorted(peers):
@@ -93,7 +101,11 @@ def chains_of_peers(messages: Mapping[int, Sequence[Message]], peers: Mapping[in
 
 
 def walk(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
-    """Return the ranks from one end of a chain to where it ends or branches."""
+    """Return the ranks of the chain that begins at `rank`, followed from peer to peer to its other end.
+
+    Raises:
+        UnknownStages: The chain branches.
+    """
     chain = [rank]
     while following := peers[chain[-1]] - set(chain):
         if len(following) > 1:
@@ -103,17 +115,17 @@ def walk(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
 
 
 Kernel = tuple[int, int]
-"""(rank, index among the rank's collectives) of a kernel that communicates."""
+"""A communicating kernel: (rank, index among the rank's collectives)."""
 
 
 def partners(messages: Mapping[int, Sequence[Message]], steps: Mapping[int, Integers]) -> dict[Kernel, list[Kernel]]:
-    """Return, for each kernel of messages, the kernels at the other ends of its messages.
+    """Return, for each kernel that carries messages, the kernels at the other ends of these messages.
 
-    The n-th send of a step from one rank to another is the n-th receive of that step there. `steps` has, for each rank,
-    the step of each of its collectives.
+    In each step the n-th send from one rank to another is matched with the n-th receive there. `steps` has, for each
+    rank, the step of each of its collectives.
 
     Raises:
-        UnknownStages: Two ranks recorded different numbers of messages.
+        UnknownStages: Two ranks recorded different numbers of sends and receives.
     """
     ends = defaultdict[tuple[int, int, int, bool], list[Kernel]](list)
     for rank, own in messages.items():

@@ -20,8 +20,9 @@ ANY_NAME = re.compile("")
 class Cause(StrEnum):
     """The reason why a straggler works longer than the others: the part of its work with most of the excess.
 
-    `HOST`: the rank launched work late for a reason that was not recorded. `MIXED`: no part covers half of the excess.
-    The values from `ZERO_GRAD` on are phases of the host (`columns.phases.HOST_PHASES`).
+    `COMPUTE` and `COPIES` are work of the device; `HOST` means that the rank launched work late for a reason that was
+    not recorded; `MIXED` that no part covers half of the excess. The values from `ZERO_GRAD` on are phases of the
+    host (`columns.phases.HOST_PHASES`).
     """
 
     COMPUTE = "compute"
@@ -52,11 +53,12 @@ MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
 
 
 class ComputeGrowth(NamedTuple):
-    """How a rank's computing differs from that of the other ranks; each time is compared with the median of the others.
+    """How a rank's computing differs from that of the other ranks; "the others" is always their median.
 
-    `slowdown` is the time of the rank's computing kernels divided by that of the others, `product_slowdown` the same
-    for matrix products (0: the others have none). `kernel` is the kernel whose total time exceeds that of the others by
-    most, and `growth_ns` is by how much (0: there is no such kernel).
+    `events` is the number of the rank's kernels and copies (on a CPU, operators and collectives), `typical_events`
+    that of the others. `slowdown` is the time of its computing kernels divided by that of the others,
+    `product_slowdown` the same for matrix products (0: the others have none). `kernel` is the kernel whose total time
+    exceeds that of the others most, and `growth_ns` is by how much (0: there is no such kernel).
     """
 
     on_device: bool
@@ -73,7 +75,7 @@ class ComputeGrowth(NamedTuple):
 
 
 def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
-    """Return the cause that covers most of a rank's excess work, and the ns of each cause that contributes to it.
+    """Return the cause that covers most of a rank's excess work, and {cause: its ns} for all that contribute.
 
     `excess` has the ns by which each part of the rank's work (`MEASURES`) is longer than on the other ranks. Example:
     of 80 ms excess, 70 ms are in compute and 5 ms in data; the remaining 5 ms count for the host. Compute covers more
@@ -90,7 +92,7 @@ def cause_of(excess: Mapping[str, int]) -> tuple[Cause, dict[str, int]]:
 
 
 def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowth:
-    """Return how a rank's computing differs from that of the others: more kernels, or longer kernels."""
+    """Return how the computing of rank `mine` differs from that of the others: by more kernels, or by longer ones."""
     kernel, growth = grown_most(mine, others)
     return ComputeGrowth(
         on_device=mine.source == "device",
@@ -104,9 +106,10 @@ def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowt
 
 
 def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
-    """Return the name of the computing kernel that takes most time beyond the other ranks, and this excess in ns.
+    """Return the name of the computing kernel whose time exceeds that on the other ranks most, and by how many ns.
 
-    The total time of each kernel is compared with its median on the other ranks.
+    It is compared with the lower median of the other ranks. The result is ("", 0) if the rank ran no computing
+    kernel.
     """
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
     growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}
@@ -114,9 +117,9 @@ def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
 
 
 def slowdown(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:
-    """Return a rank's time in computing kernels whose name matches `pattern`, divided by the median of the other ranks.
+    """Return a rank's time in computing kernels whose name matches `pattern`, relative to the other ranks'.
 
-    It is 0 if the others have no such kernel.
+    1.0 is the lower median of the others; the result is 0 if they ran no such kernel.
     """
 
     def total(account: RankTrace) -> int:

@@ -26,12 +26,13 @@ TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose own work keeps the others waiting.
 
-    The excess is how much longer than the others the rank works: `excess_ns` in total, `excess_share` as a share of the
-    recorded time. The rank is late in `late_steps` of `steps`. Without the excess the job would save `saved_ns`
-    (`saved_share` of its time). `causes_ns` divides the excess by cause, and `detail` explains it in a sentence.
-    `last_share` is the share of collectives in which the rank arrived last; `caused_share` is the share of all waiting
-    that was for this rank. The `first_` fields are of the first collective in which it was late. `more_work` says that
-    the rank is late in computing because it runs more kernels or operators than the others.
+    The excess is how much longer than the others the rank works: `excess_ns` in total, `excess_share` relative to the
+    time of all collectives. The rank is late in `late_steps` of `steps`. Without the excess the job would save
+    `saved_ns` (`saved_share` of that time). `causes_ns` divides the excess by cause, and `detail` explains it in a
+    sentence. `last_share` is the share of its collectives in which the rank arrived last; `caused_share` is the share
+    of all waiting that was for this rank. The `first_` fields are of the first collective in which it was clearly
+    late. `more_work` says that the rank is late in computing because it runs more kernels or operators than the
+    others.
     """
 
     rank: int
@@ -55,17 +56,17 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateRank(NamedTuple):
-    """A late rank: its `Straggler` without the sentence `detail`, and by how much it computes longer than others."""
+    """A late rank: its `Straggler` with an empty `detail`, and how its computing differs from the others'."""
 
     straggler: Straggler
     growth: ComputeGrowth
 
 
 def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
-    """Return the late rank of each of these comparisons, if one stands out; each rank once, the largest excess first.
+    """Return the ranks that stand out as late in one of the comparisons; each rank once, the largest excess first.
 
-    A comparison is of the recordings of all ranks at one step of the run. The excess of a rank is its work beyond that
-    of the others. If several comparisons have the same rank, the one with its largest excess counts.
+    Each comparison is of all ranks at one part of the run. The excess of a rank is how much longer than the others it
+    works. If a rank is late in several comparisons, the one with its largest excess counts.
     """
     worst: dict[int, LateRank] = {}
     for comparison in comparisons:
@@ -79,7 +80,7 @@ def late_ranks(comparisons: Sequence[RankComparison]) -> list[LateRank]:
 
 
 def late_rank(comparison: RankComparison) -> LateRank | None:
-    """Return the rank with the largest excess: its work beyond that of the others; None if it does not stand out."""
+    """Return the rank that works longest beyond the others (the largest excess); None if it does not stand out."""
     waits = comparison.waits
     index = max(range(len(waits)), key=lambda i: waits[i].excess_ns)
     row, runner_up = waits[index], max(wait.excess_ns for i, wait in enumerate(waits) if i != index)
@@ -94,15 +95,16 @@ def late_rank(comparison: RankComparison) -> LateRank | None:
 
 
 def source_of(comparison: RankComparison, index: int) -> str:
-    """Return where the work of the rank with index `index` was recorded: `device` or `cpu`."""
+    """Return what the rank with index `index` was measured on: `device`, or `cpu` if no device worked."""
     return comparison.lateness.matched.recordings[index].account.source
 
 
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
     """Return whether the rank with index `index` may be late by chance, as happens on a busy machine.
 
-    Work of a device, or a phase recorded on the host, is not late by chance. A process on a CPU may only have waited
-    for a core, so it must be late in most of several steps.
+    If the work is a device's, if the cause is a recorded phase of the host, or if there are too few steps to tell, it
+    is chance unless at least half of all waiting was for this rank. Else a process on a CPU may only have waited for
+    a core, and it is chance unless the rank was late in most steps.
     """
     evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:
@@ -143,9 +145,9 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns above which the rank with index `index` counts as late in a step.
+    """Return the excess in ns above which the rank with index `index` counts as late in a single step.
 
-    `steps` is the number of recorded steps.
+    `steps` is the number of recorded steps. On a CPU it is at least a time slice of the scheduler.
     """
     source = source_of(comparison, index)
     return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

@@ -18,10 +18,10 @@ WORTH, COLLECTIVES_AT_MOST = 0.01, 3
 
 
 class Change(StrEnum):
-    """The assumed change.
+    """What is assumed to be faster.
 
-    A rank works as long as the others, a phase takes no time, a transfer half its time, or a pipeline stage computes as
-    fast as the others.
+    One rank works only as long as the others; a phase of the host takes no time; the transfers of a collective take
+    half as long; or a pipeline stage computes only as long as the others.
     """
 
     RANK_AS_OTHERS = "rank_as_others"
@@ -33,9 +33,10 @@ class Change(StrEnum):
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The time that an assumed change would save: the recorded collectives would take `saved_ns` less than `window_ns`.
 
-    `window_ns` is the time from the first work to the end of the last collective. `name` is the phase (`data`) or the
-    collective that is assumed to be faster; `rank` is None unless only one rank is changed. `stage` (from 0) and its
-    `ranks` are those of a pipeline stage that is assumed to compute faster. `steps` is the number of recorded steps.
+    `window_ns` is the simulated time from the first work to the end of the last collective. `name` is the phase (such
+    as `data`) or the collective that is assumed to be faster, else empty; `rank` is null unless one rank is assumed
+    to be faster. `stage` (from 0) and its `ranks` are those of a pipeline stage that is assumed to compute faster.
+    `steps` is the number of recorded steps.
     """
 
     change: Change
@@ -51,8 +52,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) -> list[WhatIf]:
     """Return the assumed changes that would save more than 1 % of the time, the largest saving first.
 
-    `window_ns` is the time from the first work to the end of the last collective. `saved_by_rank` has, for each rank,
-    the ns saved if it worked only as long as the others.
+    `window_ns` is the simulated time from the first work to the end of the last collective. `saved_by_rank` has, for
+    each rank, the ns saved if it worked only as long as the others.
     """
     steps = max(1, len(set(lateness.matched.column("step").tolist())))
 
@@ -69,7 +70,7 @@ def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) 
 
 
 def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (phase, ns saved) for each phase of the host that may matter, assuming that it took no time on any rank."""
+    """Yield (phase, ns saved if it took no time on any rank) for each phase of the host that takes more than 1 %."""
     replay, work = Replay(lateness), lateness.matched.column("work_ns")
     overlap = lateness.matched.column("overlap_ns")
     for phase in HOST_PHASES:
@@ -80,7 +81,10 @@ def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, in
 
 
 def faster_collectives(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (name, ns saved) for the collectives of each name that may matter, if their transfers took half as long."""
+    """Yield (name, ns saved if their transfers took half as long) for the collectives with the longest transfers.
+
+    Only the three names with the most transfer time are tried, if it is more than 1 % of `window_ns`.
+    """
     matched, replay = lateness.matched, Replay(lateness)
     work, overlap = matched.column("work_ns"), matched.column("overlap_ns")
     names = np.array([matched.text(row, "name") for row in matched.first_row.tolist()])
